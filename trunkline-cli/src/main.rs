@@ -1,0 +1,3 @@
+//! The `trunkline` program.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! The shared trunkline process and its control protocol.

@@ -1,0 +1,1 @@
+//! SSH-2 client protocol as a state machine without I/O.

@@ -1,0 +1,1 @@
+//! SFTP version 3 client as a state machine without I/O.

@@ -1,0 +1,1 @@
+//! Real servers, a faulty network and hostile peers for tests.

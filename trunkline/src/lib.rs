@@ -1,0 +1,1 @@
+//! The trunkline SSH engine: connections, pool, sessions, forwarding.
