@@ -1,1 +1,3 @@
 //! SSH-2 client protocol as a state machine without I/O.
+
+pub mod wire;
