@@ -1,1 +1,5 @@
 //! The trunkline SSH engine: connections, pool, sessions, forwarding.
+
+pub mod destination;
+pub mod keys;
+pub mod known_hosts;
