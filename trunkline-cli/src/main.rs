@@ -1,3 +1,5 @@
 //! The `trunkline` program.
 
+mod ssh_args;
+
 fn main() {}
