@@ -1,0 +1,352 @@
+//! Keys in the forms users keep them: public key lines, private key files, certificates beside them.
+//!
+//! Keys travel through the engine as wire blobs (RFC 4253 section 6.6: `string` type name, then the
+//! numbers); this module turns files into such blobs and back into signatures. [`PublicKey`] is one line of
+//! a `.pub` file, [`KeyFile`] what an `IdentityFile` names, [`PrivateKey`] what is in it once a passphrase
+//! has opened it.
+//!
+//! Everything here blocks: files are read, and a passphrase costs the deliberate hundreds of milliseconds
+//! of its key derivation. Call it from a blocking thread.
+
+use aws_lc_rs::digest;
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use bytes::Bytes;
+use std::path::PathBuf;
+use trunkline_proto::wire::Reader;
+
+/// The public half of a key, or a certificate for one: what a line of a `.pub` file holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PublicKey {
+    /// The type name, as it stands at the front of the blob: `ssh-ed25519`, `ssh-rsa-cert-v01@openssh.com` …
+    pub algorithm: String,
+    /// The wire blob.
+    pub blob: Bytes,
+    /// What follows the key on its line; often `user@host`. Bytes that are not UTF-8 are replaced.
+    pub comment: String,
+}
+
+impl PublicKey {
+    /// Reads one line in the format of sshd(8)'s `authorized_keys` without options: type, base64, comment.
+    ///
+    /// Returns `None` when the line is no such line, or when its type name is not the one in the blob.
+    pub fn parse(line: &[u8]) -> Option<Self> {
+        let mut fields = line.trim_ascii().splitn(3, |b| matches!(b, b' ' | b'\t'));
+        let algorithm = std::str::from_utf8(fields.next()?).ok()?;
+        let blob = STANDARD.decode(fields.next()?).ok()?;
+        let comment = fields.next().unwrap_or_default().trim_ascii();
+        if algorithm.is_empty() || Reader::new(&blob).name() != Ok(algorithm) {
+            return None;
+        }
+        Some(Self {
+            algorithm: algorithm.to_owned(),
+            blob: blob.into(),
+            comment: String::from_utf8_lossy(comment).into_owned(),
+        })
+    }
+
+    /// The line this key is written as, without a line end.
+    pub fn to_line(&self) -> String {
+        let line = format!("{} {}", self.algorithm, STANDARD.encode(&self.blob));
+        if self.comment.is_empty() {
+            line
+        } else {
+            format!("{line} {}", self.comment)
+        }
+    }
+
+    /// Whether this is a certificate and not a plain key.
+    pub fn is_certificate(&self) -> bool {
+        is_certificate_algorithm(&self.algorithm)
+    }
+}
+
+/// Why a key could not be loaded or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The file could not be opened or read.
+    #[error("cannot read the key file {}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Others than the owner can read the file; ssh ignores such a key, and so does trunkline.
+    #[error(
+        "UNPROTECTED PRIVATE KEY FILE: mode {mode:04o} of {0} lets others read it, so it is not used; \
+         run: chmod 600 {0}", path.display()
+    )]
+    Unprotected {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The file is larger than any key.
+    #[error("{} is larger than {limit} bytes, so it is no key file", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The largest size accepted, in bytes.
+        limit: u64,
+    },
+    /// The file holds no key in a format that is known here.
+    #[error("{0} holds no usable private key: {reason}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// The key is encrypted and no passphrase was given.
+    #[error("the key {} needs its passphrase", path.display())]
+    PassphraseNeeded {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The passphrase does not open the key.
+    #[error("wrong passphrase for the key {}", path.display())]
+    WrongPassphrase {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The key is encrypted in a way that is not supported here.
+    #[error(
+        "{0} is encrypted with {cipher}, which trunkline does not read; rewrite it with: \
+         ssh-keygen -p -f {0}", path.display()
+    )]
+    Cipher {
+        /// The file.
+        path: PathBuf,
+        /// The name of the cipher or scheme.
+        cipher: String,
+    },
+    /// The private half lives in a FIDO token and only an agent (or ssh itself) can sign with it.
+    #[error(
+        "{} is the handle of a security key; add it to the agent with ssh-add, which can ask for the touch",
+        path.display()
+    )]
+    SecurityKey {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The key's type is unknown here or no longer considered safe.
+    #[error("{} is a {algorithm} key, which is not supported; make a new one with: ssh-keygen -t ed25519", path.display())]
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// The type.
+        algorithm: String,
+    },
+    /// The RSA key is shorter than `RequiredRSASize` (never less than 2048 bits here) or longer than 8192 bits.
+    #[error("{} is an RSA key of {bits} bits; only {min} to {max} are accepted", path.display())]
+    RsaSize {
+        /// The file.
+        path: PathBuf,
+        /// The size of its modulus in bits.
+        bits: usize,
+        /// The least size accepted.
+        min: usize,
+        /// The largest size accepted.
+        max: usize,
+    },
+    /// The `.pub` file or certificate beside a key belongs to another key.
+    #[error("{} does not belong to the private key {}", public.display(), private.display())]
+    PublicMismatch {
+        /// The private key's file.
+        private: PathBuf,
+        /// The public key's or certificate's file.
+        public: PathBuf,
+    },
+    /// A certificate file holds no certificate.
+    #[error("{} holds no certificate", path.display())]
+    NoCertificate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A signature was asked for with an algorithm that is not this key's.
+    #[error("a {key} key cannot sign with {algorithm}")]
+    Algorithm {
+        /// The key's type.
+        key: String,
+        /// The algorithm asked for.
+        algorithm: String,
+    },
+    /// The cryptographic library refused to sign.
+    #[error("signing with the {key} key failed")]
+    Signing {
+        /// The key's type.
+        key: String,
+    },
+}
+
+const CERTIFICATE_SUFFIX: &str = "-cert-v01@openssh.com";
+
+/// The plain key types that OpenSSH's known_hosts and key files hold, each with the name that ssh shows.
+const KEY_TYPES: [(&str, &str); 8] = [
+    ("ssh-ed25519", "ED25519"),
+    ("ecdsa-sha2-nistp256", "ECDSA"),
+    ("ecdsa-sha2-nistp384", "ECDSA"),
+    ("ecdsa-sha2-nistp521", "ECDSA"),
+    ("ssh-rsa", "RSA"),
+    ("ssh-dss", "DSA"),
+    ("sk-ssh-ed25519@openssh.com", "ED25519-SK"),
+    ("sk-ecdsa-sha2-nistp256@openssh.com", "ECDSA-SK"),
+];
+
+/// The type name at the front of a key blob, if it is a plain key of a known type.
+///
+/// A certificate's blob has none: look at the key inside it.
+pub fn key_type(blob: &[u8]) -> Option<&'static str> {
+    let name = Reader::new(blob).name().ok()?;
+    KEY_TYPES
+        .iter()
+        .map(|(known, _)| *known)
+        .find(|known| *known == name)
+}
+
+/// The plain key type behind a public key algorithm: `ssh-rsa` for `rsa-sha2-512`, and for a certificate
+/// algorithm the type of the key that is certified. `None` for an unknown algorithm.
+pub fn key_type_of_algorithm(algorithm: &str) -> Option<&'static str> {
+    let plain = match algorithm.strip_suffix(CERTIFICATE_SUFFIX) {
+        // PROTOCOL.u2f: sk-…-cert-v01@openssh.com certifies sk-…@openssh.com.
+        Some(stem) if stem.starts_with("sk-") => {
+            return KEY_TYPES
+                .iter()
+                .map(|(known, _)| *known)
+                .find(|known| known.strip_suffix("@openssh.com") == Some(stem));
+        }
+        Some(stem) => stem,
+        None => algorithm,
+    };
+    let plain = if matches!(plain, "rsa-sha2-256" | "rsa-sha2-512") {
+        "ssh-rsa"
+    } else {
+        plain
+    };
+    KEY_TYPES
+        .iter()
+        .map(|(known, _)| *known)
+        .find(|known| *known == plain)
+}
+
+/// Whether a public key algorithm's keys are OpenSSH certificates (PROTOCOL.certkeys).
+pub fn is_certificate_algorithm(algorithm: &str) -> bool {
+    algorithm.ends_with(CERTIFICATE_SUFFIX)
+}
+
+/// The public key algorithms a key of type `key_type` can be offered as in USERAUTH, best first.
+///
+/// RSA has two (RFC 8332), as a plain key and as a certificate alike; SHA-1's `ssh-rsa` is never used.
+pub fn public_key_algorithms(key_type: &str) -> Vec<&str> {
+    match key_type {
+        "ssh-rsa" => vec!["rsa-sha2-512", "rsa-sha2-256"],
+        "ssh-rsa-cert-v01@openssh.com" => {
+            vec![
+                "rsa-sha2-512-cert-v01@openssh.com",
+                "rsa-sha2-256-cert-v01@openssh.com",
+            ]
+        }
+        other => vec![other],
+    }
+}
+
+/// The signature algorithm that goes with a public key algorithm: without the certificate's part
+/// (PROTOCOL.certkeys: certificates are signed with as the plain keys they certify).
+pub fn signature_algorithm(public_key_algorithm: &str) -> &str {
+    match public_key_algorithm.strip_suffix(CERTIFICATE_SUFFIX) {
+        Some("sk-ssh-ed25519") => "sk-ssh-ed25519@openssh.com",
+        Some("sk-ecdsa-sha2-nistp256") => "sk-ecdsa-sha2-nistp256@openssh.com",
+        Some(stem) => stem,
+        None => public_key_algorithm,
+    }
+}
+
+/// The name that ssh shows for a key type: `ED25519` for `ssh-ed25519`.
+pub fn display_name(key_type: &str) -> &str {
+    KEY_TYPES
+        .iter()
+        .find(|(known, _)| *known == key_type)
+        .map_or(key_type, |(_, shown)| shown)
+}
+
+/// A key's fingerprint as `ssh-keygen -l` prints it: `SHA256:` and unpadded base64 of the blob's hash.
+pub fn fingerprint(blob: &[u8]) -> String {
+    let hash = digest::digest(&digest::SHA256, blob);
+    format!("SHA256:{}", STANDARD_NO_PAD.encode(hash))
+}
+
+/// The size of an RSA key's modulus in bits, from its blob; `None` if it is no well-formed RSA key.
+pub fn rsa_bits(blob: &[u8]) -> Option<usize> {
+    let mut reader = Reader::new(blob);
+    if reader.name() != Ok("ssh-rsa") {
+        return None;
+    }
+    reader.mpint().ok()?;
+    let modulus = reader.mpint().ok()?;
+    let top = modulus.first()?;
+    Some(modulus.len() * 8 - top.leading_zeros() as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LINE: &str =
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti someone@example";
+
+    #[test]
+    fn a_public_key_line_is_read_and_written_alike() {
+        let key = PublicKey::parse(LINE.as_bytes()).unwrap();
+        assert_eq!(key.algorithm, "ssh-ed25519");
+        assert_eq!(key.comment, "someone@example");
+        assert_eq!(key.to_line(), LINE);
+        assert_eq!(
+            fingerprint(&key.blob),
+            "SHA256:UCUiLr7Pjs9wFFJMDByLgc3NrtdU344OgUM45wZPcIQ"
+        );
+    }
+
+    #[test]
+    fn a_line_that_contradicts_its_blob_is_refused() {
+        assert_eq!(
+            PublicKey::parse(LINE.replacen("ssh-ed25519", "ssh-rsa", 1).as_bytes()),
+            None
+        );
+        assert_eq!(PublicKey::parse(b"ssh-ed25519 !!!"), None);
+        assert_eq!(PublicKey::parse(b""), None);
+    }
+
+    #[test]
+    fn algorithms_lead_to_their_key_types() {
+        assert_eq!(key_type_of_algorithm("rsa-sha2-512"), Some("ssh-rsa"));
+        assert_eq!(
+            key_type_of_algorithm("rsa-sha2-256-cert-v01@openssh.com"),
+            Some("ssh-rsa")
+        );
+        assert_eq!(
+            key_type_of_algorithm("sk-ssh-ed25519-cert-v01@openssh.com"),
+            Some("sk-ssh-ed25519@openssh.com")
+        );
+        assert_eq!(key_type_of_algorithm("ssh-quantum"), None);
+        assert_eq!(
+            signature_algorithm("rsa-sha2-512-cert-v01@openssh.com"),
+            "rsa-sha2-512"
+        );
+        assert_eq!(
+            signature_algorithm("sk-ssh-ed25519-cert-v01@openssh.com"),
+            "sk-ssh-ed25519@openssh.com"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_panics(line: Vec<u8>, blob: Vec<u8>) {
+            let _ = PublicKey::parse(&line);
+            let _ = (key_type(&blob), rsa_bits(&blob));
+        }
+    }
+}

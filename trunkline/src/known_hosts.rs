@@ -1,0 +1,819 @@
+//! The known_hosts files: which keys a host may show, and which never (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT).
+//!
+//! [`KnownHosts`] is what several files hold, read once. It answers three questions, none of which does I/O:
+//! [`key_types_for`](KnownHosts::key_types_for) and [`order_algorithms`](KnownHosts::order_algorithms) before
+//! the key exchange, [`check`](KnownHosts::check) for a plain key and
+//! [`check_certificate`](KnownHosts::check_certificate) for a certificate after it. [`append`] and
+//! [`update`] change a file. [`RevokedKeys`] is a `RevokedHostKeys` file.
+//!
+//! A line that cannot be read is skipped, as in OpenSSH, and kept in [`KnownHosts::problems`].
+
+mod edit;
+
+pub use edit::{Appended, append, update};
+
+use crate::keys::{self, PublicKey};
+use aws_lc_rs::{constant_time, hmac};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The largest file that is read, in bytes: some 100,000 hosts.
+const MAX_FILE: u64 = 64 << 20;
+
+/// The longest line that is read, in bytes. The largest RSA key takes 2,800; the rest is for host names.
+const MAX_LINE: usize = 64 << 10;
+
+/// What the known_hosts files hold.
+#[derive(Debug, Clone, Default)]
+pub struct KnownHosts {
+    entries: Vec<Entry>,
+    problems: Vec<Arc<Problem>>,
+}
+
+impl KnownHosts {
+    /// Reads `files` in order. One that does not exist holds nothing; one that cannot be read is a
+    /// [problem](Self::problems), not an error, as for ssh: its hosts are unknown. Blocks.
+    pub fn load<P: AsRef<Path>>(files: &[P]) -> Self {
+        let mut known = Self::default();
+        for file in files {
+            match read_bounded(file.as_ref()) {
+                Ok(content) => known.add_file(file.as_ref(), &content),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(source) => known.problems.push(Arc::new(Problem::Unreadable {
+                    file: file.as_ref().to_owned(),
+                    source,
+                })),
+            }
+        }
+        known
+    }
+
+    /// Adds what a file named `file` would add if it held `content`.
+    pub fn add_file(&mut self, file: &Path, content: &[u8]) {
+        let file: Arc<Path> = file.into();
+        for (index, line) in content.split(|&b| b == b'\n').enumerate() {
+            let at = Location {
+                file: file.clone(),
+                line: index + 1,
+            };
+            match Line::parse(line) {
+                Ok(None) => {}
+                Ok(Some(line)) => self.entries.push(Entry { at, line }),
+                Err(why) => self.problems.push(Arc::new(Problem::BadLine { at, why })),
+            }
+        }
+    }
+
+    /// The files and lines that were skipped, for messages: a host may be unknown because of one.
+    pub fn problems(&self) -> impl Iterator<Item = &Problem> {
+        self.problems.iter().map(AsRef::as_ref)
+    }
+
+    /// Which types of keys are known for a host under `name` (see [`lookup_name`]), in the files' order.
+    pub fn key_types_for(&self, name: &str) -> KnownTypes {
+        let mut known = KnownTypes::default();
+        for entry in self.entries_for(name) {
+            match entry.line.marker {
+                Marker::CertAuthority => known.cert_authority = true,
+                Marker::Revoked => {}
+                Marker::Plain => {
+                    // A revoked key must not draw the negotiation to its type.
+                    let listed = known.plain.contains(&entry.line.key_type);
+                    if !listed && self.revocation(name, &entry.line.key).is_none() {
+                        known.plain.push(entry.line.key_type);
+                    }
+                }
+            }
+        }
+        known
+    }
+
+    /// `algorithms` (a client's HostKeyAlgorithms, best first) with those in front that the host under
+    /// `name` can be verified with, so that a host with several keys shows one that is known.
+    ///
+    /// OpenSSH's `order_hostkeyalgs`: unchanged if a key of the very first algorithm's type is known; with a
+    /// `@cert-authority` line every certificate algorithm is preferred. To be applied unless the user gave
+    /// HostKeyAlgorithms as a full list.
+    pub fn order_algorithms<S: AsRef<str>>(&self, name: &str, algorithms: &[S]) -> Vec<String> {
+        let known = self.key_types_for(name);
+        let is_known = |algorithm: &str| {
+            keys::key_type_of_algorithm(algorithm).is_some_and(|kind| known.plain.contains(&kind))
+        };
+        let all = algorithms.iter().map(|algorithm| algorithm.as_ref().to_owned());
+        if algorithms.first().is_some_and(|best| is_known(best.as_ref())) {
+            return all.collect();
+        }
+        let (mut first, last): (Vec<_>, Vec<_>) = all.partition(|algorithm| {
+            (known.cert_authority && keys::is_certificate_algorithm(algorithm)) || is_known(algorithm)
+        });
+        first.extend(last);
+        first
+    }
+
+    /// Checks a plain host key that `host` showed on `port`; `alias` is HostKeyAlias, used instead of both.
+    ///
+    /// A host on another port than 22 that is unknown as `[host]:port` is looked up as `host` too, as
+    /// OpenSSH does; only a match counts there.
+    pub fn check(&self, host: &str, port: u16, alias: Option<&str>, key: &[u8]) -> Verdict {
+        let verdict = self.check_name(&lookup_name(host, port, alias), key);
+        if verdict != Verdict::Unknown || alias.is_some() || port == DEFAULT_PORT {
+            return verdict;
+        }
+        match self.check_name(&lookup_name(host, DEFAULT_PORT, None), key) {
+            Verdict::Trusted { at, .. } => Verdict::Trusted {
+                at,
+                without_port: true,
+            },
+            // Stricter than OpenSSH, which goes on with the unknown host: a revoked key is never an offer.
+            Verdict::Revoked { at } => Verdict::Revoked { at },
+            Verdict::Unknown | Verdict::Changed { .. } => Verdict::Unknown,
+        }
+    }
+
+    /// Checks a plain key under exactly the name `name`.
+    pub fn check_name(&self, name: &str, key: &[u8]) -> Verdict {
+        if let Some(at) = self.revocation(name, key) {
+            return Verdict::Revoked { at };
+        }
+        let mut other: Option<&Entry> = None;
+        for entry in self
+            .entries_for(name)
+            .filter(|entry| entry.line.marker == Marker::Plain)
+        {
+            if entry.line.key == key {
+                return Verdict::Trusted {
+                    at: entry.at.clone(),
+                    without_port: false,
+                };
+            }
+            // Of several keys that do not match, the one of the same type explains the most.
+            let better = other.is_none_or(|_| Some(entry.line.key_type) == keys::key_type(key));
+            if better {
+                other = Some(entry);
+            }
+        }
+        other.map_or(Verdict::Unknown, |entry| Verdict::Changed {
+            at: entry.at.clone(),
+            known_type: entry.line.key_type,
+        })
+    }
+
+    /// The plain keys known under exactly `name`, each with where it stands.
+    pub fn keys_for(&self, name: &str) -> impl Iterator<Item = (&Location, &Bytes)> {
+        self.entries_for(name)
+            .filter(|entry| entry.line.marker == Marker::Plain)
+            .map(|entry| (&entry.at, &entry.line.key))
+    }
+
+    /// Every line, for decisions that look beyond one host's lines (UpdateHostKeys).
+    pub(crate) fn lines(&self) -> impl Iterator<Item = &Line> {
+        self.entries.iter().map(|entry| &entry.line)
+    }
+
+    fn entries_for(&self, name: &str) -> impl Iterator<Item = &Entry> {
+        self.entries
+            .iter()
+            .filter(move |entry| entry.line.hosts.matches(name))
+    }
+
+    /// Where `key` is marked `@revoked` for the host under `name`.
+    fn revocation(&self, name: &str, key: &[u8]) -> Option<Location> {
+        self.entries
+            .iter()
+            .filter(|entry| entry.line.marker == Marker::Revoked && entry.line.key == key)
+            .find(|entry| entry.line.hosts.matches(name))
+            .map(|entry| entry.at.clone())
+    }
+}
+
+/// What is known of a plain host key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The host is known by this key.
+    Trusted {
+        /// The line that says so.
+        at: Location,
+        /// Whether that line names the host without the port connected to.
+        without_port: bool,
+    },
+    /// Nothing is known of the host.
+    Unknown,
+    /// The host is known by another key, of this type or of another.
+    Changed {
+        /// The line with the other key; of the same type as the key shown, if there is one.
+        at: Location,
+        /// The type of the key there.
+        known_type: &'static str,
+    },
+    /// The key is marked as revoked.
+    Revoked {
+        /// The `@revoked` line.
+        at: Location,
+    },
+}
+
+/// The types of keys known for one host; see [`KnownHosts::key_types_for`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KnownTypes {
+    /// The types of plain keys, without repetition, in the files' order.
+    pub plain: Vec<&'static str>,
+    /// Whether a certificate authority is trusted for the host.
+    pub cert_authority: bool,
+}
+
+/// A line of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// The file, as it was given.
+    pub file: Arc<Path>,
+    /// The line's number, from 1.
+    pub line: usize,
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.file.display(), self.line)
+    }
+}
+
+/// A file or line that could not be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// The file exists and could not be read.
+    #[error("cannot read {}: {source}", file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The line is not in the format of known_hosts, or holds a key of a type unknown here.
+    #[error("{at}: {why}")]
+    BadLine {
+        /// The line.
+        at: Location,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+/// Why a known_hosts or revocation file could not be changed or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KnownHostsError {
+    /// Reading, locking or writing failed.
+    #[error("cannot {action} {}: {source}", file.display())]
+    Io {
+        /// What was tried: "read", "lock", "write" …
+        action: &'static str,
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A key to be written is of no type that known_hosts can hold.
+    #[error("a key of an unknown type cannot be written to {}", file.display())]
+    UnknownKeyType {
+        /// The file.
+        file: PathBuf,
+    },
+    /// A host name holds characters that would break the file's lines.
+    #[error("{name:?} is no host name that a known_hosts file can hold")]
+    BadName {
+        /// The name.
+        name: String,
+    },
+    /// The revocation file is a binary key revocation list, or holds a line that is no key.
+    #[error(
+        "{at} is no public key; trunkline reads RevokedHostKeys as a list of keys (set \
+         `transport = \"openssh\"` for a host that needs a binary revocation list)"
+    )]
+    NotAKeyList {
+        /// The line.
+        at: Location,
+    },
+}
+
+const DEFAULT_PORT: u16 = 22;
+
+/// The name a host has in known_hosts, in lower case: `alias`, else `host`, with its port in the form
+/// `[host]:port` when that is not 22 (sshd(8)).
+pub fn lookup_name(host: &str, port: u16, alias: Option<&str>) -> String {
+    match alias {
+        // Patterns ignore case, but hashes are those of the name in lower case (hostfile.c).
+        Some(alias) => alias.to_ascii_lowercase(),
+        None if port == DEFAULT_PORT || port == 0 => host.to_ascii_lowercase(),
+        None => format!("[{}]:{port}", host.to_ascii_lowercase()),
+    }
+}
+
+/// The keys of a `RevokedHostKeys` file: one public key a line. Binary revocation lists (KRL) are refused.
+#[derive(Debug, Clone, Default)]
+pub struct RevokedKeys {
+    keys: Vec<(Location, Bytes)>,
+}
+
+impl RevokedKeys {
+    /// Reads the file. Unlike known_hosts every failure is an error: OpenSSH refuses to connect to any host
+    /// when it cannot tell which keys are revoked (ssh_config(5)). Blocks.
+    pub fn load(file: &Path) -> Result<Self, KnownHostsError> {
+        let content = read_bounded(file).map_err(|source| KnownHostsError::Io {
+            action: "read",
+            file: file.to_owned(),
+            source,
+        })?;
+        let file: Arc<Path> = file.into();
+        let mut keys = Vec::new();
+        for (index, line) in content.split(|&b| b == b'\n').enumerate() {
+            let line = line.trim_ascii();
+            if line.is_empty() || line.starts_with(b"#") {
+                continue;
+            }
+            let at = Location {
+                file: file.clone(),
+                line: index + 1,
+            };
+            match PublicKey::parse(line) {
+                Some(key) => keys.push((at, key.blob)),
+                None => return Err(KnownHostsError::NotAKeyList { at }),
+            }
+        }
+        Ok(Self { keys })
+    }
+
+    /// Where `key` is listed as revoked, if it is. Ask for a certificate's key and its CA's too.
+    pub fn location_of(&self, key: &[u8]) -> Option<&Location> {
+        self.keys
+            .iter()
+            .find(|(_, revoked)| revoked == key)
+            .map(|(at, _)| at)
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    at: Location,
+    line: Line,
+}
+
+/// One line with a key.
+#[derive(Debug, Clone)]
+pub(crate) struct Line {
+    pub(crate) marker: Marker,
+    pub(crate) hosts: Hosts,
+    pub(crate) key_type: &'static str,
+    pub(crate) key: Bytes,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Marker {
+    Plain,
+    CertAuthority,
+    Revoked,
+}
+
+impl Line {
+    /// Reads a line without its line feed; `None` for an empty line or a comment.
+    pub(crate) fn parse(line: &[u8]) -> Result<Option<Self>, &'static str> {
+        if line.len() > MAX_LINE {
+            return Err("the line is longer than 64 KiB");
+        }
+        let mut fields = Fields(line.trim_ascii());
+        if fields.0.is_empty() || fields.0.starts_with(b"#") {
+            return Ok(None);
+        }
+        let marker = match fields.0.first() {
+            Some(b'@') => match fields.next() {
+                b"@cert-authority" => Marker::CertAuthority,
+                b"@revoked" => Marker::Revoked,
+                _ => return Err("the marker is neither @cert-authority nor @revoked"),
+            },
+            _ => Marker::Plain,
+        };
+        let hosts = Hosts::parse(fields.next()).ok_or("the hashed host name is malformed")?;
+        let name = fields.next();
+        let encoded = fields.next();
+        if encoded.is_empty() {
+            return Err("the line ends before the key");
+        }
+        let key = STANDARD
+            .decode(encoded)
+            .map_err(|_| "the key is not valid base64")?;
+        let key_type = keys::key_type(&key).ok_or("the key is of a type that is not known here")?;
+        if key_type.as_bytes() != name {
+            return Err("the key is not of the type that the line says");
+        }
+        Ok(Some(Self {
+            marker,
+            hosts,
+            key_type,
+            key: key.into(),
+        }))
+    }
+}
+
+/// The rest of a line, taken word by word.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    /// The next word; empty at the end of the line.
+    fn next(&mut self) -> &'a [u8] {
+        let is_blank = |b: &u8| matches!(b, b' ' | b'\t');
+        let start = self.0.iter().position(|b| !is_blank(b)).unwrap_or(self.0.len());
+        let rest = &self.0[start..];
+        let end = rest.iter().position(is_blank).unwrap_or(rest.len());
+        let (word, rest) = rest.split_at(end);
+        self.0 = rest;
+        word
+    }
+}
+
+/// The first field of a line: which hosts it is about.
+#[derive(Debug, Clone)]
+pub(crate) enum Hosts {
+    /// Comma-separated patterns.
+    Patterns(Box<[u8]>),
+    /// HMAC-SHA1 of one name under a salt (HashKnownHosts).
+    Hashed {
+        salt: [u8; HASH_LEN],
+        hash: [u8; HASH_LEN],
+    },
+}
+
+const HASH_LEN: usize = 20;
+
+impl Hosts {
+    fn parse(field: &[u8]) -> Option<Self> {
+        if !field.starts_with(b"|") {
+            return Some(Self::Patterns(field.into()));
+        }
+        let (salt, hash) = std::str::from_utf8(field)
+            .ok()?
+            .strip_prefix("|1|")?
+            .split_once('|')?;
+        let decode = |text: &str| STANDARD.decode(text).ok().and_then(|bytes| bytes.try_into().ok());
+        Some(Self::Hashed {
+            salt: decode(salt)?,
+            hash: decode(hash)?,
+        })
+    }
+
+    /// Whether the line is about the host known as `name`.
+    pub(crate) fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Patterns(patterns) => matches_patterns(name.as_bytes(), patterns),
+            Self::Hashed { salt, hash } => {
+                constant_time::verify_slices_are_equal(&hash_name(salt, name), hash).is_ok()
+            }
+        }
+    }
+
+    /// Whether the field has a form that ssh never writes: a wildcard, or more than `host,address`.
+    pub(crate) fn is_complex(&self) -> bool {
+        match self {
+            Self::Hashed { .. } => false,
+            Self::Patterns(patterns) => {
+                patterns.iter().any(|b| matches!(b, b'*' | b'?' | b'!'))
+                    || patterns.iter().filter(|b| **b == b',').count() > 1
+            }
+        }
+    }
+}
+
+/// HMAC-SHA1 of a host's name, keyed with the salt (hostfile.c, `host_hash`).
+fn hash_name(salt: &[u8; HASH_LEN], name: &str) -> [u8; HASH_LEN] {
+    let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, salt);
+    let tag = hmac::sign(&key, name.as_bytes());
+    let mut hash = [0; HASH_LEN];
+    hash.copy_from_slice(tag.as_ref());
+    hash
+}
+
+/// OpenSSH's `match_hostname`: one pattern has to match and no negated one may; letter case is ignored.
+fn matches_patterns(name: &[u8], patterns: &[u8]) -> bool {
+    let mut found = false;
+    for pattern in patterns.split(|&b| b == b',') {
+        match pattern.strip_prefix(b"!") {
+            Some(negated) if matches_pattern(name, negated) => return false,
+            Some(_) => {}
+            None => found |= matches_pattern(name, pattern),
+        }
+    }
+    found
+}
+
+/// `*` stands for any characters and `?` for one. Linear in practice: only the last `*` is ever retried.
+pub(crate) fn matches_pattern(name: &[u8], pattern: &[u8]) -> bool {
+    let (mut n, mut p) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(c) if *c == b'?' || c.eq_ignore_ascii_case(&name[n]) => {
+                n += 1;
+                p += 1;
+            }
+            _ => match star {
+                Some((at, taken)) => {
+                    star = Some((at, taken + 1));
+                    n = taken + 1;
+                    p = at + 1;
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|b| *b == b'*')
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut content)?;
+    if content.len() as u64 > MAX_FILE {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            "the file is larger than 64 MiB",
+        ));
+    }
+    Ok(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::process::Command;
+    use trunkline_proto::wire::Writer;
+
+    /// A well-formed key blob that differs with `seed`.
+    pub(super) fn key(seed: u8) -> Bytes {
+        Writer::new().string("ssh-ed25519").string([seed; 32]).finish()
+    }
+
+    fn rsa_key(seed: u8) -> Bytes {
+        Writer::new()
+            .string("ssh-rsa")
+            .mpint(&[1, 0, 1])
+            .mpint(&[seed; 256])
+            .finish()
+    }
+
+    fn line(hosts: &str, key: &[u8]) -> String {
+        format!(
+            "{hosts} {} {}\n",
+            keys::key_type(key).unwrap(),
+            STANDARD.encode(key)
+        )
+    }
+
+    fn known(content: &str) -> KnownHosts {
+        let mut known = KnownHosts::default();
+        known.add_file(Path::new("hosts"), content.as_bytes());
+        known
+    }
+
+    fn at(line: usize) -> Location {
+        Location {
+            file: Path::new("hosts").into(),
+            line,
+        }
+    }
+
+    fn trusted(line: usize) -> Verdict {
+        Verdict::Trusted {
+            at: at(line),
+            without_port: false,
+        }
+    }
+
+    #[test]
+    fn a_host_is_trusted_by_its_own_key_only() {
+        let known = known(&(line("a.example,10.0.0.1", &key(1)) + &line("b.example", &key(2))));
+        assert_eq!(known.check("A.example", 22, None, &key(1)), trusted(1));
+        assert_eq!(known.check("10.0.0.1", 22, None, &key(1)), trusted(1));
+        assert_eq!(known.check("c.example", 22, None, &key(1)), Verdict::Unknown);
+        let changed = Verdict::Changed {
+            at: at(2),
+            known_type: "ssh-ed25519",
+        };
+        assert_eq!(known.check("b.example", 22, None, &key(1)), changed);
+    }
+
+    #[test]
+    fn the_line_named_for_a_changed_key_is_of_the_same_type_where_there_is_one() {
+        let lines = line("a", &rsa_key(9)) + &line("a", &key(2)) + &line("a", &rsa_key(8));
+        let verdict = known(&lines).check("a", 22, None, &key(1));
+        assert_eq!(
+            verdict,
+            Verdict::Changed {
+                at: at(2),
+                known_type: "ssh-ed25519"
+            }
+        );
+    }
+
+    #[test]
+    fn negation_wins_over_every_wildcard() {
+        let known = known(&line("*.example,!bad.example,h?", &key(1)));
+        assert_eq!(known.check("good.example", 22, None, &key(1)), trusted(1));
+        assert_eq!(known.check("bad.example", 22, None, &key(1)), Verdict::Unknown);
+        assert_eq!(known.check("h1", 22, None, &key(1)), trusted(1));
+        assert_eq!(known.check("h12", 22, None, &key(1)), Verdict::Unknown);
+    }
+
+    #[test]
+    fn another_port_has_its_own_lines_and_falls_back_to_a_match_without_port() {
+        let known = known(&(line("[a]:2222", &key(1)) + &line("a", &key(2))));
+        assert_eq!(known.check("a", 2222, None, &key(1)), trusted(1));
+        assert!(matches!(
+            known.check("a", 2222, None, &key(2)),
+            Verdict::Changed { .. }
+        ));
+        let by_name = Verdict::Trusted {
+            at: at(2),
+            without_port: true,
+        };
+        assert_eq!(known.check("a", 2200, None, &key(2)), by_name);
+        assert_eq!(known.check("a", 2200, None, &key(3)), Verdict::Unknown);
+    }
+
+    #[test]
+    fn an_alias_replaces_name_and_port() {
+        let known = known(&line("cluster", &key(1)));
+        assert_eq!(known.check("node7", 2222, Some("Cluster"), &key(1)), trusted(1));
+        assert_eq!(known.check("node7", 22, None, &key(1)), Verdict::Unknown);
+    }
+
+    #[test]
+    fn a_revoked_key_is_never_trusted_even_where_it_is_listed() {
+        let known = known(&(line("a", &key(1)) + &line("@revoked *", &key(1)) + &line("a", &key(2))));
+        assert_eq!(
+            known.check("a", 22, None, &key(1)),
+            Verdict::Revoked { at: at(2) }
+        );
+        assert_eq!(known.check("a", 22, None, &key(2)), trusted(3));
+        assert_eq!(
+            known.check("other", 2222, None, &key(1)),
+            Verdict::Revoked { at: at(2) }
+        );
+    }
+
+    #[test]
+    fn a_cert_authority_line_trusts_no_plain_key() {
+        let known = known(&line("@cert-authority *", &key(1)));
+        assert_eq!(known.check("a", 22, None, &key(1)), Verdict::Unknown);
+        assert_eq!(
+            known.key_types_for("a"),
+            KnownTypes {
+                plain: vec![],
+                cert_authority: true
+            }
+        );
+    }
+
+    #[test]
+    fn bad_lines_are_skipped_and_kept_for_messages() {
+        let content =
+            "# comment\r\n\n1024 35 123456 old@rsa1\n@unknown a ssh-ed25519 AAAA\n|1|x|y ssh-rsa AAAA\n"
+                .to_owned()
+                + &line("a", &key(1)).replace('\n', " a comment\r\n")
+                + "a ssh-rsa";
+        let known = known(&content);
+        assert_eq!(known.check("a", 22, None, &key(1)), trusted(6));
+        let lines: Vec<String> = known.problems().map(ToString::to_string).collect();
+        assert_eq!(lines.len(), 4, "{lines:?}");
+        assert!(lines[0].starts_with("hosts:3: "), "{lines:?}");
+        assert!(lines[3].starts_with("hosts:7: "), "{lines:?}");
+    }
+
+    #[test]
+    fn a_huge_line_is_skipped_and_the_next_one_read() {
+        let content = "x".repeat(MAX_LINE + 1) + "\n" + &line("a", &key(1));
+        assert_eq!(known(&content).check("a", 22, None, &key(1)), trusted(2));
+    }
+
+    #[test]
+    fn algorithms_that_can_be_verified_come_first() {
+        let offered = [
+            "ssh-ed25519-cert-v01@openssh.com",
+            "ssh-ed25519",
+            "ecdsa-sha2-nistp256",
+            "rsa-sha2-512",
+        ];
+        let order = |content: &str| known(content).order_algorithms("a", &offered);
+        assert_eq!(order(""), offered);
+        assert_eq!(
+            order(&line("a", &rsa_key(1))),
+            [
+                "rsa-sha2-512",
+                "ssh-ed25519-cert-v01@openssh.com",
+                "ssh-ed25519",
+                "ecdsa-sha2-nistp256"
+            ]
+        );
+        assert_eq!(order(&(line("a", &rsa_key(1)) + &line("a", &key(1)))), offered);
+        assert_eq!(
+            order(&(line("a", &rsa_key(1)) + &line("@cert-authority *", &key(1)))),
+            [
+                "ssh-ed25519-cert-v01@openssh.com",
+                "rsa-sha2-512",
+                "ssh-ed25519",
+                "ecdsa-sha2-nistp256"
+            ]
+        );
+        assert_eq!(
+            order(&(line("a", &rsa_key(1)) + &line("@revoked a", &rsa_key(1)))),
+            offered
+        );
+    }
+
+    #[test]
+    fn names_hashed_by_ssh_keygen_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("known_hosts");
+        std::fs::write(
+            &file,
+            line("a.example", &key(1)) + &line("[b.example]:2222", &key(2)),
+        )
+        .unwrap();
+        let ran = Command::new("ssh-keygen").arg("-H").arg("-f").arg(&file).output();
+        assert!(ran.expect("this test needs ssh-keygen").status.success());
+        assert!(std::fs::read(&file).unwrap().starts_with(b"|1|"));
+        let known = KnownHosts::load(&[&file]);
+        assert!(matches!(
+            known.check("A.example", 22, None, &key(1)),
+            Verdict::Trusted { .. }
+        ));
+        assert!(matches!(
+            known.check("b.example", 2222, None, &key(2)),
+            Verdict::Trusted { .. }
+        ));
+        assert_eq!(known.check("b.example", 22, None, &key(2)), Verdict::Unknown);
+    }
+
+    #[test]
+    fn a_missing_file_is_empty_and_an_unreadable_one_is_a_problem() {
+        let folder = tempfile::tempdir().unwrap();
+        let known = KnownHosts::load(&[folder.path().join("none"), folder.path().to_owned()]);
+        assert_eq!(known.check("a", 22, None, &key(1)), Verdict::Unknown);
+        assert_eq!(known.problems().count(), 1);
+    }
+
+    #[test]
+    fn a_revocation_list_names_its_keys_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("revoked");
+        std::fs::write(
+            &file,
+            format!("# lost\nssh-ed25519 {} old\n", STANDARD.encode(key(1))),
+        )
+        .unwrap();
+        let revoked = RevokedKeys::load(&file).unwrap();
+        assert_eq!(revoked.location_of(&key(1)).map(|at| at.line), Some(2));
+        assert_eq!(revoked.location_of(&key(2)), None);
+        std::fs::write(&file, b"SSHKRL\n\0binary").unwrap();
+        assert!(matches!(
+            RevokedKeys::load(&file),
+            Err(KnownHostsError::NotAKeyList { .. })
+        ));
+        assert!(RevokedKeys::load(&folder.path().join("none")).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_content_panics(content: Vec<u8>, name: String, port: u16) {
+            let mut known = KnownHosts::default();
+            known.add_file(Path::new("f"), &content);
+            let _ = known.check(&name, port, None, &content);
+        }
+
+        #[test]
+        fn no_line_of_plausible_words_panics(words in "(@revoked |@cert-authority |\\|1\\|[A-Za-z0-9+/=|]{0,60} )?[a-z*?!,\\[\\]:]{0,20} (ssh-rsa|ssh-ed25519) [A-Za-z0-9+/=]{0,80}") {
+            known(&words).check("a", 22, None, b"x");
+        }
+
+        #[test]
+        fn a_pattern_matches_as_its_plain_definition_says(name in "[ab.]{0,8}", pattern in "[ab.*?]{0,8}") {
+            fn plainly(name: &[u8], pattern: &[u8]) -> bool {
+                match pattern.split_first() {
+                    None => name.is_empty(),
+                    Some((b'*', rest)) => (0..=name.len()).any(|taken| plainly(&name[taken..], rest)),
+                    Some((b'?', rest)) => !name.is_empty() && plainly(&name[1..], rest),
+                    Some((c, rest)) => name.first() == Some(c) && plainly(&name[1..], rest),
+                }
+            }
+            let (name, pattern) = (name.as_bytes(), pattern.as_bytes());
+            prop_assert_eq!(matches_pattern(name, pattern), plainly(name, pattern));
+        }
+    }
+}
