@@ -1,5 +1,38 @@
-//! SSH-2 client protocol as a state machine without I/O.
+//! The client side of SSH-2 as a state machine: bytes and time go in, bytes and events come out.
+//!
+//! There is no socket, no clock, no thread and no environment in this crate. `Connection` is the whole of it; its
+//! documentation says in which order its methods are called. Inside, each protocol is a layer of its own:
+//! `transport` (RFC 4253: packets and key exchange), `auth` (RFC 4252 and 4256) and [`channels`] (RFC 4254).
+//!
+//! # The early flights
+//!
+//! SSH lets more leave before the previous answer is here than clients usually make of it. With
+//! `early_flights`, against servers that introduce themselves as OpenSSH:
+//! - identification and KEXINIT leave together, and with a guess the method's first packet too;
+//! - the signed authentication request follows NEWKEYS and the service request at once;
+//! - the first channel's opening, its `exec` and up to 64 KiB of its input follow the authentication request. sshd
+//!   works through packets in order and runs nothing before authentication; when that fails it answers each packet
+//!   behind it with SSH_MSG_UNIMPLEMENTED and its number, and only on that proof is it sent again.
 
+mod algorithms;
+mod auth;
+mod channel;
+pub mod channels;
 pub mod cipher;
+mod error;
+mod identification;
+pub mod kex;
 pub mod mac;
+mod message;
 pub mod wire;
+
+pub use algorithms::{Compression, Direction, HOST_KEY_ALGORITHMS, Negotiated, Preferences};
+pub use auth::{AuthTurn, KeyboardPrompt};
+pub use channel::{ChannelId, Started, Stream};
+pub use channels::{
+    ChannelEvent, ChannelKind, GlobalRequest, GlobalRequestId, IncomingKind, OpenFailure, SessionRequest,
+    TerminalSize,
+};
+pub use error::Error;
+pub use identification::{CLIENT_ID, ServerId};
+pub use message::{DisconnectReason, ExtInfo};

@@ -1,0 +1,271 @@
+//! User authentication (RFC 4252, RFC 4256): one request at a time, and what the server says to it.
+//!
+//! The layer decides nothing: each [`AuthTurn`] is a question to the application, which answers with one request.
+
+use bytes::Bytes;
+use zeroize::Zeroizing;
+
+use crate::error::Error;
+use crate::message::{self, printable};
+use crate::wire::{Reader, Writer};
+
+/// The most prompts in one SSH_MSG_USERAUTH_INFO_REQUEST; OpenSSH's own client has the same bound.
+const MAX_PROMPTS: u32 = 100;
+
+/// The server waits for an authentication request.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AuthTurn {
+    /// Methods that can continue, in the server's order; `None` before the first request was answered.
+    pub methods: Option<Vec<String>>,
+    /// The request before was right, but the server wants one more method.
+    pub partial_success: bool,
+}
+
+/// One question of keyboard-interactive authentication (RFC 4256 section 3.2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyboardPrompt {
+    /// The text to show, safe for a terminal.
+    pub text: String,
+    /// Whether the answer may be seen while it is typed.
+    pub echo: bool,
+}
+
+/// What the server said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum AuthEvent {
+    ServiceAccepted,
+    Turn(AuthTurn),
+    Success,
+    Banner(String),
+    PublicKeyAccepted,
+    PasswordExpired { prompt: String },
+    Questions { name: String, instruction: String, prompts: Vec<KeyboardPrompt> },
+}
+
+/// What message 60 and 61 mean depends on the request they answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Nothing,
+    None,
+    Probe,
+    PublicKey,
+    Password,
+    KeyboardInteractive,
+}
+
+/// The state of authentication.
+#[derive(Debug)]
+pub(crate) struct Auth {
+    user: String,
+    asked: Asked,
+    service_accepted: bool,
+    done: bool,
+}
+
+impl Auth {
+    pub(crate) fn new(user: String) -> Self {
+        Self { user, asked: Asked::Nothing, service_accepted: false, done: false }
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.done
+    }
+
+    pub(crate) fn service_accepted(&self) -> bool {
+        self.service_accepted
+    }
+
+    pub(crate) fn service_request() -> Bytes {
+        Writer::message(message::SERVICE_REQUEST).string("ssh-userauth").finish()
+    }
+
+    // Requests. Each returns the message to send.
+
+    fn request(&self, method: &str) -> Writer {
+        Writer::message(message::USERAUTH_REQUEST).string(&self.user).string("ssh-connection").string(method)
+    }
+
+    /// RFC 4252 section 5.2: asks which methods can continue.
+    pub(crate) fn none(&mut self) -> Bytes {
+        self.asked = Asked::None;
+        self.request("none").finish()
+    }
+
+    /// The part of a publickey request that is signed, without the session id (RFC 4252 section 7). With a
+    /// `host_key`, the method is publickey-hostbound-v00@openssh.com (OpenSSH's PROTOCOL, section 3.2).
+    fn publickey(&self, signed: bool, algorithm: &str, key: &[u8], host_key: Option<&[u8]>) -> Writer {
+        let method = if host_key.is_some() { "publickey-hostbound-v00@openssh.com" } else { "publickey" };
+        let writer = self.request(method).bool(signed).string(algorithm).string(key);
+        match host_key {
+            Some(host_key) => writer.string(host_key),
+            None => writer,
+        }
+    }
+
+    /// Asks whether a key would be accepted.
+    pub(crate) fn publickey_probe(&mut self, algorithm: &str, key: &[u8]) -> Bytes {
+        self.asked = Asked::Probe;
+        self.publickey(false, algorithm, key, None).finish()
+    }
+
+    /// The bytes that the key's owner signs.
+    pub(crate) fn data_to_sign(
+        &self,
+        session_id: &[u8],
+        algorithm: &str,
+        key: &[u8],
+        host_key: Option<&[u8]>,
+    ) -> Bytes {
+        let request = self.publickey(true, algorithm, key, host_key).finish();
+        Writer::new().string(session_id).raw(&request).finish()
+    }
+
+    pub(crate) fn publickey_signed(
+        &mut self,
+        algorithm: &str,
+        key: &[u8],
+        host_key: Option<&[u8]>,
+        signature: &[u8],
+    ) -> Bytes {
+        self.asked = Asked::PublicKey;
+        self.publickey(true, algorithm, key, host_key).string(signature).finish()
+    }
+
+    pub(crate) fn password(&mut self, password: &str, new: Option<&str>) -> Bytes {
+        self.asked = Asked::Password;
+        let writer = self.request("password").bool(new.is_some()).string(password);
+        match new {
+            Some(new) => writer.string(new).finish(),
+            None => writer.finish(),
+        }
+    }
+
+    pub(crate) fn keyboard_interactive(&mut self) -> Bytes {
+        self.asked = Asked::KeyboardInteractive;
+        self.request("keyboard-interactive").string("").string("").finish()
+    }
+
+    pub(crate) fn answers(&self, answers: &[Zeroizing<String>]) -> Bytes {
+        let count = u32::try_from(answers.len()).expect("as many answers as prompts, of which there are at most 100");
+        let writer = Writer::message(message::USERAUTH_INFO_RESPONSE).u32(count);
+        answers.iter().fold(writer, |writer, answer| writer.string(answer.as_bytes())).finish()
+    }
+
+    // The server's messages.
+
+    pub(crate) fn handle(&mut self, payload: &[u8]) -> Result<AuthEvent, Error> {
+        let mut reader = Reader::new(payload);
+        let number = reader.u8()?;
+        if self.done {
+            return Err(Error::misbehaved(format!("message {number} of authentication came after its end")));
+        }
+        match (number, self.asked) {
+            (message::SERVICE_ACCEPT, _) if !self.service_accepted => {
+                self.service_accepted = true;
+                Ok(AuthEvent::ServiceAccepted)
+            }
+            (message::USERAUTH_BANNER, _) => Ok(AuthEvent::Banner(printable(reader.string()?))),
+            (_, Asked::Nothing) => {
+                Err(Error::misbehaved(format!("message {number} of authentication came without a request")))
+            }
+            (message::USERAUTH_SUCCESS, _) => {
+                self.done = true;
+                Ok(AuthEvent::Success)
+            }
+            (message::USERAUTH_FAILURE, _) => {
+                self.asked = Asked::Nothing;
+                let methods = reader.name_list()?.into_iter().map(str::to_owned).collect();
+                Ok(AuthEvent::Turn(AuthTurn { methods: Some(methods), partial_success: reader.bool()? }))
+            }
+            (message::USERAUTH_60, Asked::Probe) => {
+                self.asked = Asked::Nothing;
+                Ok(AuthEvent::PublicKeyAccepted)
+            }
+            (message::USERAUTH_60, Asked::Password) => {
+                self.asked = Asked::Nothing;
+                Ok(AuthEvent::PasswordExpired { prompt: printable(reader.string()?) })
+            }
+            (message::USERAUTH_60, Asked::KeyboardInteractive) => questions(reader),
+            _ => Err(Error::misbehaved(format!("message {number} came in the middle of authentication"))),
+        }
+    }
+}
+
+/// SSH_MSG_USERAUTH_INFO_REQUEST (RFC 4256 section 3.2).
+fn questions(mut reader: Reader<'_>) -> Result<AuthEvent, Error> {
+    let name = printable(reader.string()?);
+    let instruction = printable(reader.string()?);
+    let _language = reader.string()?;
+    let count = reader.u32()?;
+    if count > MAX_PROMPTS {
+        return Err(Error::misbehaved(format!("it asks {count} questions at once")));
+    }
+    let prompts = (0..count)
+        .map(|_| Ok(KeyboardPrompt { text: printable(reader.string()?), echo: reader.bool()? }))
+        .collect::<Result<_, Error>>()?;
+    Ok(AuthEvent::Questions { name, instruction, prompts })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(methods: &str, partial: bool) -> Bytes {
+        Writer::message(message::USERAUTH_FAILURE).string(methods).bool(partial).finish()
+    }
+
+    #[test]
+    fn a_failure_gives_the_turn_back() {
+        let mut auth = Auth::new("jo".into());
+        auth.none();
+        let turn = AuthTurn {
+            methods: Some(vec!["publickey".into(), "password".into()]),
+            partial_success: true,
+        };
+        assert_eq!(auth.handle(&failure("publickey,password", true)), Ok(AuthEvent::Turn(turn)));
+    }
+
+    #[test]
+    fn success_without_a_request_is_refused() {
+        let mut auth = Auth::new("jo".into());
+        assert!(auth.handle(&[message::USERAUTH_SUCCESS]).is_err());
+        auth.none();
+        auth.handle(&failure("password", false)).unwrap();
+        assert!(auth.handle(&[message::USERAUTH_SUCCESS]).is_err(), "a second answer to one request");
+    }
+
+    #[test]
+    fn message_60_is_read_by_the_request_it_answers() {
+        let mut auth = Auth::new("jo".into());
+        let text = Writer::message(message::USERAUTH_60).string("change it").string("").finish();
+        auth.password("old", None);
+        assert_eq!(auth.handle(&text), Ok(AuthEvent::PasswordExpired { prompt: "change it".into() }));
+        auth.none();
+        assert!(auth.handle(&text).is_err());
+    }
+
+    #[test]
+    fn too_many_questions_are_refused() {
+        let mut auth = Auth::new("jo".into());
+        auth.keyboard_interactive();
+        let asked = Writer::message(message::USERAUTH_60).string("").string("").string("").u32(1 << 30).finish();
+        assert!(auth.handle(&asked).is_err());
+    }
+
+    #[test]
+    fn the_signed_data_is_that_of_rfc_4252() {
+        let auth = Auth::new("jo".into());
+        let data = auth.data_to_sign(b"SID", "ssh-ed25519", b"KEY", None);
+        let expected = Writer::new()
+            .string("SID")
+            .u8(50)
+            .string("jo")
+            .string("ssh-connection")
+            .string("publickey")
+            .bool(true)
+            .string("ssh-ed25519")
+            .string("KEY")
+            .finish();
+        assert_eq!(data, expected);
+    }
+}

@@ -1,0 +1,930 @@
+//! The connection protocol (RFC 4254): global requests, and the channels of one connection.
+//!
+//! Messages of the server come in through [`Channels::handle`]; what it has to say leaves through
+//! [`Channels::next_message`], control messages first, then data, a packet from each channel in turn. Nothing here
+//! knows of keys or sockets, so that any sequence of operations can be tried on it by itself.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::channel::{Channel, ChannelId, INITIAL_WINDOW, MAX_DATA, Opening, RemoteId, Started, Stream};
+use crate::error::Error;
+use crate::message::{self, printable};
+use crate::wire::{Reader, Writer};
+
+/// A terminal's size: in characters, and in pixels where known (RFC 4254 section 6.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TerminalSize {
+    /// Columns.
+    pub columns: u32,
+    /// Rows.
+    pub rows: u32,
+    /// Width in pixels, or 0.
+    pub width: u32,
+    /// Height in pixels, or 0.
+    pub height: u32,
+}
+
+/// What can be asked of a session channel (RFC 4254 section 6).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionRequest {
+    /// `pty-req`.
+    Pty {
+        /// TERM.
+        term: String,
+        /// The terminal's size.
+        size: TerminalSize,
+        /// Encoded terminal modes (section 8).
+        modes: Vec<u8>,
+    },
+    /// `env`.
+    Env {
+        /// The variable's name.
+        name: String,
+        /// Its value.
+        value: Vec<u8>,
+    },
+    /// `exec`: runs a command.
+    Exec(Vec<u8>),
+    /// `shell`: runs the login shell.
+    Shell,
+    /// `subsystem`.
+    Subsystem(String),
+    /// `window-change`.
+    WindowChange(TerminalSize),
+    /// `signal`, by name without "SIG".
+    Signal(String),
+    /// `break` (RFC 4335), for so many milliseconds.
+    Break(u32),
+    /// `auth-agent-req@openssh.com`: forwards the agent.
+    AgentForwarding,
+}
+
+impl SessionRequest {
+    /// Whether this starts what the session is for.
+    fn starts(&self) -> bool {
+        matches!(self, Self::Exec(_) | Self::Shell | Self::Subsystem(_))
+    }
+
+    /// Whether the server is asked to answer. As OpenSSH's client: window changes, signals and variables are not
+    /// worth one.
+    fn wants_reply(&self) -> bool {
+        !matches!(self, Self::WindowChange(_) | Self::Signal(_) | Self::Env { .. })
+    }
+
+    /// The message, with the recipient's number left at zero.
+    fn encode(&self) -> BytesMut {
+        let (name, body) = match self {
+            Self::Pty { term, size, modes } => {
+                ("pty-req", encode_size(Writer::new().string(term), *size).string(modes))
+            }
+            Self::Env { name, value } => ("env", Writer::new().string(name).string(value)),
+            Self::Exec(command) => ("exec", Writer::new().string(command)),
+            Self::Shell => ("shell", Writer::new()),
+            Self::Subsystem(name) => ("subsystem", Writer::new().string(name)),
+            Self::WindowChange(size) => ("window-change", encode_size(Writer::new(), *size)),
+            Self::Signal(name) => ("signal", Writer::new().string(name)),
+            Self::Break(milliseconds) => ("break", Writer::new().u32(*milliseconds)),
+            Self::AgentForwarding => ("auth-agent-req@openssh.com", Writer::new()),
+        };
+        let message = Writer::message(message::CHANNEL_REQUEST).u32(0).string(name).bool(self.wants_reply());
+        BytesMut::from(message.raw(&body.finish()).finish())
+    }
+}
+
+fn encode_size(writer: Writer, size: TerminalSize) -> Writer {
+    writer.u32(size.columns).u32(size.rows).u32(size.width).u32(size.height)
+}
+
+/// A channel to open (RFC 4254 sections 6.1 and 7.2; OpenSSH's PROTOCOL, section 2.4).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChannelKind {
+    /// `session`.
+    Session,
+    /// `direct-tcpip`: a TCP connection from the server to somewhere.
+    DirectTcpip {
+        /// Host to connect to, as the server resolves it.
+        host: String,
+        /// Its port.
+        port: u16,
+        /// Where the connection came from on this side.
+        originator: (String, u16),
+    },
+    /// `direct-streamlocal@openssh.com`: a Unix socket on the server.
+    DirectStreamlocal {
+        /// The socket's path.
+        path: String,
+    },
+}
+
+impl ChannelKind {
+    fn encode(&self, id: ChannelId) -> Bytes {
+        let open = |name: &str| {
+            Writer::message(message::CHANNEL_OPEN).string(name).u32(id.0).u32(INITIAL_WINDOW).u32(MAX_DATA)
+        };
+        match self {
+            Self::Session => open("session").finish(),
+            Self::DirectTcpip { host, port, originator } => open("direct-tcpip")
+                .string(host)
+                .u32(u32::from(*port))
+                .string(&originator.0)
+                .u32(u32::from(originator.1))
+                .finish(),
+            // The two reserved fields keep the layout of direct-tcpip's originator.
+            Self::DirectStreamlocal { path } => {
+                open("direct-streamlocal@openssh.com").string(path).string("").u32(0).finish()
+            }
+        }
+    }
+}
+
+/// A channel that the server wants to open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IncomingKind {
+    /// `forwarded-tcpip` (RFC 4254 section 7.2): a connection to a port that we asked the server to listen on.
+    ForwardedTcpip {
+        /// The listening address as asked for.
+        address: String,
+        /// The listening port.
+        port: u32,
+        /// Who connected.
+        originator: (String, u32),
+    },
+    /// `forwarded-streamlocal@openssh.com` (OpenSSH's PROTOCOL, section 2.4).
+    ForwardedStreamlocal {
+        /// The listening socket's path.
+        path: String,
+    },
+    /// `auth-agent@openssh.com`: something on the server wants to talk to the forwarded agent.
+    Agent,
+}
+
+/// Why a channel was not opened (RFC 4254 section 5.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenFailure(pub u32);
+
+impl OpenFailure {
+    /// SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
+    pub const ADMINISTRATIVELY_PROHIBITED: Self = Self(1);
+    /// SSH_OPEN_CONNECT_FAILED; what sshd also says beyond MaxSessions.
+    pub const CONNECT_FAILED: Self = Self(2);
+    /// SSH_OPEN_UNKNOWN_CHANNEL_TYPE
+    pub const UNKNOWN_CHANNEL_TYPE: Self = Self(3);
+    /// SSH_OPEN_RESOURCE_SHORTAGE
+    pub const RESOURCE_SHORTAGE: Self = Self(4);
+}
+
+/// A request to the server that is not about a channel (RFC 4254 sections 4 and 7.1; OpenSSH's PROTOCOL).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GlobalRequest {
+    /// `tcpip-forward`; answered with the port when 0 was asked for.
+    TcpipForward {
+        /// Address to listen on; "" and "*" mean all, "localhost" loopback.
+        address: String,
+        /// Port to listen on, 0 for any.
+        port: u32,
+    },
+    /// `cancel-tcpip-forward`.
+    CancelTcpipForward {
+        /// As it was asked for.
+        address: String,
+        /// The port that is listened on.
+        port: u32,
+    },
+    /// `streamlocal-forward@openssh.com`.
+    StreamlocalForward {
+        /// The socket's path on the server.
+        path: String,
+    },
+    /// `cancel-streamlocal-forward@openssh.com`.
+    CancelStreamlocalForward {
+        /// The socket's path on the server.
+        path: String,
+    },
+    /// `keepalive@openssh.com`: any answer will do.
+    Keepalive,
+    /// `hostkeys-prove-00@openssh.com`: asks for a signature with each of these keys.
+    HostKeysProve(Vec<Bytes>),
+}
+
+impl GlobalRequest {
+    fn encode(&self) -> Bytes {
+        let request = |name: &str| Writer::message(message::GLOBAL_REQUEST).string(name).bool(true);
+        match self {
+            Self::TcpipForward { address, port } => request("tcpip-forward").string(address).u32(*port).finish(),
+            Self::CancelTcpipForward { address, port } => {
+                request("cancel-tcpip-forward").string(address).u32(*port).finish()
+            }
+            Self::StreamlocalForward { path } => request("streamlocal-forward@openssh.com").string(path).finish(),
+            Self::CancelStreamlocalForward { path } => {
+                request("cancel-streamlocal-forward@openssh.com").string(path).finish()
+            }
+            Self::Keepalive => request("keepalive@openssh.com").finish(),
+            Self::HostKeysProve(keys) => keys
+                .iter()
+                .fold(request("hostkeys-prove-00@openssh.com"), |writer, key| writer.string(key))
+                .finish(),
+        }
+    }
+}
+
+/// Tells the answers to global requests apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct GlobalRequestId(pub(crate) u64);
+
+/// Something happened to a channel, or to the connection as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChannelEvent {
+    /// The server opened the channel that we asked for.
+    Opened(ChannelId),
+    /// The server refused to open it. It is gone; nothing ran.
+    OpenFailed {
+        /// The channel.
+        id: ChannelId,
+        /// The reason code.
+        reason: OpenFailure,
+        /// The server's words, safe to show.
+        description: String,
+    },
+    /// The server wants to open a channel: answer with `accept` or `reject`.
+    Incoming {
+        /// Its number here.
+        id: ChannelId,
+        /// What it is.
+        kind: IncomingKind,
+    },
+    /// Data arrived. Its size must be returned by `consumed` once read.
+    Data {
+        /// The channel.
+        id: ChannelId,
+        /// Which stream.
+        stream: Stream,
+        /// The bytes.
+        data: Bytes,
+    },
+    /// The server sends no more data.
+    Eof(ChannelId),
+    /// The answer to a request that wanted one.
+    Reply {
+        /// The channel.
+        id: ChannelId,
+        /// Whether it was granted.
+        success: bool,
+        /// Whether it was the exec, shell or subsystem request.
+        started: bool,
+    },
+    /// `exit-status` (RFC 4254 section 6.10).
+    ExitStatus {
+        /// The channel.
+        id: ChannelId,
+        /// The command's status.
+        status: u32,
+    },
+    /// `exit-signal`.
+    ExitSignal {
+        /// The channel.
+        id: ChannelId,
+        /// Signal name without "SIG".
+        signal: String,
+        /// Whether it left a core.
+        core_dumped: bool,
+        /// The server's words, safe to show.
+        message: String,
+    },
+    /// Data of the channel was handed to the transport, so that there is room for as much.
+    Sent {
+        /// The channel.
+        id: ChannelId,
+        /// Bytes.
+        len: usize,
+    },
+    /// The channel is closed in both directions and gone.
+    Closed(ChannelId),
+    /// The answer to a global request.
+    GlobalReply {
+        /// Which request.
+        id: GlobalRequestId,
+        /// Whether it was granted.
+        success: bool,
+        /// The answer's body.
+        data: Bytes,
+    },
+    /// `hostkeys-00@openssh.com`: all host keys that the server has.
+    HostKeys(Vec<Bytes>),
+}
+
+/// The next thing to seal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outgoing {
+    /// A whole message.
+    Control(Bytes),
+    /// A channel's data, with the message's head apart so that the data need not be copied together with it.
+    Data {
+        /// Message number, recipient channel, length.
+        head: [u8; 9],
+        /// The data.
+        data: Bytes,
+    },
+}
+
+/// The most channels that the server may have offered without an answer from the application.
+const MAX_OFFERED: usize = 1024;
+/// The most host keys in one hostkeys-00@openssh.com; OpenSSH's own servers have a handful.
+const MAX_HOST_KEYS: usize = 64;
+
+/// All channels of a connection.
+#[derive(Debug, Default)]
+pub struct Channels {
+    table: HashMap<ChannelId, Channel>,
+    next_id: u32,
+    offered: usize,
+    /// Whole messages to send, in order.
+    control: VecDeque<Bytes>,
+    /// Channels with little to send, served first: a keystroke does not wait for a file.
+    small: VecDeque<ChannelId>,
+    /// Channels with more than [`Self::SMALL`] to send, a packet each in turn.
+    bulk: VecDeque<ChannelId>,
+    global_replies: VecDeque<GlobalRequestId>,
+    next_global: u64,
+    events: VecDeque<ChannelEvent>,
+    rtt: Option<Duration>,
+    overdraft_allowed: bool,
+    opened: u32,
+}
+
+impl Channels {
+    /// What counts as little to send.
+    const SMALL: usize = 4096;
+
+    // Getters.
+
+    /// Channels that exist, opening and closing ones included.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Whether there is no channel.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Whether a session's command may have begun; `No` for a channel that is gone without having begun anything.
+    pub fn started(&self, id: ChannelId) -> Started {
+        self.table.get(&id).map_or(Started::No, |channel| channel.started)
+    }
+
+    /// Bytes of a channel that wait to be sent.
+    pub fn waiting(&self, id: ChannelId) -> usize {
+        self.table.get(&id).map_or(0, |channel| channel.outbox.len())
+    }
+
+    // What the application does.
+
+    /// The round-trip time, which decides how far windows grow.
+    pub fn set_rtt(&mut self, rtt: Duration) {
+        self.rtt = Some(self.rtt.map_or(rtt, |known| known.min(rtt)));
+    }
+
+    /// The round-trip time as far as known.
+    pub fn rtt(&self) -> Option<Duration> {
+        self.rtt
+    }
+
+    /// Whether data may follow a session's start before its window is known to be open (see the crate's
+    /// documentation on the early flights).
+    pub fn allow_overdraft(&mut self, allowed: bool) {
+        self.overdraft_allowed = allowed;
+    }
+
+    /// Opens a channel. Requests and data may be given to it at once; they leave when the server's number for it is
+    /// known.
+    pub fn open(&mut self, kind: &ChannelKind) -> ChannelId {
+        let id = self.allocate();
+        let open = kind.encode(id);
+        self.table.insert(id, Channel::new(Opening::Asked { waiting: Vec::new() }));
+        self.control.push_back(open);
+        id
+    }
+
+    /// Asks something of a session. Does nothing when the channel is gone.
+    pub fn request(&mut self, id: ChannelId, request: &SessionRequest) {
+        let Some(channel) = self.table.get_mut(&id) else { return };
+        if channel.close_sent || channel.close_wanted {
+            return;
+        }
+        let mut encoded = request.encode();
+        if request.wants_reply() {
+            channel.replies.push_back(request.starts());
+        }
+        match &mut channel.opening {
+            Opening::Open(remote) => {
+                address(&mut encoded, *remote);
+                self.control.push_back(encoded.freeze());
+                if request.starts() {
+                    channel.started = Started::Maybe;
+                    channel.overdraft = self.overdraft_allowed && channel.send_window <= 0;
+                    self.schedule(id);
+                }
+            }
+            Opening::Asked { waiting } => waiting.push(encoded),
+            Opening::Offered(_) => {}
+        }
+    }
+
+    /// Gives data to a channel. There is no bound here: the application keeps [`Self::waiting`] in bounds.
+    pub fn write(&mut self, id: ChannelId, data: Bytes) {
+        if let Some(channel) = self.table.get_mut(&id)
+            && !channel.eof_wanted
+            && !channel.close_wanted
+        {
+            channel.outbox.push(data);
+            self.schedule(id);
+        }
+    }
+
+    /// Says, behind the data given so far, that no more follows.
+    pub fn eof(&mut self, id: ChannelId) {
+        if let Some(channel) = self.table.get_mut(&id) {
+            channel.eof_wanted = true;
+            self.schedule(id);
+        }
+    }
+
+    /// Closes a channel now: what was not sent is dropped, and nothing of it is reported but [`ChannelEvent::Closed`].
+    pub fn close(&mut self, id: ChannelId) {
+        if let Some(channel) = self.table.get_mut(&id) {
+            channel.abandoned = true;
+            channel.close_wanted = true;
+            channel.discard();
+            self.schedule(id);
+        }
+    }
+
+    /// The application has read `n` bytes of a channel's data.
+    pub fn consumed(&mut self, id: ChannelId, n: usize, now: Instant) {
+        let Some(channel) = self.table.get_mut(&id) else { return };
+        let n = u32::try_from(n).unwrap_or(u32::MAX);
+        if let Some(add) = channel.receive.consume(n, now, self.rtt)
+            && let Some(remote) = channel.remote()
+            && !channel.eof_received
+            && !channel.close_sent
+        {
+            self.control.push_back(window_adjust(remote, add));
+        }
+    }
+
+    /// Takes a channel that the server offered.
+    pub fn accept(&mut self, id: ChannelId) {
+        let Some(channel) = self.table.get_mut(&id) else { return };
+        let Opening::Offered(remote) = channel.opening else { return };
+        channel.opening = Opening::Open(remote);
+        self.offered -= 1;
+        self.control.push_back(
+            Writer::message(message::CHANNEL_OPEN_CONFIRMATION)
+                .u32(remote.0)
+                .u32(id.0)
+                .u32(INITIAL_WINDOW)
+                .u32(MAX_DATA)
+                .finish(),
+        );
+        self.schedule(id);
+    }
+
+    /// Refuses a channel that the server offered.
+    pub fn reject(&mut self, id: ChannelId, reason: OpenFailure, description: &str) {
+        let Some(channel) = self.table.get(&id) else { return };
+        let Opening::Offered(remote) = channel.opening else { return };
+        self.table.remove(&id);
+        self.offered -= 1;
+        self.control.push_back(open_failure(remote, reason, description));
+    }
+
+    /// Sends a global request; its answer comes as [`ChannelEvent::GlobalReply`].
+    pub fn global_request(&mut self, request: &GlobalRequest) -> GlobalRequestId {
+        let id = GlobalRequestId(self.next_global);
+        self.next_global += 1;
+        self.control.push_back(request.encode());
+        self.global_replies.push_back(id);
+        id
+    }
+
+    // Output.
+
+    /// The next event.
+    pub fn next_event(&mut self) -> Option<ChannelEvent> {
+        self.events.pop_front()
+    }
+
+    /// Whether [`Self::next_message`] would return something.
+    pub fn has_messages(&self) -> bool {
+        !self.control.is_empty() || !self.small.is_empty() || !self.bulk.is_empty()
+    }
+
+    /// The next message to seal.
+    pub fn next_message(&mut self) -> Option<Outgoing> {
+        loop {
+            if let Some(control) = self.control.pop_front() {
+                return Some(Outgoing::Control(control));
+            }
+            let id = self.small.pop_front().or_else(|| self.bulk.pop_front())?;
+            let Some(channel) = self.table.get_mut(&id) else { continue };
+            channel.scheduled = false;
+            let Some(remote) = channel.remote() else { continue };
+            if let Some(data) = channel.take_data() {
+                self.events.push_back(ChannelEvent::Sent { id, len: data.len() });
+                self.schedule(id);
+                return Some(data_message(remote, data));
+            }
+            if channel.outbox.len() == 0 {
+                self.finish_sending(id, remote);
+            }
+        }
+    }
+
+    /// Sends EOF and CLOSE once nothing is left to send before them.
+    fn finish_sending(&mut self, id: ChannelId, remote: RemoteId) {
+        let Some(channel) = self.table.get_mut(&id) else { return };
+        if channel.close_sent {
+            return;
+        }
+        if channel.eof_wanted && !channel.eof_sent {
+            channel.eof_sent = true;
+            self.control.push_back(Writer::message(message::CHANNEL_EOF).u32(remote.0).finish());
+        }
+        if channel.close_wanted {
+            channel.close_sent = true;
+            self.control.push_back(Writer::message(message::CHANNEL_CLOSE).u32(remote.0).finish());
+        }
+    }
+
+    fn schedule(&mut self, id: ChannelId) {
+        if let Some(channel) = self.table.get_mut(&id)
+            && !channel.scheduled
+            && channel.remote().is_some()
+            && channel.has_work()
+        {
+            channel.scheduled = true;
+            let queue = if channel.outbox.len() <= Self::SMALL { &mut self.small } else { &mut self.bulk };
+            queue.push_back(id);
+        }
+    }
+
+    // The early flight.
+
+    /// A session's start was proven to be refused, or is sent again after such proof.
+    pub(crate) fn set_started(&mut self, id: ChannelId, started: Started) {
+        if let Some(channel) = self.table.get_mut(&id) {
+            channel.started = started;
+        }
+    }
+
+    /// What may leave before authentication has succeeded: every opening that waits, and all that was given to the
+    /// first channel of the connection, addressed to the number that sshd gives to a connection's first channel: 0.
+    /// Each message comes with its channel.
+    pub(crate) fn take_early(&mut self) -> Vec<(Option<ChannelId>, Bytes)> {
+        let mut early: Vec<(Option<ChannelId>, Bytes)> = Vec::new();
+        let first = ChannelId(0);
+        // Only openings wait at this point: nothing else can be asked before authentication but global requests,
+        // which stay behind so that their answers keep their order.
+        let (opens, rest): (VecDeque<Bytes>, VecDeque<Bytes>) =
+            std::mem::take(&mut self.control).into_iter().partition(|m| m.first() == Some(&message::CHANNEL_OPEN));
+        self.control = rest;
+        for (n, open) in opens.into_iter().enumerate() {
+            let id = (n == 0 && self.opened == 0 && self.next_id > 0).then_some(first);
+            early.push((id, open));
+            if id.is_some() {
+                self.take_early_session(first, &mut early);
+            }
+        }
+        early
+    }
+
+    fn take_early_session(&mut self, id: ChannelId, early: &mut Vec<(Option<ChannelId>, Bytes)>) {
+        let remote = RemoteId(0);
+        let overdraft = self.overdraft_allowed;
+        let Some(channel) = self.table.get_mut(&id) else { return };
+        let Opening::Asked { waiting } = &mut channel.opening else { return };
+        let waiting = std::mem::take(waiting);
+        if channel.replies.contains(&true) {
+            channel.started = Started::Maybe;
+            channel.overdraft = overdraft;
+        }
+        for mut request in waiting {
+            address(&mut request, remote);
+            early.push((Some(id), request.freeze()));
+        }
+        let mut sent = 0;
+        while let Some(data) = channel.take_data() {
+            sent += data.len();
+            let Outgoing::Data { head, data } = data_message(remote, data) else { unreachable!("data is data") };
+            early.push((Some(id), [&head[..], &data].concat().into()));
+        }
+        if channel.eof_wanted && channel.outbox.len() == 0 && channel.overdraft {
+            channel.eof_sent = true;
+            early.push((Some(id), Writer::message(message::CHANNEL_EOF).u32(remote.0).finish()));
+        }
+        self.events.push_back(ChannelEvent::Sent { id, len: sent });
+    }
+
+    // The server's messages.
+
+    /// Handles a message with a number from 80 to 127.
+    pub fn handle(&mut self, payload: &Bytes) -> Result<(), Error> {
+        let mut reader = Reader::new(payload);
+        match reader.u8()? {
+            message::CHANNEL_DATA => self.handle_data(payload, reader, Stream::Data),
+            message::CHANNEL_EXTENDED_DATA => self.handle_extended_data(payload, reader),
+            message::CHANNEL_WINDOW_ADJUST => self.handle_window_adjust(reader),
+            message::CHANNEL_OPEN => self.handle_open(reader),
+            message::CHANNEL_OPEN_CONFIRMATION => self.handle_open_confirmation(reader),
+            message::CHANNEL_OPEN_FAILURE => self.handle_open_failure(reader),
+            message::CHANNEL_EOF => self.handle_eof(reader),
+            message::CHANNEL_CLOSE => self.handle_close(reader),
+            message::CHANNEL_REQUEST => self.handle_request(reader),
+            message::CHANNEL_SUCCESS => self.handle_reply(reader, true),
+            message::CHANNEL_FAILURE => self.handle_reply(reader, false),
+            message::GLOBAL_REQUEST => self.handle_global_request(reader),
+            message::REQUEST_SUCCESS => self.handle_global_reply(payload, true),
+            message::REQUEST_FAILURE => self.handle_global_reply(payload, false),
+            number => Err(Error::misbehaved(format!("message {number} is unknown"))),
+        }
+    }
+
+    /// The channel that a message is about. RFC 4254 gives no meaning to a message about no channel; sshd ends the
+    /// connection too.
+    fn channel(&mut self, reader: &mut Reader<'_>) -> Result<(ChannelId, &mut Channel), Error> {
+        let id = ChannelId(reader.u32()?);
+        match self.table.get_mut(&id) {
+            Some(channel) if channel.remote().is_some() => Ok((id, channel)),
+            _ => Err(Error::misbehaved(format!("it sent a message about channel {}, which is not open", id.0))),
+        }
+    }
+
+    fn handle_data(&mut self, payload: &Bytes, mut reader: Reader<'_>, stream: Stream) -> Result<(), Error> {
+        let (id, channel) = self.channel(&mut reader)?;
+        if stream == Stream::Stderr {
+            let _type = reader.u32()?;
+        }
+        let data = payload.slice_ref(reader.string()?);
+        reader.finish()?;
+        if data.len() > MAX_DATA as usize {
+            return Err(Error::misbehaved("it sent more in a packet than was allowed"));
+        }
+        if channel.eof_received {
+            return Err(Error::misbehaved("it sent data behind the end of the data"));
+        }
+        let len = data.len() as u32;
+        channel.receive.credit = channel
+            .receive
+            .credit
+            .checked_sub(len)
+            .ok_or_else(|| Error::misbehaved("it sent more than the window allowed"))?;
+        if !channel.abandoned && !data.is_empty() {
+            self.events.push_back(ChannelEvent::Data { id, stream, data });
+        }
+        Ok(())
+    }
+
+    fn handle_extended_data(&mut self, payload: &Bytes, reader: Reader<'_>) -> Result<(), Error> {
+        const SSH_EXTENDED_DATA_STDERR: u32 = 1;
+        let mut peek = reader.clone();
+        let id = ChannelId(peek.u32()?);
+        if peek.u32()? == SSH_EXTENDED_DATA_STDERR {
+            return self.handle_data(payload, reader, Stream::Stderr);
+        }
+        // A stream of a type that nobody defined: nobody reads it, so its credit goes back at once.
+        let len = peek.string()?.len();
+        let (_, channel) = self.channel(&mut reader.clone())?;
+        channel.receive.credit = channel
+            .receive
+            .credit
+            .checked_sub(u32::try_from(len).unwrap_or(u32::MAX))
+            .ok_or_else(|| Error::misbehaved("it sent more than the window allowed"))?;
+        let remote = channel.remote();
+        channel.receive.credit += len as u32;
+        if let Some(remote) = remote.filter(|_| len > 0 && !self.table[&id].close_sent) {
+            self.control.push_back(window_adjust(remote, len as u32));
+        }
+        Ok(())
+    }
+
+    fn handle_window_adjust(&mut self, mut reader: Reader<'_>) -> Result<(), Error> {
+        let (id, channel) = self.channel(&mut reader)?;
+        let add = i64::from(reader.u32()?);
+        reader.finish()?;
+        channel.send_window += add;
+        if channel.send_window > i64::from(u32::MAX) {
+            return Err(Error::misbehaved("it opened a window beyond 2^32 - 1 bytes"));
+        }
+        channel.overdraft = false;
+        self.schedule(id);
+        Ok(())
+    }
+
+    fn handle_open_confirmation(&mut self, mut reader: Reader<'_>) -> Result<(), Error> {
+        let id = ChannelId(reader.u32()?);
+        let remote = RemoteId(reader.u32()?);
+        let (window, max) = (reader.u32()?, reader.u32()?);
+        let overdraft_allowed = self.overdraft_allowed;
+        let Some(channel) = self.table.get_mut(&id) else {
+            return Err(Error::misbehaved("it opened a channel that was not asked for"));
+        };
+        let Opening::Asked { waiting } = &mut channel.opening else {
+            return Err(Error::misbehaved("it opened a channel twice"));
+        };
+        let waiting = std::mem::take(waiting);
+        channel.opening = Opening::Open(remote);
+        // What left ahead of the window is owed.
+        channel.send_window += i64::from(window);
+        // A server may say 0; then it can be sent nothing, and a packet of more than 32 KiB helps nobody.
+        channel.send_max = (max as usize).min(MAX_DATA as usize);
+        self.opened += 1;
+        if channel.started == Started::No && channel.replies.contains(&true) && !channel.close_wanted {
+            channel.started = Started::Maybe;
+            channel.overdraft = overdraft_allowed && channel.send_window <= 0;
+        }
+        let abandoned = channel.abandoned;
+        if !abandoned {
+            for mut request in waiting {
+                address(&mut request, remote);
+                self.control.push_back(request.freeze());
+            }
+            self.events.push_back(ChannelEvent::Opened(id));
+        }
+        self.schedule(id);
+        Ok(())
+    }
+
+    fn handle_open_failure(&mut self, mut reader: Reader<'_>) -> Result<(), Error> {
+        let id = ChannelId(reader.u32()?);
+        match self.table.get(&id) {
+            Some(Channel { opening: Opening::Asked { .. }, .. }) => {}
+            _ => return Err(Error::misbehaved("it refused a channel that was not asked for")),
+        }
+        let reason = OpenFailure(reader.u32()?);
+        let description = printable(reader.string().unwrap_or_default());
+        self.table.remove(&id);
+        self.opened += 1;
+        self.events.push_back(ChannelEvent::OpenFailed { id, reason, description });
+        Ok(())
+    }
+
+    fn handle_open(&mut self, mut reader: Reader<'_>) -> Result<(), Error> {
+        let kind = reader.name()?;
+        let remote = RemoteId(reader.u32()?);
+        let (window, max) = (reader.u32()?, reader.u32()?);
+        let text = |reader: &mut Reader<'_>| reader.string().map(printable);
+        let kind = match kind {
+            "forwarded-tcpip" => IncomingKind::ForwardedTcpip {
+                address: text(&mut reader)?,
+                port: reader.u32()?,
+                originator: (text(&mut reader)?, reader.u32()?),
+            },
+            "forwarded-streamlocal@openssh.com" => IncomingKind::ForwardedStreamlocal { path: text(&mut reader)? },
+            "auth-agent@openssh.com" => IncomingKind::Agent,
+            _ => {
+                let unknown = OpenFailure::UNKNOWN_CHANNEL_TYPE;
+                self.control.push_back(open_failure(remote, unknown, "unknown channel type"));
+                return Ok(());
+            }
+        };
+        if self.offered >= MAX_OFFERED {
+            let shortage = OpenFailure::RESOURCE_SHORTAGE;
+            self.control.push_back(open_failure(remote, shortage, "too many channels wait to be accepted"));
+            return Ok(());
+        }
+        let id = self.allocate();
+        let mut channel = Channel::new(Opening::Offered(remote));
+        channel.send_window = i64::from(window);
+        channel.send_max = (max as usize).min(MAX_DATA as usize);
+        self.table.insert(id, channel);
+        self.offered += 1;
+        self.events.push_back(ChannelEvent::Incoming { id, kind });
+        Ok(())
+    }
+
+    fn handle_eof(&mut self, mut reader: Reader<'_>) -> Result<(), Error> {
+        let (id, channel) = self.channel(&mut reader)?;
+        let again = std::mem::replace(&mut channel.eof_received, true);
+        if !again && !channel.abandoned {
+            self.events.push_back(ChannelEvent::Eof(id));
+        }
+        Ok(())
+    }
+
+    fn handle_close(&mut self, mut reader: Reader<'_>) -> Result<(), Error> {
+        let (id, channel) = self.channel(&mut reader)?;
+        let remote = channel.remote();
+        let close_sent = channel.close_sent;
+        self.table.remove(&id);
+        if let Some(remote) = remote.filter(|_| !close_sent) {
+            self.control.push_back(Writer::message(message::CHANNEL_CLOSE).u32(remote.0).finish());
+        }
+        self.events.push_back(ChannelEvent::Closed(id));
+        Ok(())
+    }
+
+    fn handle_request(&mut self, mut reader: Reader<'_>) -> Result<(), Error> {
+        let (id, channel) = self.channel(&mut reader)?;
+        let name = reader.name()?;
+        let want_reply = reader.bool()?;
+        let (remote, close_sent, abandoned) = (channel.remote(), channel.close_sent, channel.abandoned);
+        let event = match name {
+            "exit-status" => Some(ChannelEvent::ExitStatus { id, status: reader.u32()? }),
+            "exit-signal" => Some(ChannelEvent::ExitSignal {
+                id,
+                signal: printable(reader.string()?),
+                core_dumped: reader.bool()?,
+                message: printable(reader.string()?),
+            }),
+            // Also eow@openssh.com, xon-xoff and keepalive@openssh.com: nothing to do.
+            _ => None,
+        };
+        let known = event.is_some();
+        if let Some(event) = event.filter(|_| !abandoned) {
+            self.events.push_back(event);
+        }
+        if let Some(remote) = remote.filter(|_| want_reply && !close_sent) {
+            let number = if known { message::CHANNEL_SUCCESS } else { message::CHANNEL_FAILURE };
+            self.control.push_back(Writer::message(number).u32(remote.0).finish());
+        }
+        Ok(())
+    }
+
+    fn handle_reply(&mut self, mut reader: Reader<'_>, success: bool) -> Result<(), Error> {
+        let (id, channel) = self.channel(&mut reader)?;
+        let started = channel
+            .replies
+            .pop_front()
+            .ok_or_else(|| Error::misbehaved("it answered a request that was not made"))?;
+        if started {
+            channel.started = if success { Started::Yes } else { Started::No };
+            channel.overdraft &= success;
+        }
+        if !channel.abandoned {
+            self.events.push_back(ChannelEvent::Reply { id, success, started });
+        }
+        Ok(())
+    }
+
+    fn handle_global_request(&mut self, mut reader: Reader<'_>) -> Result<(), Error> {
+        let name = reader.name()?;
+        let want_reply = reader.bool()?;
+        if name == "hostkeys-00@openssh.com" {
+            let mut keys = Vec::new();
+            while !reader.is_empty() && keys.len() < MAX_HOST_KEYS {
+                keys.push(Bytes::copy_from_slice(reader.string()?));
+            }
+            self.events.push_back(ChannelEvent::HostKeys(keys));
+        }
+        // keepalive@openssh.com wants an answer, of which kind does not matter.
+        if want_reply {
+            self.control.push_back(Bytes::from_static(&[message::REQUEST_FAILURE]));
+        }
+        Ok(())
+    }
+
+    fn handle_global_reply(&mut self, payload: &Bytes, success: bool) -> Result<(), Error> {
+        let id = self
+            .global_replies
+            .pop_front()
+            .ok_or_else(|| Error::misbehaved("it answered a global request that was not made"))?;
+        self.events.push_back(ChannelEvent::GlobalReply { id, success, data: payload.slice(1..) });
+        Ok(())
+    }
+
+    fn allocate(&mut self) -> ChannelId {
+        // Four thousand million channels in one connection would take months at full speed; even then a number is
+        // not given out while it is in use.
+        loop {
+            let id = ChannelId(self.next_id);
+            self.next_id = self.next_id.wrapping_add(1);
+            if !self.table.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+}
+
+/// Puts the recipient's number into a message that was encoded before it was known.
+fn address(message: &mut BytesMut, remote: RemoteId) {
+    message[1..5].copy_from_slice(&remote.0.to_be_bytes());
+}
+
+fn data_message(remote: RemoteId, data: Bytes) -> Outgoing {
+    let mut head = [message::CHANNEL_DATA; 9];
+    let mut rest = &mut head[1..];
+    rest.put_u32(remote.0);
+    rest.put_u32(u32::try_from(data.len()).expect("data is cut to the packet size"));
+    Outgoing::Data { head, data }
+}
+
+fn window_adjust(remote: RemoteId, add: u32) -> Bytes {
+    Writer::message(message::CHANNEL_WINDOW_ADJUST).u32(remote.0).u32(add).finish()
+}
+
+fn open_failure(remote: RemoteId, reason: OpenFailure, description: &str) -> Bytes {
+    Writer::message(message::CHANNEL_OPEN_FAILURE).u32(remote.0).u32(reason.0).string(description).string("").finish()
+}

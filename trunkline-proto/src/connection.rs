@@ -1,0 +1,568 @@
+//! [`Connection`]: the whole of an SSH client connection, but for the socket, the clock and the decisions.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use zeroize::{Zeroize, Zeroizing};
+
+use crate::algorithms::{Compression, Negotiated, Preferences};
+use crate::auth::{Auth, AuthEvent, AuthTurn, KeyboardPrompt};
+use crate::channel::{ChannelId, Started};
+use crate::channels::{
+    ChannelEvent, ChannelKind, Channels, GlobalRequest, GlobalRequestId, OpenFailure, Outgoing, SessionRequest,
+};
+use crate::error::Error;
+use crate::identification::ServerId;
+use crate::kex::Ephemeral;
+use crate::message::{self, DisconnectReason, ExtInfo};
+use crate::transport::{Inbound, RekeyLimit, Sequence, Transport};
+use crate::wire::Writer;
+
+/// How a connection is to be made.
+pub struct Config {
+    /// The user to log in as.
+    pub user: String,
+    /// Algorithms.
+    pub preferences: Preferences,
+    /// When to exchange keys anew.
+    pub rekey_limit: RekeyLimit,
+    /// Send KEXINIT together with the identification (RFC 4253 section 4.2 allows it), not after the server's.
+    pub early_kexinit: bool,
+    /// The first packet of the most wanted key exchange method, sent as a guess behind an early KEXINIT.
+    pub guess: Option<Ephemeral>,
+    /// Let what needs no answer leave without waiting for one, where the server is OpenSSH.
+    pub early_flights: bool,
+    /// Let up to 64 KiB of a session's input leave behind its start, where the server is OpenSSH.
+    pub early_stdin: bool,
+}
+
+impl Config {
+    /// A configuration with default algorithms and all early flights, but no guess.
+    pub fn new(user: impl Into<String>) -> Self {
+        Self {
+            user: user.into(),
+            preferences: Preferences::default(),
+            rekey_limit: RekeyLimit::default(),
+            early_kexinit: true,
+            guess: None,
+            early_flights: true,
+            early_stdin: true,
+        }
+    }
+}
+
+/// Something for the application to know or to decide.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The server proved that it owns this host key. Nothing goes on before [`Connection::accept_host_key`].
+    HostKey(Bytes),
+    /// The server waits for an authentication request.
+    Authenticate(AuthTurn),
+    /// The key of the last probe would be accepted.
+    PublicKeyAccepted,
+    /// The password is right but must be changed: answer with [`Connection::authenticate_password`] and a new one.
+    PasswordExpired {
+        /// The server's words.
+        prompt: String,
+    },
+    /// Questions of keyboard-interactive: answer with [`Connection::answer_questions`], also when there are none.
+    Questions {
+        /// A title, or empty.
+        name: String,
+        /// Instructions, or empty.
+        instruction: String,
+        /// The questions.
+        prompts: Vec<KeyboardPrompt>,
+    },
+    /// Text to show to the user before authentication is over.
+    Banner(String),
+    /// Authentication succeeded.
+    Authenticated,
+    /// About channels and global requests.
+    Channel(ChannelEvent),
+    /// The answer to [`Connection::ping`].
+    Pong,
+}
+
+/// A message that left before authentication was known to have succeeded.
+struct EarlyMessage {
+    sequence: Sequence,
+    channel: Option<ChannelId>,
+    payload: Bytes,
+    /// The server said that it did not understand this very packet.
+    refused: bool,
+}
+
+/// An SSH client connection as a state machine without I/O.
+///
+/// Its methods come in four families:
+/// - *getters* tell what is known of the server and the connection;
+/// - *input*: bytes from the server go into [`receive_buffer`](Self::receive_buffer), then
+///   [`handle_received`](Self::handle_received) works through them; [`handle_timeout`](Self::handle_timeout) is
+///   called when the time of [`poll_timeout`](Self::poll_timeout) has come;
+/// - *what the application does*: host key, authentication, channels;
+/// - *output*, to be polled after each of the others: [`poll_event`](Self::poll_event) until `None`, then
+///   [`poll_transmit`](Self::poll_transmit) until empty, then [`poll_timeout`](Self::poll_timeout).
+///
+/// Channels may be opened and used from the start: what is given to them before authentication waits for it, or leaves
+/// in one flight with the authentication request when [`Config::early_flights`] and the server allow it.
+///
+/// An error is the connection's end. [`Connection::started`] then tells for each channel whether its command may run.
+pub struct Connection {
+    transport: Transport,
+    auth: Auth,
+    channels: Channels,
+    events: VecDeque<Event>,
+    /// Messages of authentication, in order; the first is the service request.
+    auth_messages: VecDeque<Bytes>,
+    early_flights: bool,
+    early_stdin: bool,
+    /// What was given to channels may follow the authentication request that waits in `auth_messages`.
+    early_wanted: bool,
+    early: Vec<EarlyMessage>,
+    /// The authentication request that the early messages followed was refused.
+    early_failed: bool,
+    /// Early messages that were proven to be refused, to be sent again first of all.
+    again: VecDeque<EarlyMessage>,
+    authenticated: bool,
+    ping: Option<Sequence>,
+    ping_wanted: bool,
+    pings: Vec<GlobalRequestId>,
+}
+
+/// How much is sealed before the socket is asked to take it: large enough for one system call to be cheap beside the
+/// sealing, small enough to stay in the second-level cache.
+const BATCH: usize = 256 * 1024;
+
+impl Connection {
+    /// A connection whose first bytes wait in [`Self::poll_transmit`].
+    pub fn new(config: Config) -> Result<Self, Error> {
+        let Config { user, preferences, rekey_limit, early_kexinit, guess, early_flights, early_stdin } = config;
+        Ok(Self {
+            transport: Transport::new(preferences, rekey_limit, early_kexinit, guess)?,
+            auth: Auth::new(user),
+            channels: Channels::default(),
+            events: VecDeque::new(),
+            auth_messages: VecDeque::new(),
+            early_flights,
+            early_stdin,
+            early_wanted: false,
+            early: Vec::new(),
+            early_failed: false,
+            again: VecDeque::new(),
+            authenticated: false,
+            ping: None,
+            ping_wanted: false,
+            pings: Vec::new(),
+        })
+    }
+
+    // Getters.
+
+    /// The server's identification, once received.
+    pub fn server_id(&self) -> Option<&ServerId> {
+        self.transport.server_id()
+    }
+
+    /// The session identifier (RFC 4253 section 7.2), once the first key exchange is verified.
+    pub fn session_id(&self) -> Option<&Bytes> {
+        self.transport.session_id()
+    }
+
+    /// The accepted host key.
+    pub fn host_key(&self) -> Option<&Bytes> {
+        self.transport.host_key()
+    }
+
+    /// The host key's signature over the session identifier: the proof that session-bind@openssh.com shows an agent.
+    pub fn host_signature(&self) -> Option<&Bytes> {
+        self.transport.host_signature()
+    }
+
+    /// The algorithms in use, once the first key exchange is complete.
+    pub fn negotiated(&self) -> Option<&Negotiated> {
+        self.transport.negotiated()
+    }
+
+    /// The key exchange and host key algorithms that the server listed first: what a right guess next time leads with.
+    pub fn server_first_choices(&self) -> Option<(&str, &str)> {
+        self.transport.server_first_choices()
+    }
+
+    /// What the server said of itself in SSH_MSG_EXT_INFO.
+    pub fn ext_info(&self) -> &ExtInfo {
+        self.transport.ext_info()
+    }
+
+    /// Whether authentication has succeeded.
+    pub fn is_authenticated(&self) -> bool {
+        self.authenticated
+    }
+
+    /// Whether a channel's command may have begun.
+    pub fn started(&self, id: ChannelId) -> Started {
+        self.channels.started(id)
+    }
+
+    /// Bytes given to a channel that wait to be sent.
+    pub fn waiting(&self, id: ChannelId) -> usize {
+        self.channels.waiting(id)
+    }
+
+    /// Channels that exist.
+    pub fn channel_count(&self) -> usize {
+        self.channels.len()
+    }
+
+    // Input.
+
+    /// The buffer to append bytes from the server to.
+    pub fn receive_buffer(&mut self) -> &mut BytesMut {
+        self.transport.receive_buffer()
+    }
+
+    /// Bytes received that do not make a whole packet yet.
+    pub fn unread(&self) -> usize {
+        self.transport.unread()
+    }
+
+    /// Works through the bytes received.
+    pub fn handle_received(&mut self, now: Instant) -> Result<(), Error> {
+        while let Some(inbound) = self.transport.receive(now)? {
+            match inbound {
+                Inbound::Payload(payload) => self.handle_payload(&payload, now)?,
+                Inbound::HostKey(key) => self.events.push_back(Event::HostKey(key)),
+                Inbound::Ready => self.events.push_back(Event::Authenticate(AuthTurn::default())),
+                Inbound::Unimplemented(sequence) => self.handle_unimplemented(sequence),
+                Inbound::Pong => self.handle_pong(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), Error> {
+        self.transport.rekey_if_due(now)
+    }
+
+    fn handle_payload(&mut self, payload: &Bytes, now: Instant) -> Result<(), Error> {
+        match payload.first().copied().unwrap_or_default() {
+            message::SERVICE_ACCEPT | 50..=79 => self.handle_auth(payload, now),
+            80..=127 if self.authenticated => {
+                self.channels.handle(payload)?;
+                self.collect_channel_events();
+                Ok(())
+            }
+            number @ 80..=127 => {
+                Err(Error::misbehaved(format!("message {number} came before authentication was over")))
+            }
+            // RFC 4253 section 11.4.
+            _ => {
+                let sequence = self.transport.last_received();
+                self.auth_messages.push_back(Writer::message(message::UNIMPLEMENTED).u32(sequence.0).finish());
+                Ok(())
+            }
+        }
+    }
+
+    fn handle_auth(&mut self, payload: &Bytes, now: Instant) -> Result<(), Error> {
+        let event = match self.auth.handle(payload)? {
+            AuthEvent::ServiceAccepted => return Ok(()),
+            AuthEvent::Turn(turn) => {
+                self.early_failed = true;
+                Event::Authenticate(turn)
+            }
+            AuthEvent::PasswordExpired { prompt } => {
+                self.early_failed = true;
+                Event::PasswordExpired { prompt }
+            }
+            AuthEvent::PublicKeyAccepted => Event::PublicKeyAccepted,
+            AuthEvent::Banner(text) => Event::Banner(text),
+            AuthEvent::Questions { name, instruction, prompts } => Event::Questions { name, instruction, prompts },
+            AuthEvent::Success => {
+                self.authenticated = true;
+                self.transport.authenticated(now);
+                self.settle_early()?;
+                Event::Authenticated
+            }
+        };
+        self.events.push_back(event);
+        Ok(())
+    }
+
+    /// Authentication has succeeded: what left early either ran behind it, or was refused behind an earlier attempt,
+    /// packet by packet, and is sent again. Anything in between cannot be told and ends the connection.
+    fn settle_early(&mut self) -> Result<(), Error> {
+        let early = std::mem::take(&mut self.early);
+        if !self.early_failed {
+            return Ok(());
+        }
+        if early.iter().any(|message| !message.refused) {
+            return Err(Error::misbehaved("it said neither yes nor no to what was sent with the authentication"));
+        }
+        self.again = early.into();
+        Ok(())
+    }
+
+    fn handle_unimplemented(&mut self, sequence: Sequence) {
+        if let Some(message) = self.early.iter_mut().find(|message| message.sequence == sequence) {
+            message.refused = true;
+            if let Some(id) = message.channel {
+                self.channels.set_started(id, Started::No);
+            }
+        } else if self.ping == Some(sequence) {
+            self.handle_pong();
+        } else {
+            tracing::debug!(sequence = sequence.0, "the server did not understand a packet");
+        }
+    }
+
+    fn handle_pong(&mut self) {
+        self.ping = None;
+        self.events.push_back(Event::Pong);
+    }
+
+    fn collect_channel_events(&mut self) {
+        while let Some(event) = self.channels.next_event() {
+            match event {
+                ChannelEvent::GlobalReply { id, .. } if self.pings.contains(&id) => {
+                    self.pings.retain(|ping| *ping != id);
+                    self.events.push_back(Event::Pong);
+                }
+                event => self.events.push_back(Event::Channel(event)),
+            }
+        }
+    }
+
+    // What the application does: host key and authentication.
+
+    /// The host key is the right one: goes on, up to [`Event::Authenticate`].
+    pub fn accept_host_key(&mut self, now: Instant) -> Result<(), Error> {
+        self.transport.accept_host_key()?;
+        self.auth_messages.push_back(Auth::service_request());
+        let openssh = self.is_openssh();
+        self.channels.allow_overdraft(openssh && self.early_stdin);
+        self.handle_received(now)
+    }
+
+    /// Asks which authentication methods there are (RFC 4252 section 5.2).
+    pub fn authenticate_none(&mut self) {
+        let request = self.auth.none();
+        self.auth_messages.push_back(request);
+    }
+
+    /// Asks whether a key would be accepted: [`Event::PublicKeyAccepted`] or [`Event::Authenticate`] follows.
+    pub fn probe_key(&mut self, algorithm: &str, key: &[u8]) {
+        let request = self.auth.publickey_probe(algorithm, key);
+        self.auth_messages.push_back(request);
+    }
+
+    /// What a key has to sign to authenticate with `algorithm`. `None` before the first key exchange is verified.
+    ///
+    /// Where the server knows it, the signature is bound to the host key (publickey-hostbound-v00@openssh.com), which
+    /// agents demand for keys that are constrained to destinations.
+    pub fn data_to_sign(&self, algorithm: &str, key: &[u8]) -> Option<Bytes> {
+        let session_id = self.transport.session_id()?;
+        Some(self.auth.data_to_sign(session_id, algorithm, key, self.bound_host_key()))
+    }
+
+    /// Authenticates with a signature over [`Self::data_to_sign`]. `early`: what was given to channels may follow in
+    /// the same flight; the server says nothing of it before it has accepted the key, and this side sends again only
+    /// what the server has refused packet by packet.
+    pub fn authenticate_key(&mut self, algorithm: &str, key: &[u8], signature: &[u8], early: bool) {
+        let host_key = self.bound_host_key().map(Bytes::copy_from_slice);
+        let request = self.auth.publickey_signed(algorithm, key, host_key.as_deref(), signature);
+        self.auth_messages.push_back(request);
+        self.early_wanted = early;
+    }
+
+    /// Authenticates with a password, or changes an expired one.
+    pub fn authenticate_password(&mut self, password: &str, new: Option<&str>, early: bool) {
+        let request = self.auth.password(password, new);
+        self.auth_messages.push_back(request);
+        self.early_wanted = early;
+    }
+
+    /// Starts keyboard-interactive authentication (RFC 4256).
+    pub fn authenticate_keyboard_interactive(&mut self) {
+        let request = self.auth.keyboard_interactive();
+        self.auth_messages.push_back(request);
+    }
+
+    /// Answers [`Event::Questions`], one answer for each prompt.
+    pub fn answer_questions(&mut self, answers: &[Zeroizing<String>]) {
+        let response = self.auth.answers(answers);
+        self.auth_messages.push_back(response);
+    }
+
+    fn bound_host_key(&self) -> Option<&[u8]> {
+        if self.transport.ext_info().publickey_hostbound { self.transport.host_key().map(|key| &key[..]) } else { None }
+    }
+
+    fn is_openssh(&self) -> bool {
+        self.transport.server_id().is_some_and(ServerId::is_openssh)
+    }
+
+    // What the application does: channels. See [`Channels`] for what each does to a channel that is gone: nothing.
+
+    /// Opens a channel; it can be used at once.
+    pub fn open(&mut self, kind: &ChannelKind) -> ChannelId {
+        self.channels.open(kind)
+    }
+
+    /// Asks something of a session.
+    pub fn request(&mut self, id: ChannelId, request: &SessionRequest) {
+        self.channels.request(id, request);
+    }
+
+    /// Gives data to a channel. Keep [`Self::waiting`] in bounds.
+    pub fn write(&mut self, id: ChannelId, data: Bytes) {
+        self.channels.write(id, data);
+    }
+
+    /// Ends a channel's data, behind what was given to it.
+    pub fn eof(&mut self, id: ChannelId) {
+        self.channels.eof(id);
+    }
+
+    /// Closes a channel now.
+    pub fn close(&mut self, id: ChannelId) {
+        self.channels.close(id);
+    }
+
+    /// `n` bytes of a channel's data were read: the server may send as many more.
+    pub fn consumed(&mut self, id: ChannelId, n: usize, now: Instant) {
+        self.channels.consumed(id, n, now);
+    }
+
+    /// Takes a channel that the server offered.
+    pub fn accept(&mut self, id: ChannelId) {
+        self.channels.accept(id);
+    }
+
+    /// Refuses a channel that the server offered.
+    pub fn reject(&mut self, id: ChannelId, reason: OpenFailure, description: &str) {
+        self.channels.reject(id, reason, description);
+    }
+
+    /// Sends a global request.
+    pub fn global_request(&mut self, request: &GlobalRequest) -> GlobalRequestId {
+        self.channels.global_request(request)
+    }
+
+    /// Asks the server for a sign of life, answered by [`Event::Pong`]: with ping@openssh.com where the server has it,
+    /// else with keepalive@openssh.com. Any other message from the server is as good a sign.
+    pub fn ping(&mut self) {
+        if self.transport.ext_info().ping {
+            self.ping_wanted = true;
+        } else if self.authenticated {
+            let id = self.channels.global_request(&GlobalRequest::Keepalive);
+            self.pings.push(id);
+        }
+    }
+
+    /// The round-trip time, as measured outside; it decides how far receive windows grow.
+    pub fn set_rtt(&mut self, rtt: Duration) {
+        self.channels.set_rtt(rtt);
+    }
+
+    /// Exchanges keys anew as soon as possible.
+    pub fn rekey(&mut self) {
+        self.transport.rekey();
+    }
+
+    /// Ends the connection, with a word to the server. Call [`Self::poll_transmit`] once more, then drop it.
+    pub fn disconnect(&mut self, reason: DisconnectReason, description: &str) {
+        self.transport.send_disconnect(reason, description);
+    }
+
+    /// Gives the memory of empty buffers back; for connections that have nothing to do.
+    pub fn release_buffers(&mut self) {
+        self.transport.release_buffers();
+    }
+
+    // Output.
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        if self.events.is_empty() {
+            self.collect_channel_events();
+        }
+        self.events.pop_front()
+    }
+
+    /// Bytes for the server: send from the front and take off what was sent. Empty when there is nothing to send.
+    pub fn poll_transmit(&mut self, now: Instant) -> Result<&mut BytesMut, Error> {
+        self.transport.rekey_if_due(now)?;
+        while self.transport.outgoing().len() < BATCH && self.transport.may_send() {
+            if !self.transmit_one()? {
+                break;
+            }
+        }
+        Ok(self.transport.outgoing())
+    }
+
+    /// When [`Self::handle_timeout`] is to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.transport.rekey_at()
+    }
+
+    /// Seals the next message; `false` when there is none to send now.
+    fn transmit_one(&mut self) -> Result<bool, Error> {
+        if std::mem::take(&mut self.ping_wanted) {
+            self.ping = Some(self.transport.send(&[&Writer::message(message::PING).string("").finish()])?);
+            return Ok(true);
+        }
+        if let Some(next) = self.auth_messages.front() {
+            let is_request = next.first() == Some(&message::USERAUTH_REQUEST);
+            // RFC 4253 section 10 has the service accepted first. sshd handles packets one by one, so that the
+            // request behind is read by the service in any case.
+            if is_request && !self.auth.service_accepted() && !(self.early_flights && self.is_openssh()) {
+                return Ok(false);
+            }
+            let message = self.auth_messages.pop_front().expect("there is a front");
+            self.transport.send(&[&message])?;
+            // It may have held a password.
+            if let Ok(mut message) = message.try_into_mut() {
+                message.as_mut().zeroize();
+            }
+            if is_request && std::mem::take(&mut self.early_wanted) {
+                self.transmit_early()?;
+            }
+            return Ok(true);
+        }
+        if !self.authenticated {
+            return Ok(false);
+        }
+        if let Some(message) = self.again.pop_front() {
+            if let Some(id) = message.channel {
+                self.channels.set_started(id, Started::Maybe);
+            }
+            self.transport.send(&[&message.payload])?;
+            return Ok(true);
+        }
+        match self.channels.next_message() {
+            None => return Ok(false),
+            Some(Outgoing::Control(message)) => self.transport.send(&[&message])?,
+            Some(Outgoing::Data { head, data }) => self.transport.send(&[&head, &data])?,
+        };
+        Ok(true)
+    }
+
+    /// Sends what was given to channels behind the authentication request, where the server is known to work through
+    /// its packets in order and to refuse each by number: OpenSSH. Compression, which starts in the middle for the
+    /// server, forbids it.
+    fn transmit_early(&mut self) -> Result<(), Error> {
+        let compressing =
+            self.transport.negotiated().is_none_or(|negotiated| negotiated.outgoing.compression != Compression::None);
+        if !self.early_flights || !self.is_openssh() || compressing || self.early_failed {
+            return Ok(());
+        }
+        for (channel, payload) in self.channels.take_early() {
+            let sequence = self.transport.send(&[&payload])?;
+            self.early.push(EarlyMessage { sequence, channel, payload, refused: false });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! Identification strings (RFC 4253 section 4.2): the first line that each side sends.
+
+use crate::error::Error;
+use crate::message::printable;
+
+/// The line this client introduces itself with, without its CR LF. Servers see nothing but name and version.
+pub const CLIENT_ID: &str = concat!("SSH-2.0-trunkline_", env!("CARGO_PKG_VERSION"));
+
+/// Lines that may come before the server's identification, as in OpenSSH's kex_exchange_identification.
+const MAX_LINES: usize = 1024;
+/// Longest line accepted, as OpenSSH's SSH_MAX_BANNER_LEN; RFC 4253 allows 255 bytes for the identification.
+const MAX_LINE: usize = 8192;
+/// All that may come before the identification. A server that talks longer is not one.
+const MAX_TOTAL: usize = 64 * 1024;
+
+/// A server's identification string.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerId {
+    line: String,
+}
+
+impl ServerId {
+    /// Takes an identification line as remembered from an earlier connection.
+    pub fn remembered(line: &str) -> Self {
+        Self { line: line.to_owned() }
+    }
+
+    /// The whole line, without its line end.
+    pub fn as_str(&self) -> &str {
+        &self.line
+    }
+
+    /// What follows `SSH-2.0-`: software name, version and comment.
+    pub fn software(&self) -> &str {
+        self.line.splitn(3, '-').nth(2).unwrap_or_default()
+    }
+
+    /// Whether the server is OpenSSH's sshd, whose behaviour the early flights lean on.
+    pub fn is_openssh(&self) -> bool {
+        self.software().starts_with("OpenSSH_")
+    }
+}
+
+/// Finds the identification line at the start of what the server sends.
+#[derive(Debug, Default)]
+pub(crate) struct Finder {
+    lines: usize,
+    total: usize,
+}
+
+impl Finder {
+    /// Looks for the identification in `received`. Returns it with the number of bytes used up, or `None` with the
+    /// number of bytes of other lines that can be thrown away.
+    pub(crate) fn find(&mut self, received: &[u8]) -> Result<(Option<ServerId>, usize), Error> {
+        let mut used = 0;
+        while let Some(end) = received[used..].iter().position(|&b| b == b'\n') {
+            let line = &received[used..used + end];
+            used += end + 1;
+            self.total += end + 1;
+            if line.starts_with(b"SSH-") {
+                return Ok((Some(parse(line)?), used));
+            }
+            self.lines += 1;
+            self.check(line.len())?;
+        }
+        self.check(received.len() - used)?;
+        Ok((None, used))
+    }
+
+    fn check(&self, line: usize) -> Result<(), Error> {
+        if line > MAX_LINE || self.lines > MAX_LINES || self.total > MAX_TOTAL {
+            return Err(Error::NotSsh("it sends text without end and no SSH identification".into()));
+        }
+        Ok(())
+    }
+}
+
+fn parse(line: &[u8]) -> Result<ServerId, Error> {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let shown = printable(&line[..line.len().min(255)]);
+    if line.len() > MAX_LINE || line.contains(&0) {
+        return Err(Error::NotSsh("its identification line is malformed".into()));
+    }
+    // RFC 4253 section 5.1: 1.99 is a server that also speaks the old protocol.
+    if !line.starts_with(b"SSH-2.0-") && !line.starts_with(b"SSH-1.99-") {
+        return Err(Error::NotSsh(format!("it introduces itself as {shown:?}")));
+    }
+    // The exchange hash needs the bytes as they came; other than UTF-8 nobody sends.
+    let line = String::from_utf8(line.to_vec())
+        .map_err(|_| Error::NotSsh("its identification line is not text".into()))?;
+    Ok(ServerId { line })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_before_the_identification_are_skipped() {
+        let mut finder = Finder::default();
+        let text = b"welcome\r\nto this\nSSH-2.0-OpenSSH_9.2p1 Debian\r\nrest";
+        let (id, used) = finder.find(text).unwrap();
+        let id = id.unwrap();
+        assert_eq!(id.as_str(), "SSH-2.0-OpenSSH_9.2p1 Debian");
+        assert!(id.is_openssh());
+        assert_eq!(&text[used..], b"rest");
+    }
+
+    #[test]
+    fn an_endless_banner_is_refused() {
+        let mut finder = Finder::default();
+        assert!(finder.find(&[b'x'; MAX_LINE + 1]).is_err());
+        let mut finder = Finder::default();
+        assert!((0..2000).any(|_| finder.find(b"spam\n").is_err()));
+    }
+
+    #[test]
+    fn other_protocols_are_named() {
+        let error = Finder::default().find(b"SSH-1.5-old\n").unwrap_err();
+        assert!(error.to_string().contains("SSH-1.5-old"));
+    }
+}

@@ -1,0 +1,612 @@
+//! The transport layer (RFC 4253): identification, packets, key exchange and rekeying.
+//!
+//! [`Transport::receive`] turns bytes from the server into payloads for the layers above; [`Transport::send`] seals
+//! payloads behind each other into one outgoing buffer. Key exchanges run inside and are invisible from above but
+//! for two things: the first one stops at [`Inbound::HostKey`] until the key has been accepted, and while one is
+//! under way [`Transport::may_send`] is false.
+
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use crate::algorithms::{Compression, Negotiated, Preferences, negotiate};
+use crate::cipher::{CipherError, Opener, PacketKeys, Sealer};
+use crate::compress::{Compressor, Decompressor};
+use crate::error::Error;
+use crate::identification::{CLIENT_ID, Finder, ServerId};
+use crate::kex::{Agreed, Direction, Ephemeral, ExchangeHash, Step};
+use crate::message::{self, Disconnect, DisconnectReason, ExtInfo, KexInit};
+use crate::signature;
+use crate::wire::{Reader, Writer};
+
+/// Largest packet accepted, as OpenSSH's PACKET_MAX_SIZE. RFC 4253 section 6.1 asks for at least 35,000.
+pub(crate) const MAX_PACKET: usize = 256 * 1024;
+/// A sequence number may not come around under one key (RFC 4344 section 3.1); OpenSSH's MAX_PACKETS.
+const MAX_PACKETS: u64 = 1 << 31;
+
+/// When to exchange keys anew, beyond what the cipher itself demands (ssh_config's RekeyLimit).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RekeyLimit {
+    /// Bytes in either direction.
+    pub bytes: Option<u64>,
+    /// Time since the last key exchange.
+    pub interval: Option<Duration>,
+}
+
+/// Counts what this side sent, modulo 2^32 (RFC 4253 section 6.4): the number that SSH_MSG_UNIMPLEMENTED refers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Sequence(pub(crate) u32);
+
+/// What [`Transport::receive`] found.
+pub(crate) enum Inbound {
+    /// A message for a layer above.
+    Payload(Bytes),
+    /// The first key exchange's host key: nothing goes on before [`Transport::accept_host_key`].
+    HostKey(Bytes),
+    /// The first key exchange is complete in both directions: authentication may begin.
+    Ready,
+    /// The server did not understand the packet that this side sent as number `.0`.
+    Unimplemented(Sequence),
+    /// The answer to a ping@openssh.com.
+    Pong,
+}
+
+enum Kex {
+    /// Nothing under way.
+    Idle,
+    /// Our KEXINIT is out.
+    Proposed { ours: Bytes, proposal: KexInit, guess: Option<Ephemeral> },
+    /// Both KEXINITs are known, the method runs.
+    Running { ours: Bytes, theirs: Bytes, negotiated: Box<Negotiated>, ephemeral: Option<Ephemeral>, skip_guess: bool },
+    /// The reply is verified, the host key not yet accepted (first key exchange only).
+    Unaccepted { keys: Box<NewKeys> },
+    /// Our NEWKEYS is out, theirs is awaited.
+    Switching { keys: Box<NewKeys> },
+}
+
+/// The outcome of a key exchange.
+struct NewKeys {
+    agreed: Agreed,
+    hash: ExchangeHash,
+    negotiated: Negotiated,
+}
+
+impl NewKeys {
+    fn packet_keys(&self, session_id: &[u8], direction: Direction) -> PacketKeys {
+        let chosen = match direction {
+            Direction::ClientToServer => self.negotiated.outgoing,
+            Direction::ServerToClient => self.negotiated.incoming,
+        };
+        self.agreed.packet_keys(&self.hash, session_id, direction, chosen.cipher, chosen.mac)
+    }
+}
+
+/// Traffic under the present keys, one direction.
+#[derive(Debug, Default, Clone, Copy)]
+struct Traffic {
+    packets: u64,
+    bytes: u64,
+}
+
+pub(crate) struct Transport {
+    preferences: Preferences,
+    rekey_limit: RekeyLimit,
+    kex: Kex,
+    finder: Finder,
+    server_id: Option<ServerId>,
+    session_id: Option<Bytes>,
+    host_key: Option<Bytes>,
+    host_signature: Option<Bytes>,
+    negotiated: Option<Negotiated>,
+    server_proposal: Option<(String, String)>,
+    ext_info: ExtInfo,
+    strict: bool,
+    /// The first key exchange is complete.
+    established: bool,
+    rekey_wanted: bool,
+    last_kex: Option<Instant>,
+    authenticated: bool,
+
+    incoming: BytesMut,
+    opener: Opener,
+    sequence_in: u32,
+    received: Traffic,
+    receive_limit: u64,
+    inflate: Option<Decompressor>,
+
+    outgoing: BytesMut,
+    sealer: Sealer,
+    sequence_out: u32,
+    sent: Traffic,
+    send_limit: u64,
+    deflate: Option<Compressor>,
+    scratch: Vec<u8>,
+}
+
+impl Transport {
+    /// Starts with our identification and, when `early_kexinit`, our KEXINIT (and the guessed first packet of the
+    /// method, when there is a `guess`) in the outgoing buffer.
+    pub(crate) fn new(
+        preferences: Preferences,
+        rekey_limit: RekeyLimit,
+        early_kexinit: bool,
+        guess: Option<Ephemeral>,
+    ) -> Result<Self, Error> {
+        let mut outgoing = BytesMut::with_capacity(4096);
+        outgoing.put_slice(CLIENT_ID.as_bytes());
+        outgoing.put_slice(b"\r\n");
+        let mut transport = Self {
+            preferences,
+            rekey_limit,
+            kex: Kex::Idle,
+            finder: Finder::default(),
+            server_id: None,
+            session_id: None,
+            host_key: None,
+            host_signature: None,
+            negotiated: None,
+            server_proposal: None,
+            ext_info: ExtInfo::default(),
+            strict: false,
+            established: false,
+            rekey_wanted: false,
+            last_kex: None,
+            authenticated: false,
+            incoming: BytesMut::new(),
+            opener: Opener::plaintext(),
+            sequence_in: 0,
+            received: Traffic::default(),
+            receive_limit: u64::MAX,
+            inflate: None,
+            outgoing,
+            sealer: Sealer::plaintext(),
+            sequence_out: 0,
+            sent: Traffic::default(),
+            send_limit: u64::MAX,
+            deflate: None,
+            scratch: Vec::new(),
+        };
+        if early_kexinit {
+            transport.propose(guess)?;
+        }
+        Ok(transport)
+    }
+
+    // Getters.
+
+    pub(crate) fn server_id(&self) -> Option<&ServerId> {
+        self.server_id.as_ref()
+    }
+
+    pub(crate) fn session_id(&self) -> Option<&Bytes> {
+        self.session_id.as_ref()
+    }
+
+    /// The host key that the server proved, once accepted.
+    pub(crate) fn host_key(&self) -> Option<&Bytes> {
+        self.host_key.as_ref()
+    }
+
+    pub(crate) fn negotiated(&self) -> Option<&Negotiated> {
+        self.negotiated.as_ref()
+    }
+
+    /// The key exchange and host key algorithms that the server listed first.
+    pub(crate) fn server_first_choices(&self) -> Option<(&str, &str)> {
+        self.server_proposal.as_ref().map(|(kex, host_key)| (kex.as_str(), host_key.as_str()))
+    }
+
+    pub(crate) fn ext_info(&self) -> &ExtInfo {
+        &self.ext_info
+    }
+
+    /// The server's signature over the session id, which an agent wants to see for session-bind@openssh.com.
+    pub(crate) fn host_signature(&self) -> Option<&Bytes> {
+        self.host_signature.as_ref()
+    }
+
+    /// Whether messages of the layers above may be sent now (RFC 4253 section 7.1).
+    pub(crate) fn may_send(&self) -> bool {
+        self.established && matches!(self.kex, Kex::Idle | Kex::Switching { .. })
+    }
+
+    /// The number of the packet received last.
+    pub(crate) fn last_received(&self) -> Sequence {
+        Sequence(self.sequence_in.wrapping_sub(1))
+    }
+
+    /// When a rekey by time is due.
+    pub(crate) fn rekey_at(&self) -> Option<Instant> {
+        if !self.authenticated || !matches!(self.kex, Kex::Idle) {
+            return None;
+        }
+        Some(self.last_kex? + self.rekey_limit.interval?)
+    }
+
+    /// Bytes received that are not yet a whole packet.
+    pub(crate) fn unread(&self) -> usize {
+        self.incoming.len()
+    }
+
+    // Input.
+
+    /// The buffer that bytes from the server are appended to.
+    pub(crate) fn receive_buffer(&mut self) -> &mut BytesMut {
+        &mut self.incoming
+    }
+
+    /// The next thing in the received bytes; `None` when more bytes are needed, or the host key's acceptance.
+    pub(crate) fn receive(&mut self, now: Instant) -> Result<Option<Inbound>, Error> {
+        loop {
+            if self.server_id.is_none() {
+                let (id, used) = self.finder.find(&self.incoming)?;
+                self.incoming.advance(used);
+                let Some(id) = id else { return Ok(None) };
+                self.server_id = Some(id);
+                if matches!(self.kex, Kex::Idle) {
+                    self.propose(None)?;
+                }
+            }
+            if matches!(self.kex, Kex::Unaccepted { .. }) {
+                return Ok(None);
+            }
+            let Some(payload) = self.open_packet()? else { return Ok(None) };
+            if let Some(inbound) = self.handle_payload(payload, now)? {
+                return Ok(Some(inbound));
+            }
+        }
+    }
+
+    /// The first key exchange's host key is the right one: answers with NEWKEYS, after which sending is allowed.
+    pub(crate) fn accept_host_key(&mut self) -> Result<(), Error> {
+        match std::mem::replace(&mut self.kex, Kex::Idle) {
+            Kex::Unaccepted { keys } => {
+                self.host_key = Some(keys.agreed.host_key.clone());
+                self.host_signature = Some(keys.agreed.signature.clone());
+                self.switch_outgoing(keys)
+            }
+            other => {
+                self.kex = other;
+                Ok(())
+            }
+        }
+    }
+
+    /// Authentication succeeded: delayed compression starts (zlib@openssh.com) and rekeying by time is armed.
+    pub(crate) fn authenticated(&mut self, now: Instant) {
+        self.authenticated = true;
+        self.last_kex = Some(now);
+        if let Some(negotiated) = &self.negotiated {
+            let (outgoing, incoming) = (negotiated.outgoing.compression, negotiated.incoming.compression);
+            self.set_compression_out(outgoing);
+            self.set_compression_in(incoming);
+        }
+    }
+
+    // Output.
+
+    /// Starts a key exchange as soon as none is under way.
+    pub(crate) fn rekey(&mut self) {
+        self.rekey_wanted = true;
+    }
+
+    /// Starts a key exchange if one is due: by bytes, by packets, by time, or on request.
+    pub(crate) fn rekey_if_due(&mut self, now: Instant) -> Result<(), Error> {
+        if !self.authenticated || !matches!(self.kex, Kex::Idle) {
+            return Ok(());
+        }
+        let exceeded = |traffic: Traffic, limit: u64| {
+            traffic.packets >= MAX_PACKETS || traffic.bytes >= limit.min(self.rekey_limit.bytes.unwrap_or(u64::MAX))
+        };
+        let due = self.rekey_wanted
+            || exceeded(self.sent, self.send_limit)
+            || exceeded(self.received, self.receive_limit)
+            || self.rekey_at().is_some_and(|at| at <= now);
+        if due { self.propose(None) } else { Ok(()) }
+    }
+
+    /// Seals one message, given in parts, into the outgoing buffer. Call only while [`Self::may_send`].
+    pub(crate) fn send(&mut self, parts: &[&[u8]]) -> Result<Sequence, Error> {
+        debug_assert!(self.may_send());
+        self.seal(parts)
+    }
+
+    /// Tells the server that this side ends the connection, if the keys allow to say it now.
+    pub(crate) fn send_disconnect(&mut self, reason: DisconnectReason, description: &str) {
+        // Allowed at any time, in the middle of a key exchange too (RFC 4253 section 7.1).
+        if self.server_id.is_some() {
+            let _ = self.seal(&[&Disconnect::encode(reason, description)]);
+        }
+    }
+
+    /// Sealed bytes that wait for the socket.
+    pub(crate) fn outgoing(&mut self) -> &mut BytesMut {
+        &mut self.outgoing
+    }
+
+    /// Gives the memory of empty buffers back.
+    pub(crate) fn release_buffers(&mut self) {
+        if self.incoming.is_empty() {
+            self.incoming = BytesMut::new();
+        }
+        if self.outgoing.is_empty() {
+            self.outgoing = BytesMut::new();
+        }
+        self.scratch = Vec::new();
+    }
+
+    // Packets.
+
+    fn open_packet(&mut self) -> Result<Option<Bytes>, Error> {
+        let Some(len) = self.opener.packet_len(self.sequence_in, &mut self.incoming, MAX_PACKET).map_err(opening)? else {
+            return Ok(None);
+        };
+        if self.incoming.len() < len {
+            return Ok(None);
+        }
+        let mut packet = self.incoming.split_to(len);
+        let payload = self.opener.open(self.sequence_in, &mut packet).map_err(opening)?;
+        self.sequence_in = self.sequence_in.wrapping_add(1);
+        self.received.packets += 1;
+        self.received.bytes += len as u64;
+        let payload = match &mut self.inflate {
+            None => detach(&packet.freeze().slice(payload)),
+            Some(inflate) => {
+                let mut plain = Vec::new();
+                inflate
+                    .decompress(&packet[payload], &mut plain, MAX_PACKET)
+                    .map_err(|error| Error::misbehaved(format!("a packet cannot be decompressed: {error}")))?;
+                Bytes::from(plain)
+            }
+        };
+        if payload.is_empty() {
+            return Err(Error::misbehaved("it sent an empty packet"));
+        }
+        Ok(Some(payload))
+    }
+
+    fn seal(&mut self, parts: &[&[u8]]) -> Result<Sequence, Error> {
+        if let Some(deflate) = &mut self.deflate {
+            self.scratch.clear();
+            let plain = parts.concat();
+            deflate.compress(&plain, &mut self.scratch);
+        }
+        let compressed: [&[u8]; 1] = [&self.scratch];
+        let parts: &[&[u8]] = if self.deflate.is_some() { &compressed } else { parts };
+
+        let payload: usize = parts.iter().map(|part| part.len()).sum();
+        let padding = self.sealer.padding_len(payload);
+        let length = 1 + payload + padding;
+        let start = self.outgoing.len();
+        self.outgoing.reserve(4 + length + self.sealer.tag_len());
+        self.outgoing.put_u32(u32::try_from(length).map_err(|_| Error::Local("a packet over 4 GiB".into()))?);
+        self.outgoing.put_u8(u8::try_from(padding).expect("padding is below two blocks of 16 bytes"));
+        for part in parts {
+            self.outgoing.put_slice(part);
+        }
+        // Zeros: neither AEAD nor counter mode needs the padding to be unpredictable.
+        self.outgoing.put_bytes(0, padding + self.sealer.tag_len());
+        self.sealer.seal(self.sequence_out, &mut self.outgoing[start..]);
+
+        let sequence = Sequence(self.sequence_out);
+        self.sequence_out = self.sequence_out.wrapping_add(1);
+        self.sent.packets += 1;
+        self.sent.bytes += (self.outgoing.len() - start) as u64;
+        Ok(sequence)
+    }
+
+    // Messages of the transport layer.
+
+    fn handle_payload(&mut self, payload: Bytes, now: Instant) -> Result<Option<Inbound>, Error> {
+        let mut reader = Reader::new(&payload);
+        let number = reader.u8()?;
+        self.check_order(number)?;
+        match number {
+            message::DISCONNECT => {
+                let Disconnect { reason, description } = Disconnect::parse(reader)?;
+                Err(Error::Disconnected { reason, description })
+            }
+            message::IGNORE => Ok(None),
+            message::DEBUG => {
+                let _always_display = reader.bool()?;
+                tracing::debug!(text = %message::printable(reader.string()?), "debug message from the server");
+                Ok(None)
+            }
+            message::UNIMPLEMENTED => Ok(Some(Inbound::Unimplemented(Sequence(reader.u32()?)))),
+            message::EXT_INFO => {
+                self.ext_info = ExtInfo::parse(reader)?;
+                Ok(None)
+            }
+            message::PING if self.established => {
+                // Answered at once when possible; a ping in the middle of a key exchange is not one of sshd's.
+                if self.may_send() {
+                    let data = reader.string()?;
+                    self.seal(&[&Writer::message(message::PONG).string(data).finish()])?;
+                }
+                Ok(None)
+            }
+            message::PONG if self.established => Ok(Some(Inbound::Pong)),
+            message::KEXINIT => self.handle_kexinit(&payload).map(|()| None),
+            message::NEWKEYS => self.handle_newkeys(reader, now),
+            message::KEX_METHOD_FIRST..=message::KEX_METHOD_LAST => self.handle_kex_method(&payload),
+            _ => Ok(Some(Inbound::Payload(payload))),
+        }
+    }
+
+    /// Refuses what may not come at this point of a key exchange (RFC 4253 section 7.1, and under strict-kex
+    /// everything but the exchange itself).
+    fn check_order(&self, number: u8) -> Result<(), Error> {
+        let exchange = matches!(number, message::KEXINIT | message::NEWKEYS)
+            || (message::KEX_METHOD_FIRST..=message::KEX_METHOD_LAST).contains(&number);
+        let transport_generic = (message::DISCONNECT..=message::DEBUG).contains(&number);
+        if !self.established {
+            // The strict marker is only known once their KEXINIT is here; what came before it is judged then.
+            let allowed = exchange || number == message::DISCONNECT || (transport_generic && !self.strict);
+            if !allowed {
+                return Err(Error::misbehaved(format!("message {number} came in the middle of the key exchange")));
+            }
+        } else if matches!(self.kex, Kex::Running { .. } | Kex::Switching { .. }) && !exchange && !transport_generic {
+            return Err(Error::misbehaved(format!("message {number} came in the middle of a key exchange")));
+        }
+        Ok(())
+    }
+
+    // Key exchange.
+
+    fn propose(&mut self, guess: Option<Ephemeral>) -> Result<(), Error> {
+        self.rekey_wanted = false;
+        let proposal = self.preferences.kexinit(self.session_id.is_none(), guess.is_some());
+        let mut cookie = [0; 16];
+        SystemRandom::new()
+            .fill(&mut cookie)
+            .map_err(|_| Error::Local("the system has no randomness to give".into()))?;
+        let ours = proposal.encode(&cookie);
+        self.seal(&[&ours])?;
+        if let Some(ephemeral) = &guess {
+            self.seal(&[&ephemeral.init_message()])?;
+        }
+        self.kex = Kex::Proposed { ours, proposal, guess };
+        Ok(())
+    }
+
+    fn handle_kexinit(&mut self, payload: &Bytes) -> Result<(), Error> {
+        if matches!(self.kex, Kex::Idle) {
+            self.propose(None)?;
+        }
+        let (ours, proposal, guess) = match std::mem::replace(&mut self.kex, Kex::Idle) {
+            Kex::Proposed { ours, proposal, guess } => (ours, proposal, guess),
+            _ => return Err(Error::misbehaved("it sent SSH_MSG_KEXINIT in the middle of a key exchange")),
+        };
+        let theirs = KexInit::parse(Reader::new(&payload[1..]))?;
+        let negotiated = negotiate(&proposal, &theirs)?;
+        if self.session_id.is_none() {
+            self.strict = negotiated.strict;
+            // OpenSSH's PROTOCOL 1.10: with strict key exchange, KEXINIT must be the very first packet.
+            if self.strict && self.sequence_in != 1 {
+                return Err(Error::misbehaved("packets came before its SSH_MSG_KEXINIT, which strict key exchange forbids"));
+            }
+            self.server_proposal = theirs.kex.first().cloned().zip(theirs.host_keys.first().cloned());
+        }
+        let ephemeral = match guess {
+            Some(ephemeral) if negotiated.guess_right => ephemeral,
+            // The server drops a wrong guess; what it agreed to is sent now. The ephemeral key was never used.
+            Some(ephemeral) if ephemeral.method() == negotiated.kex => {
+                self.seal(&[&ephemeral.init_message()])?;
+                ephemeral
+            }
+            _ => {
+                let ephemeral = negotiated.kex.generate().map_err(|error| Error::Local(error.to_string()))?;
+                self.seal(&[&ephemeral.init_message()])?;
+                ephemeral
+            }
+        };
+        let skip_guess = theirs.first_kex_packet_follows && !negotiated.guess_right;
+        self.kex = Kex::Running {
+            ours,
+            theirs: payload.clone(),
+            negotiated: Box::new(negotiated),
+            ephemeral: Some(ephemeral),
+            skip_guess,
+        };
+        Ok(())
+    }
+
+    fn handle_kex_method(&mut self, payload: &Bytes) -> Result<Option<Inbound>, Error> {
+        let Kex::Running { ours, theirs, negotiated, ephemeral, skip_guess } = &mut self.kex else {
+            return Err(Error::misbehaved("a key exchange reply came that was not asked for"));
+        };
+        if std::mem::take(skip_guess) {
+            return Ok(None);
+        }
+        let ephemeral = ephemeral.take().expect("it is put back below whenever the exchange goes on");
+        let step = ephemeral.handle(payload).map_err(|error| Error::misbehaved(error.to_string()))?;
+        let agreed = match step {
+            Step::Send { payload, next } => {
+                let Kex::Running { ephemeral, .. } = &mut self.kex else { unreachable!("matched above") };
+                *ephemeral = Some(next);
+                self.seal(&[&payload])?;
+                return Ok(None);
+            }
+            Step::Done(agreed) => *agreed,
+        };
+        let server_id = self.server_id.as_ref().map_or("", ServerId::as_str);
+        let hash = agreed.exchange_hash(CLIENT_ID.as_bytes(), server_id.as_bytes(), ours, theirs);
+        signature::verify(&agreed.host_key, &negotiated.host_key, &agreed.signature, hash.as_bytes())
+            .map_err(|error| Error::BadHostSignature(error.to_string()))?;
+        let host_key = agreed.host_key.clone();
+        let keys = Box::new(NewKeys { hash, negotiated: (**negotiated).clone(), agreed });
+        match &self.host_key {
+            None => {
+                self.session_id = Some(Bytes::copy_from_slice(keys.hash.as_bytes()));
+                self.kex = Kex::Unaccepted { keys };
+                Ok(Some(Inbound::HostKey(host_key)))
+            }
+            Some(first) if *first == host_key => self.switch_outgoing(keys).map(|()| None),
+            Some(_) => Err(Error::misbehaved("its host key changed in the middle of the connection")),
+        }
+    }
+
+    /// Sends NEWKEYS and seals under the new keys from then on.
+    fn switch_outgoing(&mut self, keys: Box<NewKeys>) -> Result<(), Error> {
+        self.seal(&[&[message::NEWKEYS]])?;
+        let chosen = keys.negotiated.outgoing;
+        let material = keys.packet_keys(self.session_id.as_deref().unwrap_or_default(), Direction::ClientToServer);
+        self.sealer = Sealer::new(chosen.cipher, chosen.mac, &material);
+        self.send_limit = chosen.cipher.rekey_bytes();
+        self.sent = Traffic::default();
+        if self.strict {
+            self.sequence_out = 0;
+        }
+        if self.authenticated {
+            self.set_compression_out(chosen.compression);
+        }
+        self.established = true;
+        self.kex = Kex::Switching { keys };
+        Ok(())
+    }
+
+    fn handle_newkeys(&mut self, reader: Reader<'_>, now: Instant) -> Result<Option<Inbound>, Error> {
+        reader.finish()?;
+        let Kex::Switching { keys } = std::mem::replace(&mut self.kex, Kex::Idle) else {
+            return Err(Error::misbehaved("it sent SSH_MSG_NEWKEYS before the key exchange was over"));
+        };
+        let chosen = keys.negotiated.incoming;
+        let material = keys.packet_keys(self.session_id.as_deref().unwrap_or_default(), Direction::ServerToClient);
+        self.opener = Opener::new(chosen.cipher, chosen.mac, &material);
+        self.receive_limit = chosen.cipher.rekey_bytes();
+        self.received = Traffic::default();
+        if self.strict {
+            self.sequence_in = 0;
+        }
+        if self.authenticated {
+            self.set_compression_in(chosen.compression);
+        }
+        self.last_kex = Some(now);
+        let first = self.negotiated.is_none();
+        self.negotiated = Some(keys.negotiated);
+        Ok(first.then_some(Inbound::Ready))
+    }
+
+    fn set_compression_out(&mut self, compression: Compression) {
+        self.deflate = (compression == Compression::Zlib).then(Compressor::new);
+    }
+
+    fn set_compression_in(&mut self, compression: Compression) {
+        self.inflate = (compression == Compression::Zlib).then(Decompressor::new);
+    }
+}
+
+/// Small payloads leave the receive buffer, so that one kept by a slow reader cannot keep a whole buffer alive:
+/// what a channel holds is at most 16 times its window (256 KiB buffers, kept by payloads of at least 16 KiB).
+fn detach(payload: &Bytes) -> Bytes {
+    const KEEP_IN_PLACE: usize = 16 * 1024;
+    if payload.len() < KEEP_IN_PLACE { Bytes::copy_from_slice(payload) } else { payload.clone() }
+}
+
+fn opening(error: CipherError) -> Error {
+    match error {
+        CipherError::Forged => Error::Corrupted,
+        other => Error::misbehaved(other.to_string()),
+    }
+}
