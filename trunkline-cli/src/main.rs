@@ -1,5 +1,6 @@
 //! The `trunkline` program.
 
 mod ssh_args;
+mod terminal;
 
 fn main() {}
