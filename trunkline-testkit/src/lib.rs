@@ -1,1 +1,49 @@
-//! Real servers, a faulty network and hostile peers for tests.
+//! Real servers, a faulty network and hostile peers, for tests and benchmarks.
+//!
+//! | to have | use |
+//! |---|---|
+//! | a stock OpenSSH or dropbear server on loopback | [`Sshd`], [`Dropbear`] |
+//! | an agent with keys in it | [`Agent`] |
+//! | delay, a narrow link, a stall, a cut, a flipped bit | [`Relay`] |
+//! | a server that breaks the protocol before encryption starts | [`hostile::Misbehaviour`], [`hostile::ScriptedServer`] |
+//! | a server that breaks it afterwards, message by message | [`hostile::RawServer`] |
+//! | a second implementation with scripted commands | [`RusshServer`] |
+//!
+//! Every fixture starts on a free loopback port or in a temporary folder of its own, is ready for use when its
+//! `start` returns, and takes everything it started with it when it is dropped. A fixture kept in a `static` is
+//! never dropped; its processes end when the test program does, however that ends.
+//!
+//! `start` blocks for some milliseconds (a key pair to make, a process to start), which is short enough to
+//! call from async tests. Whatever waits for something that the test itself must bring about exists as an `async`
+//! method and as a `_blocking` one.
+//!
+//! ```no_run
+//! use trunkline_testkit::{Relay, Sshd};
+//!
+//! # fn main() -> Result<(), trunkline_testkit::Error> {
+//! let server = Sshd::builder().config("MaxSessions 1").start()?;
+//! let relay = Relay::to(server.addr())?;
+//! relay.set_rtt(std::time::Duration::from_millis(100));
+//! let config = server.ssh_config_via("slow-box", relay.addr())?;
+//! let output = trunkline_testkit::ssh(&config).args(["slow-box", "echo hello"]).output()?;
+//! assert_eq!(output.stdout, b"hello\n");
+//! # Ok(())
+//! # }
+//! ```
+
+mod error;
+mod keys;
+mod log;
+mod port;
+mod process;
+mod program;
+mod relay;
+mod ssh_config;
+mod sshd;
+
+pub use error::Error;
+pub use keys::{Authority, KeyPair, KeyType};
+pub use log::ServerLog;
+pub use relay::{Direction, Relay};
+pub use ssh_config::{HostEntry, ssh, write_ssh_config};
+pub use sshd::{LogLevel, Sshd, SshdBuilder};

@@ -1,0 +1,76 @@
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+/// Why a fixture could not be set up or did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A program that the fixture runs is not installed.
+    #[error("`{program}` is not installed; it comes with Debian's package `{package}`")]
+    MissingProgram {
+        /// The program's name.
+        program: &'static str,
+        /// The Debian package that has it.
+        package: &'static str,
+    },
+
+    /// A program could not be started.
+    #[error("cannot start `{program}`: {source}")]
+    Start {
+        /// The program's path.
+        program: String,
+        /// What the system said.
+        source: io::Error,
+    },
+
+    /// A helper program (`ssh-keygen`, `dropbearkey`, `ssh-add`) refused its work.
+    #[error("`{command}` failed: {stderr}")]
+    Failed {
+        /// The command line.
+        command: String,
+        /// What it wrote on standard error.
+        stderr: String,
+    },
+
+    /// A server ended before it was ready. Its configuration is the usual reason; the log says.
+    #[error("{program} ended before it was ready; its log:\n{log}")]
+    Exited {
+        /// The server.
+        program: &'static str,
+        /// All it has logged.
+        log: String,
+    },
+
+    /// Something that should have happened did not, within the kit's patience of 20 seconds.
+    #[error("waited {seconds} s for {what}; the log:\n{log}")]
+    Timeout {
+        /// What was waited for.
+        what: String,
+        /// How long, in seconds.
+        seconds: u64,
+        /// All that the server has logged.
+        log: String,
+    },
+
+    /// No port was free on every address asked for.
+    #[error("no port is free on all of {0:?}")]
+    NoFreePort(Vec<SocketAddr>),
+
+    /// The request makes no sense for this fixture.
+    #[error("{0}")]
+    Misused(String),
+
+    /// A file of the fixture could not be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+
+    /// Any other failure of the system.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}

@@ -1,0 +1,105 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::Error;
+
+/// How long the kit waits for anything: long against what a loaded machine needs, short against a human's patience.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How often a log file is looked at while something is awaited in it.
+const POLL: Duration = Duration::from_millis(2);
+
+/// What a server has logged so far.
+#[derive(Debug, Clone)]
+pub struct ServerLog {
+    path: PathBuf,
+}
+
+impl ServerLog {
+    pub(crate) fn at(path: PathBuf) -> ServerLog {
+        ServerLog { path }
+    }
+
+    /// The file that the server writes.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Everything logged since the fixture was made; restarts of the server append.
+    pub fn text(&self) -> String {
+        // A log that is not there yet is an empty log.
+        fs::read(&self.path)
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .unwrap_or_default()
+    }
+
+    /// The number of lines that contain `pattern`.
+    pub fn count(&self, pattern: &str) -> usize {
+        self.count_lines(|line| line.contains(pattern))
+    }
+
+    pub(crate) fn count_lines(&self, matches: impl Fn(&str) -> bool) -> usize {
+        self.text().lines().filter(|line| matches(line)).count()
+    }
+
+    /// Waits until at least `times` lines contain `pattern`.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], with the log, after 20 seconds.
+    pub async fn wait_for(&self, pattern: &str, times: usize) -> Result<(), Error> {
+        let started = Instant::now();
+        while self.count(pattern) < times {
+            self.check_patience(started, pattern)?;
+            tokio::time::sleep(POLL).await;
+        }
+        Ok(())
+    }
+
+    /// [`ServerLog::wait_for`] for code that is not async. In an async test it would stop the very tasks whose
+    /// effect it waits for.
+    ///
+    /// # Errors
+    /// As [`ServerLog::wait_for`].
+    pub fn wait_for_blocking(&self, pattern: &str, times: usize) -> Result<(), Error> {
+        let started = Instant::now();
+        while self.count(pattern) < times {
+            self.check_patience(started, pattern)?;
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_patience(&self, started: Instant, what: &str) -> Result<(), Error> {
+        if started.elapsed() < PATIENCE {
+            return Ok(());
+        }
+        Err(Error::Timeout {
+            what: format!("`{what}`"),
+            seconds: PATIENCE.as_secs(),
+            log: self.text(),
+        })
+    }
+
+    /// Waits for a server to announce `times` listening sockets; `ended` tells whether it has given up.
+    pub(crate) fn wait_until_ready(
+        &self,
+        program: &'static str,
+        announcement: &str,
+        times: usize,
+        mut ended: impl FnMut() -> bool,
+    ) -> Result<(), Error> {
+        let started = Instant::now();
+        while self.count(announcement) < times {
+            if ended() {
+                return Err(Error::Exited {
+                    program,
+                    log: self.text(),
+                });
+            }
+            self.check_patience(started, announcement)?;
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! Ports that stay ours while nobody listens on them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt};
+
+use crate::Error;
+
+/// A port held on one or several addresses by sockets that are bound and never listen.
+///
+/// Linux lets a second socket bind the same port as long as both set `SO_REUSEADDR` and the first does not
+/// listen. Servers set it, so they can come and go on the port, while the kernel gives it to nobody who
+/// asks for any free port. Connecting while no server listens is refused, as on a machine without one.
+#[derive(Debug)]
+pub(crate) struct PortReservation {
+    port: u16,
+    _sockets: Vec<OwnedFd>,
+}
+
+impl PortReservation {
+    /// Reserves one port that is free on every one of `addresses`.
+    pub(crate) fn on(addresses: &[IpAddr]) -> Result<PortReservation, Error> {
+        const ATTEMPTS: usize = 64;
+        (0..ATTEMPTS)
+            .find_map(|_| PortReservation::attempt(addresses))
+            .ok_or_else(|| {
+                Error::NoFreePort(
+                    addresses
+                        .iter()
+                        .map(|&address| SocketAddr::new(address, 0))
+                        .collect(),
+                )
+            })
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// `None` when the port that the first address got is taken on another.
+    fn attempt(addresses: &[IpAddr]) -> Option<PortReservation> {
+        let mut port = 0;
+        let mut sockets = Vec::with_capacity(addresses.len());
+        for &address in addresses {
+            let (socket, bound) = reserve(SocketAddr::new(address, port)).ok()?;
+            port = bound;
+            sockets.push(socket);
+        }
+        Some(PortReservation {
+            port,
+            _sockets: sockets,
+        })
+    }
+}
+
+fn reserve(address: SocketAddr) -> rustix::io::Result<(OwnedFd, u16)> {
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &address)?;
+    // Set only after the bind: with it set before, two reservations would share a port without noticing.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    let bound = SocketAddr::try_from(getsockname(&socket)?).map_err(|_| rustix::io::Errno::AFNOSUPPORT)?;
+    Ok((socket, bound.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn a_server_comes_and_goes_on_a_reserved_port() {
+        let reservation = PortReservation::on(&[Ipv4Addr::LOCALHOST.into()]).unwrap();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, reservation.port()));
+        for _ in 0..3 {
+            assert!(TcpStream::connect(address).is_err());
+            let listener = TcpListener::bind(address).unwrap();
+            TcpStream::connect(address).unwrap();
+            drop(listener);
+        }
+    }
+
+    #[test]
+    fn two_reservations_never_share_a_port() {
+        let held: Vec<_> = (0..200)
+            .map(|_| PortReservation::on(&[Ipv4Addr::LOCALHOST.into()]).unwrap())
+            .collect();
+        let mut ports: Vec<_> = held.iter().map(PortReservation::port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), held.len());
+    }
+
+    #[test]
+    fn one_port_serves_several_addresses() {
+        let addresses: Vec<IpAddr> = (2..6).map(|last| Ipv4Addr::new(127, 9, 0, last).into()).collect();
+        let reservation = PortReservation::on(&addresses).unwrap();
+        let listeners: Vec<_> = addresses
+            .iter()
+            .map(|&address| TcpListener::bind((address, reservation.port())).unwrap())
+            .collect();
+        assert_eq!(listeners.len(), 4);
+    }
+}

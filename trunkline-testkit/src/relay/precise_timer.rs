@@ -1,0 +1,55 @@
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+
+/// Sleeps to within some tens of microseconds. tokio's own timer counts whole milliseconds, which would add up to
+/// one millisecond in each direction of every round trip that a relay is to measure.
+#[derive(Debug, Default)]
+pub(super) struct PreciseTimer {
+    /// A timerfd, made on first use: a relay without delay needs none.
+    ///
+    /// To its reader it is a pipe that yields eight bytes each time it expires (timerfd_create(2)), so tokio's
+    /// pipe can wait for it; `AsyncFd` would take `unsafe`.
+    timer: Option<pipe::Receiver>,
+}
+
+impl PreciseTimer {
+    pub(super) async fn sleep_until(&mut self, deadline: Instant) -> io::Result<()> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            self.sleep(left).await?;
+        }
+    }
+
+    /// Cancelled and called again, it starts over: setting a timerfd forgets an expiry that was not read.
+    async fn sleep(&mut self, duration: Duration) -> io::Result<()> {
+        let timer = match &mut self.timer {
+            Some(timer) => timer,
+            unmade => {
+                let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+                let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+                unmade.insert(pipe::Receiver::from_owned_fd_unchecked(timer)?)
+            }
+        };
+        let zero = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let it_value = Timespec::try_from(duration).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let once = Itimerspec {
+            it_interval: zero,
+            it_value,
+        };
+        timerfd_settime(&*timer, TimerfdTimerFlags::empty(), &once)?;
+        let mut expirations = [0; 8];
+        timer.read_exact(&mut expirations).await.map(drop)
+    }
+}

@@ -1,0 +1,800 @@
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::port::PortReservation;
+use crate::process::{self, MARKER, ProcessTree};
+use crate::{Authority, Error, HostEntry, KeyPair, KeyType, ServerLog, program, write_ssh_config};
+
+/// What sshd logs for each socket it listens on. Waiting for it, rather than for a banner, leaves the counts of
+/// connections alone and earns no penalty for a connection that never authenticates (`PerSourcePenalties`).
+const READY: &str = "Server listening on ";
+
+/// sshd refuses to listen on more sockets (`MAX_LISTEN_SOCKS` in sshd.c).
+const MAX_LISTEN_SOCKETS: usize = 16;
+
+/// A stock OpenSSH server on loopback, ended with everything it started when dropped.
+///
+/// It logs in the user who runs the tests, with keys, certificates or a password of its own, and with a
+/// configuration that is Debian's but for what the builder was told, `StrictModes no`, `UsePAM no` and
+/// `PermitRootLogin yes`. It runs as root and as an ordinary user.
+///
+/// Its port stays reserved between [`Sshd::stop`] and [`Sshd::start`]; connecting meanwhile is refused.
+/// Sessions carry the environment variable `TRUNKLINE_TESTKIT`.
+#[derive(Debug)]
+pub struct Sshd {
+    // Fields drop in order: the processes before the folder they write to, and the ports last.
+    process: Option<ProcessTree>,
+    program: PathBuf,
+    alias: String,
+    user: String,
+    endpoints: Vec<SocketAddr>,
+    any_address: bool,
+    host_keys: Vec<KeyPair>,
+    host_authority: Option<Authority>,
+    client_keys: Vec<KeyPair>,
+    certified_keys: Vec<KeyPair>,
+    user_authority: Option<Authority>,
+    password: Option<String>,
+    pam: Option<PamWrapper>,
+    log: ServerLog,
+    dir: TempDir,
+    _ports: Vec<PortReservation>,
+}
+
+impl Sshd {
+    /// A server with one Ed25519 host key and one authorised Ed25519 client key, on a free port of 127.0.0.1.
+    ///
+    /// # Errors
+    /// As [`SshdBuilder::start`].
+    pub fn start_default() -> Result<Sshd, Error> {
+        Sshd::builder().start()
+    }
+
+    /// Everything that can be chosen.
+    pub fn builder() -> SshdBuilder {
+        SshdBuilder::default()
+    }
+
+    /// The first address and port it listens on.
+    pub fn addr(&self) -> SocketAddr {
+        self.endpoints[0]
+    }
+
+    /// The first port it listens on.
+    pub fn port(&self) -> u16 {
+        self.addr().port()
+    }
+
+    /// Every address and port it listens on: for each port all addresses, in the builder's order.
+    pub fn endpoints(&self) -> &[SocketAddr] {
+        &self.endpoints
+    }
+
+    /// The name it logs in: the user who runs the tests.
+    pub fn user(&self) -> &str {
+        &self.user
+    }
+
+    /// The alias in [`Sshd::ssh_config`].
+    pub fn alias(&self) -> &str {
+        &self.alias
+    }
+
+    /// The host keys, in the server's order.
+    pub fn host_keys(&self) -> &[KeyPair] {
+        &self.host_keys
+    }
+
+    /// The keys in the server's `authorized_keys`.
+    pub fn client_keys(&self) -> &[KeyPair] {
+        &self.client_keys
+    }
+
+    /// Keys that the server accepts through their certificates only.
+    pub fn certified_keys(&self) -> &[KeyPair] {
+        &self.certified_keys
+    }
+
+    /// The authority that signed the host keys.
+    pub fn host_authority(&self) -> Option<&Authority> {
+        self.host_authority.as_ref()
+    }
+
+    /// The authority in `TrustedUserCAKeys`.
+    pub fn user_authority(&self) -> Option<&Authority> {
+        self.user_authority.as_ref()
+    }
+
+    /// The password, if one was set.
+    pub fn password(&self) -> Option<&str> {
+        self.password.as_deref()
+    }
+
+    /// A program for `SSH_ASKPASS` that answers every question with the password.
+    pub fn askpass(&self) -> Option<PathBuf> {
+        self.password.as_ref().map(|_| self.path("askpass"))
+    }
+
+    /// The server's own folder, for further files of a test; deleted with the server.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A `known_hosts` file with a plain entry, `[address]:port type key`, for each endpoint and host key.
+    pub fn known_hosts(&self) -> PathBuf {
+        self.path("known_hosts")
+    }
+
+    /// A `known_hosts` file that trusts the host authority (`@cert-authority`) and lists no key. It is empty
+    /// without [`SshdBuilder::host_certificates`].
+    pub fn known_hosts_authority(&self) -> PathBuf {
+        self.path("known_hosts_authority")
+    }
+
+    /// A complete file for `ssh -F`, with the alias for the first endpoint and `ALIAS-2`, `ALIAS-3`, … for the others.
+    pub fn ssh_config(&self) -> PathBuf {
+        self.path("ssh_config")
+    }
+
+    /// The `Host` block for this server under a name of the caller's.
+    pub fn host_entry(&self, alias: &str) -> HostEntry {
+        HostEntry {
+            alias: alias.to_owned(),
+            addr: self.addr(),
+            user: self.user.clone(),
+            identities: self
+                .client_keys
+                .iter()
+                .chain(&self.certified_keys)
+                .map(|key| key.private_path().to_owned())
+                .collect(),
+            known_hosts: self.known_hosts(),
+            may_ask: self.password.is_some(),
+            extra: Vec::new(),
+        }
+    }
+
+    /// Writes an `ssh_config` that reaches this server through another address (a [`Relay`](crate::Relay)'s), and
+    /// adds that address to [`Sshd::known_hosts`].
+    ///
+    /// # Errors
+    /// [`Error::File`] when a file cannot be written.
+    pub fn ssh_config_via(&self, alias: &str, addr: SocketAddr) -> Result<PathBuf, Error> {
+        self.trust_at(addr)?;
+        let path = self.path(&format!("ssh_config_{alias}"));
+        write_ssh_config(&path, [self.host_entry(alias).at(addr)])?;
+        Ok(path)
+    }
+
+    /// Adds another address of this server to [`Sshd::known_hosts`].
+    ///
+    /// # Errors
+    /// [`Error::File`] when the file cannot be written.
+    pub fn trust_at(&self, addr: SocketAddr) -> Result<(), Error> {
+        let path = self.known_hosts();
+        let failed = |source| Error::File {
+            path: path.clone(),
+            source,
+        };
+        let mut file = OpenOptions::new().append(true).open(&path).map_err(failed)?;
+        file.write_all(self.known_hosts_lines(&host_pattern(addr)).as_bytes())
+            .map_err(failed)
+    }
+
+    /// The stock `ssh` with this server's configuration; add the alias (or options and the alias) and a command.
+    pub fn ssh(&self) -> Command {
+        crate::ssh(&self.ssh_config())
+    }
+
+    /// What the server has logged.
+    pub fn log(&self) -> &ServerLog {
+        &self.log
+    }
+
+    /// How many logins have succeeded.
+    pub fn authentications(&self) -> usize {
+        // "Accepted publickey for root from 127.0.0.1 port 4242 ssh2: …", and not "Accepted key … found at …".
+        self.log
+            .count_lines(|line| line.starts_with("Accepted ") && line.contains(" from "))
+    }
+
+    /// How many TCP connections have been accepted. Needs [`LogLevel::Verbose`] or more, which is the default.
+    pub fn connections(&self) -> usize {
+        self.log.count_lines(|line| line.starts_with("Connection from "))
+    }
+
+    /// [`ServerLog::wait_for`] one line.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] after 20 seconds.
+    pub async fn wait_for_log(&self, pattern: &str) -> Result<(), Error> {
+        self.log.wait_for(pattern, 1).await
+    }
+
+    /// The processes that serve one connection each. As root there is a second process behind each of them,
+    /// which holds the session with the user's rights.
+    pub fn connection_pids(&self) -> Vec<u32> {
+        self.process.as_ref().map_or_else(Vec::new, ProcessTree::children)
+    }
+
+    /// Every process below the listener: connections, sessions, and the commands that they run.
+    pub fn session_pids(&self) -> Vec<u32> {
+        self.process
+            .as_ref()
+            .map_or_else(Vec::new, ProcessTree::descendants)
+    }
+
+    /// Kills every connection and session, as a crash would; the server goes on listening.
+    pub fn kill_connections(&self) {
+        self.signal_sessions(Signal::KILL);
+    }
+
+    /// Stops every connection's processes where they are: the kernel still acknowledges what the peer sends,
+    /// and nobody reads it.
+    pub fn freeze_connections(&self) {
+        self.signal_sessions(Signal::STOP);
+    }
+
+    /// Undoes [`Sshd::freeze_connections`].
+    pub fn thaw_connections(&self) {
+        self.signal_sessions(Signal::CONT);
+    }
+
+    /// Ends the server with all its connections. The port stays reserved.
+    pub fn stop(&mut self) {
+        self.process = None;
+    }
+
+    /// Starts the server again, with the same keys on the same ports, and waits until it listens.
+    ///
+    /// # Errors
+    /// As [`SshdBuilder::start`].
+    pub fn start(&mut self) -> Result<(), Error> {
+        self.stop();
+        let announced = self.log.count(READY);
+        let mut command = Command::new(&self.program);
+        command
+            .args(["-D", "-f"])
+            .arg(self.path("sshd_config"))
+            .arg("-E")
+            .arg(self.log.path());
+        // Complaints from before it opens its log belong there too.
+        let log_file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.log.path())
+            .map_err(|source| Error::File {
+                path: self.log.path().to_owned(),
+                source,
+            })?;
+        command.stdout(log_file.try_clone()?).stderr(log_file);
+        if let Some(pam) = &self.pam {
+            pam.preload_into(&mut command, &self.path("pam"));
+        }
+        let mut process = ProcessTree::spawn(&mut command, self.dir.path(), Some(self.mark()))?;
+        let sockets = if self.any_address { 1 } else { self.endpoints.len() };
+        self.log
+            .wait_until_ready("sshd", READY, announced + sockets, || process.has_exited())?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    fn signal_sessions(&self, signal: Signal) {
+        for pid in self.session_pids() {
+            process::signal(pid, signal);
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Unique while the folder exists.
+    fn mark(&self) -> String {
+        self.dir
+            .path()
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    fn known_hosts_lines(&self, pattern: &str) -> String {
+        self.host_keys
+            .iter()
+            .map(|key| format!("{pattern} {}\n", key.public_key()))
+            .collect()
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<(), Error> {
+        let path = self.path(name);
+        fs::write(&path, text).map_err(|source| Error::File { path, source })
+    }
+
+    fn write_client_files(&self) -> Result<(), Error> {
+        let patterns: Vec<String> = if self.any_address {
+            vec![format!("[127.*]:{}", self.port())]
+        } else {
+            self.endpoints.iter().copied().map(host_pattern).collect()
+        };
+        let known: String = patterns
+            .iter()
+            .map(|pattern| self.known_hosts_lines(pattern))
+            .collect();
+        self.write("known_hosts", &known)?;
+        let trusted: String = self.host_authority.iter().fold(String::new(), |text, authority| {
+            text + &format!(
+                "@cert-authority {} {}\n",
+                patterns.join(","),
+                authority.key().public_key()
+            )
+        });
+        self.write("known_hosts_authority", &trusted)?;
+        if let Some(password) = &self.password {
+            // In single quotes the shell takes everything as it is but the quote itself.
+            let quoted = password.replace('\'', r"'\''");
+            self.write("askpass", &format!("#!/bin/sh\nprintf '%s\\n' '{quoted}'\n"))?;
+            fs::set_permissions(self.path("askpass"), Permissions::from_mode(0o700))?;
+        }
+        let entries = self.endpoints.iter().enumerate().map(|(index, &addr)| {
+            let alias = if index == 0 {
+                self.alias.clone()
+            } else {
+                format!("{}-{}", self.alias, index + 1)
+            };
+            self.host_entry(&alias).at(addr)
+        });
+        write_ssh_config(&self.ssh_config(), entries)
+    }
+
+    fn write_server_files(&self, config: &[String], methods: Option<&str>) -> Result<(), Error> {
+        let authorized: String = self
+            .client_keys
+            .iter()
+            .map(|key| format!("{}\n", key.public_line()))
+            .collect();
+        self.write("authorized_keys", &authorized)?;
+        let mut text = String::new();
+        let mut line = |words: String| {
+            text.push_str(&words);
+            text.push('\n');
+        };
+        // sshd takes the first value it meets, so the test's lines go first, and its Match blocks, which would
+        // swallow what follows, last.
+        let is_match = |line: &String| starts_with_word(line, "match");
+        let (global, matches) = config.split_at(config.iter().position(is_match).unwrap_or(config.len()));
+        let mark = format!("{MARKER}={}", self.mark());
+        let sets_environment = global.iter().any(|line| starts_with_word(line, "setenv"));
+        for words in global {
+            // Only the first SetEnv line counts.
+            let with_mark = starts_with_word(words, "setenv");
+            line(if with_mark {
+                format!("{words} {mark}")
+            } else {
+                words.clone()
+            });
+        }
+        if !sets_environment {
+            line(format!("SetEnv {mark}"));
+        }
+        if self.any_address {
+            line(format!(
+                "ListenAddress {}",
+                SocketAddr::from((Ipv4Addr::UNSPECIFIED, self.port()))
+            ));
+        } else {
+            self.endpoints
+                .iter()
+                .for_each(|endpoint| line(format!("ListenAddress {endpoint}")));
+        }
+        for key in &self.host_keys {
+            line(format!("HostKey \"{}\"", key.private_path().display()));
+            if let Some(certificate) = key.certificate_path() {
+                line(format!("HostCertificate \"{}\"", certificate.display()));
+            }
+        }
+        line(format!(
+            "AuthorizedKeysFile \"{}\"",
+            self.path("authorized_keys").display()
+        ));
+        if let Some(authority) = &self.user_authority {
+            line(format!(
+                "TrustedUserCAKeys \"{}\"",
+                authority.key().public_path().display()
+            ));
+        }
+        let yes_no = |yes| if yes { "yes" } else { "no" };
+        line(format!(
+            "PasswordAuthentication {}",
+            yes_no(self.password.is_some())
+        ));
+        line(format!(
+            "KbdInteractiveAuthentication {}",
+            yes_no(self.password.is_some())
+        ));
+        line(format!("UsePAM {}", yes_no(self.pam.is_some())));
+        if let Some(methods) = methods {
+            line(format!("AuthenticationMethods {methods}"));
+        }
+        line("PermitRootLogin yes".to_owned());
+        // Temporary folders are writable by others on the way up.
+        line("StrictModes no".to_owned());
+        line("PermitUserRC no".to_owned());
+        line("PrintMotd no".to_owned());
+        line("PrintLastLog no".to_owned());
+        line("PidFile none".to_owned());
+        line("AcceptEnv LANG LC_*".to_owned());
+        if !global.iter().any(|line| starts_with_word(line, "subsystem")) {
+            let sftp = program::find("sftp-server", "openssh-sftp-server");
+            line(format!(
+                "Subsystem sftp {}",
+                sftp.map_or("internal-sftp".into(), |path| path.display().to_string())
+            ));
+        }
+        if self.any_address {
+            line("Match Address *,!127.0.0.0/8\n    DenyUsers *".to_owned());
+        }
+        matches.iter().cloned().for_each(&mut line);
+        self.write("sshd_config", &text)
+    }
+}
+
+/// What an [`Sshd`] should be. Every setting has a default; the last word on a setting wins.
+#[derive(Debug, Clone)]
+pub struct SshdBuilder {
+    program: Option<PathBuf>,
+    alias: String,
+    addresses: Vec<IpAddr>,
+    ports: usize,
+    any_address: bool,
+    host_keys: Vec<KeyType>,
+    host_certificates: bool,
+    client_keys: Vec<KeyType>,
+    user_certificates: Vec<KeyType>,
+    password: Option<String>,
+    methods: Option<String>,
+    log_level: LogLevel,
+    config: Vec<String>,
+}
+
+impl Default for SshdBuilder {
+    fn default() -> SshdBuilder {
+        SshdBuilder {
+            program: None,
+            alias: "testbed".to_owned(),
+            addresses: vec![Ipv4Addr::LOCALHOST.into()],
+            ports: 1,
+            any_address: false,
+            host_keys: vec![KeyType::Ed25519],
+            host_certificates: false,
+            client_keys: vec![KeyType::Ed25519],
+            user_certificates: Vec::new(),
+            password: None,
+            methods: None,
+            log_level: LogLevel::Debug,
+            config: Vec::new(),
+        }
+    }
+}
+
+impl SshdBuilder {
+    /// Another sshd than the installed one, by absolute path.
+    #[must_use]
+    pub fn program(mut self, path: &Path) -> SshdBuilder {
+        self.program = Some(path.to_owned());
+        self
+    }
+
+    /// The name in the server's `ssh_config`; `testbed` by default.
+    #[must_use]
+    pub fn alias(mut self, alias: &str) -> SshdBuilder {
+        alias.clone_into(&mut self.alias);
+        self
+    }
+
+    /// The addresses to listen on, all with the same ports; 127.0.0.1 by default. Linux has all of 127.0.0.0/8.
+    #[must_use]
+    pub fn addresses(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> SshdBuilder {
+        self.addresses = addresses.into_iter().collect();
+        self
+    }
+
+    /// How many ports to listen on, on each address; 1 by default. sshd takes 16 sockets in all.
+    #[must_use]
+    pub fn ports(mut self, ports: usize) -> SshdBuilder {
+        self.ports = ports;
+        self
+    }
+
+    /// Answers on every address of 127.0.0.0/8, through one socket: a thousand hosts from one server.
+    ///
+    /// The socket is bound to all of the machine's addresses; nobody can log in from outside of 127.0.0.0/8.
+    /// [`Sshd::endpoints`] and the `ssh_config` name 127.0.0.1 only.
+    #[must_use]
+    pub fn any_loopback_address(mut self) -> SshdBuilder {
+        self.any_address = true;
+        self
+    }
+
+    /// The host keys, in the server's order; one Ed25519 key by default.
+    #[must_use]
+    pub fn host_keys(mut self, types: impl IntoIterator<Item = KeyType>) -> SshdBuilder {
+        self.host_keys = types.into_iter().collect();
+        self
+    }
+
+    /// Has an authority of the server's own certify every host key, for its addresses and its alias.
+    #[must_use]
+    pub fn host_certificates(mut self) -> SshdBuilder {
+        self.host_certificates = true;
+        self
+    }
+
+    /// The client keys to make and authorise; one Ed25519 key by default, none with an empty list.
+    #[must_use]
+    pub fn client_keys(mut self, types: impl IntoIterator<Item = KeyType>) -> SshdBuilder {
+        self.client_keys = types.into_iter().collect();
+        self
+    }
+
+    /// Client keys to make and certify by an authority that the server trusts; none by default.
+    #[must_use]
+    pub fn user_certificates(mut self, types: impl IntoIterator<Item = KeyType>) -> SshdBuilder {
+        self.user_certificates = types.into_iter().collect();
+        self
+    }
+
+    /// Accepts this password for the current user, by `password` and by `keyboard-interactive` (one prompt).
+    ///
+    /// The accounts of the machine are left alone: sshd runs with `UsePAM yes` under `libpam_wrapper` (Debian's
+    /// `libpam-wrapper`), which gives it a PAM folder of its own, where `pam_matrix` knows one password. The password
+    /// must be without `:` and newlines, which separate the fields and lines of its file.
+    #[must_use]
+    pub fn password(mut self, password: &str) -> SshdBuilder {
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// `AuthenticationMethods`, for logins in several steps: `publickey,password`.
+    #[must_use]
+    pub fn authentication_methods(mut self, methods: &str) -> SshdBuilder {
+        self.methods = Some(methods.to_owned());
+        self
+    }
+
+    /// How much the server logs; [`LogLevel::Debug`] by default.
+    #[must_use]
+    pub fn log_level(mut self, level: LogLevel) -> SshdBuilder {
+        self.log_level = level;
+        self
+    }
+
+    /// Adds a line (or lines) to `sshd_config`. It wins over the kit's own, and may open a `Match` block, which
+    /// then holds all lines added after it.
+    #[must_use]
+    pub fn config(mut self, lines: &str) -> SshdBuilder {
+        self.config
+            .extend(lines.lines().map(|line| line.trim().to_owned()));
+        self
+    }
+
+    /// Makes the keys, starts the server and waits until it listens.
+    ///
+    /// # Errors
+    /// [`Error::MissingProgram`] when sshd, ssh-keygen or (for a password) libpam-wrapper is missing;
+    /// [`Error::Exited`], with the log, when sshd does not like its configuration; [`Error::Misused`] for more than 16
+    /// sockets, no address, no port, no host key, or a password that cannot be written down.
+    pub fn start(self) -> Result<Sshd, Error> {
+        self.check()?;
+        let program = match &self.program {
+            Some(program) => program.clone(),
+            None => program::find("sshd", "openssh-server")?,
+        };
+        let pam = self.password.as_ref().map(|_| PamWrapper::find()).transpose()?;
+        let dir = tempfile::Builder::new().prefix("trunkline-sshd-").tempdir()?;
+        let user = program::current_user()?;
+        make_privilege_separation_folder()?;
+
+        let reserve_on = if self.any_address {
+            vec![IpAddr::from(Ipv4Addr::UNSPECIFIED)]
+        } else {
+            self.addresses.clone()
+        };
+        let ports = (0..self.ports)
+            .map(|_| PortReservation::on(&reserve_on))
+            .collect::<Result<Vec<_>, _>>()?;
+        let addresses = if self.any_address {
+            vec![Ipv4Addr::LOCALHOST.into()]
+        } else {
+            self.addresses.clone()
+        };
+        let endpoints: Vec<SocketAddr> = ports
+            .iter()
+            .flat_map(|port| {
+                addresses
+                    .iter()
+                    .map(|&address| SocketAddr::new(address, port.port()))
+            })
+            .collect();
+
+        let generate = |types: &[KeyType], prefix: &str| {
+            let keys = types.iter().enumerate();
+            keys.map(|(index, &key_type)| {
+                KeyPair::generate(dir.path(), &format!("{prefix}_{index}"), key_type)
+            })
+            .collect::<Result<Vec<_>, _>>()
+        };
+        let mut host_keys = generate(&self.host_keys, "host_key")?;
+        let client_keys = generate(&self.client_keys, "client_key")?;
+        let mut certified_keys = generate(&self.user_certificates, "certified_key")?;
+        let authority =
+            |wanted: bool, name| wanted.then(|| Authority::generate(dir.path(), name)).transpose();
+        let host_authority = authority(self.host_certificates, "host_ca")?;
+        if let Some(authority) = &host_authority {
+            let mut names: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+            names.extend([self.alias.clone(), "localhost".to_owned()]);
+            host_keys
+                .iter_mut()
+                .try_for_each(|key| authority.sign_host(key, &names, "-5m:+1d"))?;
+        }
+        let user_authority = authority(!certified_keys.is_empty(), "user_ca")?;
+        if let Some(authority) = &user_authority {
+            let logins = std::slice::from_ref(&user);
+            certified_keys
+                .iter_mut()
+                .try_for_each(|key| authority.sign_user(key, logins, "-5m:+1d"))?;
+        }
+
+        let mut config = self.config;
+        config.insert(0, format!("LogLevel {}", self.log_level.directive()));
+        let mut server = Sshd {
+            process: None,
+            program,
+            alias: self.alias,
+            user,
+            endpoints,
+            any_address: self.any_address,
+            host_keys,
+            host_authority,
+            client_keys,
+            certified_keys,
+            user_authority,
+            password: self.password,
+            pam,
+            log: ServerLog::at(dir.path().join("sshd.log")),
+            dir,
+            _ports: ports,
+        };
+        server.write_client_files()?;
+        server.write_server_files(&config, self.methods.as_deref())?;
+        if let (Some(pam), Some(password)) = (&server.pam, &server.password) {
+            pam.write_service(&server.path("pam"), &server.user, password)?;
+        }
+        server.start()?;
+        Ok(server)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let sockets = self.addresses.len() * self.ports;
+        let complaint = if sockets == 0 || self.host_keys.is_empty() {
+            "an sshd needs an address, a port and a host key".to_owned()
+        } else if sockets > MAX_LISTEN_SOCKETS && !self.any_address {
+            format!("an sshd listens on {MAX_LISTEN_SOCKETS} sockets at most, not on {sockets}")
+        } else if self
+            .password
+            .as_ref()
+            .is_some_and(|password| password.contains([':', '\n']))
+        {
+            "pam_matrix cannot hold a password with a colon or a newline".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(Error::Misused(complaint))
+    }
+}
+
+/// `LogLevel` of sshd_config(5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum LogLevel {
+    /// Logins, and no more: for benchmarks. [`Sshd::connections`] stays at zero.
+    Info,
+    /// Connections too.
+    Verbose,
+    /// Each step of the protocol (`DEBUG1`).
+    Debug,
+    /// Everything (`DEBUG3`).
+    Debug3,
+}
+
+impl LogLevel {
+    fn directive(self) -> &'static str {
+        match self {
+            LogLevel::Info => "INFO",
+            LogLevel::Verbose => "VERBOSE",
+            LogLevel::Debug => "DEBUG1",
+            LogLevel::Debug3 => "DEBUG3",
+        }
+    }
+}
+
+/// Passwords without accounts: `libpam_wrapper` turns sshd's PAM calls to a folder of ours.
+#[derive(Debug)]
+struct PamWrapper {
+    library: PathBuf,
+    matrix: PathBuf,
+}
+
+impl PamWrapper {
+    fn find() -> Result<PamWrapper, Error> {
+        // Debian and its kin put libraries into one folder per architecture, others into lib or lib64.
+        let triplets = fs::read_dir("/usr/lib")
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path());
+        triplets
+            .chain([PathBuf::from("/usr/lib"), PathBuf::from("/usr/lib64")])
+            .map(|folder| PamWrapper {
+                library: folder.join("libpam_wrapper.so"),
+                matrix: folder.join("pam_wrapper/pam_matrix.so"),
+            })
+            .find(|found| found.library.is_file() && found.matrix.is_file())
+            .ok_or(Error::MissingProgram {
+                program: "libpam_wrapper.so",
+                package: "libpam-wrapper",
+            })
+    }
+
+    fn write_service(&self, folder: &Path, user: &str, password: &str) -> Result<(), Error> {
+        fs::create_dir(folder)?;
+        let passdb = folder.with_file_name("passdb");
+        fs::write(&passdb, format!("{user}:{password}:sshd\n"))?;
+        let mut service = File::create(folder.join("sshd"))?;
+        for facility in ["auth", "account", "session"] {
+            let (module, passdb) = (self.matrix.display(), passdb.display());
+            writeln!(service, "{facility} required {module} passdb={passdb}")?;
+        }
+        Ok(())
+    }
+
+    fn preload_into(&self, command: &mut Command, folder: &Path) {
+        command
+            .env("LD_PRELOAD", &self.library)
+            .env("PAM_WRAPPER", "1")
+            .env("PAM_WRAPPER_SERVICE_DIR", folder);
+    }
+}
+
+/// sshd as root confines its unprivileged half to this folder, which the service's unit makes at boot.
+fn make_privilege_separation_folder() -> Result<(), Error> {
+    let folder = Path::new("/run/sshd");
+    if rustix::process::geteuid().is_root() && !folder.exists() {
+        fs::create_dir_all(folder)?;
+        fs::set_permissions(folder, Permissions::from_mode(0o755))?;
+    }
+    Ok(())
+}
+
+/// `[127.0.0.1]:2222`, and the bare address for port 22, as ssh looks hosts up.
+fn host_pattern(addr: SocketAddr) -> String {
+    if addr.port() == 22 {
+        addr.ip().to_string()
+    } else {
+        format!("[{}]:{}", addr.ip(), addr.port())
+    }
+}
+
+/// Keywords of sshd_config are case-insensitive.
+fn starts_with_word(line: &str, word: &str) -> bool {
+    line.split(|c: char| c.is_ascii_whitespace() || c == '=')
+        .next()
+        .is_some_and(|first| first.eq_ignore_ascii_case(word))
+}
