@@ -1,0 +1,387 @@
+//! The two ends of a channel: what a consumer holds, and what the driver feeds.
+//!
+//! Data passes through queues without a lock: one unbounded queue for each stream towards the reader, which the
+//! server's window bounds, and the driver's queue of operations from the writer, which [`ChannelWriter`] bounds.
+
+use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+
+use atomic_waker::AtomicWaker;
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{mpsc, oneshot};
+use trunkline_proto::{ChannelId, SessionRequest, Started};
+
+use crate::error::{Error, Execution};
+
+/// What a writer may have in the engine at once. Twice what the driver seals in a batch: while one is on its way to the
+/// socket, the next can be filled.
+const WRITE_LIMIT: usize = 512 * 1024;
+/// A reader tells the driver of this much at a time: often enough for the window (2 MiB at least, returned in quarters)
+/// never to starve, seldom enough to cost nothing.
+const CREDIT_STEP: usize = 64 * 1024;
+
+/// What the driver is asked to do.
+pub(crate) enum Op {
+    Open { kind: trunkline_proto::ChannelKind, requests: Vec<SessionRequest>, port: Box<Port> },
+    Accept { port: Box<Port> },
+    Reject { id: ChannelId },
+    Request { channel: Arc<ChannelShared>, request: SessionRequest, reply: Option<oneshot::Sender<bool>> },
+    Write { channel: Arc<ChannelShared>, data: Bytes },
+    Eof { channel: Arc<ChannelShared> },
+    Consumed { channel: Arc<ChannelShared>, len: usize },
+    Close { channel: Arc<ChannelShared> },
+    Global { request: trunkline_proto::GlobalRequest, reply: oneshot::Sender<Option<Bytes>> },
+    Ping { reply: oneshot::Sender<()> },
+    Rekey,
+    /// No more channels; ends when the last has closed.
+    Drain,
+    /// Ends now.
+    Disconnect { why: String },
+}
+
+pub(crate) type Ops = mpsc::UnboundedSender<Op>;
+
+/// What both ends of a channel see.
+#[derive(Debug)]
+pub(crate) struct ChannelShared {
+    /// The protocol's number, set by the driver before anything else about the channel is handled.
+    id: AtomicU32,
+    /// Bytes handed to the driver and not yet sent.
+    queued: AtomicUsize,
+    /// Nothing can be written any more.
+    closed: AtomicBool,
+    writer: AtomicWaker,
+}
+
+impl ChannelShared {
+    const UNSET: u32 = u32::MAX;
+
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            id: AtomicU32::new(Self::UNSET),
+            queued: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            writer: AtomicWaker::new(),
+        })
+    }
+
+    pub(crate) fn set_id(&self, id: ChannelId) {
+        self.id.store(id.number(), Ordering::Relaxed);
+    }
+
+    /// The number; `None` before the driver has seen the channel.
+    pub(crate) fn id(&self) -> Option<ChannelId> {
+        match self.id.load(Ordering::Relaxed) {
+            Self::UNSET => None,
+            number => Some(ChannelId::from_number(number)),
+        }
+    }
+
+    /// `len` bytes have left: there is room for as much.
+    pub(crate) fn sent(&self, len: usize) {
+        let before = self.queued.fetch_sub(len, Ordering::AcqRel);
+        if before >= WRITE_LIMIT {
+            self.writer.wake();
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.writer.wake();
+    }
+}
+
+/// How a session's command ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExitStatus {
+    /// It exited with this status.
+    Exited(u32),
+    /// A signal ended it.
+    Signaled {
+        /// The signal's name without "SIG".
+        signal: String,
+        /// Whether it left a core.
+        core_dumped: bool,
+    },
+    /// The channel closed without a word on it; for a shell or a subsystem that is usual, for a command it means that
+    /// the server was killed under it.
+    Unknown,
+}
+
+impl ExitStatus {
+    /// Whether the command exited with status 0.
+    pub fn success(&self) -> bool {
+        *self == Self::Exited(0)
+    }
+
+    /// The status as a shell would show it: 128 plus the number for signals, 255 when not known.
+    pub fn code(&self) -> u32 {
+        match self {
+            Self::Exited(status) => *status,
+            Self::Signaled { signal, .. } => {
+                let known = [("HUP", 1), ("INT", 2), ("QUIT", 3), ("ILL", 4), ("ABRT", 6), ("FPE", 8), ("KILL", 9)]
+                    .into_iter()
+                    .chain([("USR1", 10), ("SEGV", 11), ("USR2", 12), ("PIPE", 13), ("ALRM", 14), ("TERM", 15)]);
+                known.into_iter().find(|(name, _)| name == signal).map_or(255, |(_, number)| 128 + number)
+            }
+            Self::Unknown => 255,
+        }
+    }
+}
+
+/// The driver's end of a channel.
+pub(crate) struct Port {
+    pub(crate) shared: Arc<ChannelShared>,
+    pub(crate) stdout: mpsc::UnboundedSender<Bytes>,
+    pub(crate) stderr: Option<mpsc::UnboundedSender<Bytes>>,
+    /// Told when the channel is open and, for a session, its command confirmed; or why not.
+    pub(crate) started: Option<oneshot::Sender<Result<(), Error>>>,
+    /// Told when the channel is closed.
+    pub(crate) done: Option<oneshot::Sender<Result<ExitStatus, Error>>>,
+    pub(crate) exit: ExitStatus,
+    /// Answers awaited, in order: `None` for those nobody asked to see.
+    pub(crate) replies: VecDeque<Option<oneshot::Sender<bool>>>,
+    /// Whether `started` waits for a command's confirmation, not only for the opening.
+    pub(crate) starts: bool,
+    /// What a refusal is called.
+    pub(crate) what: String,
+}
+
+/// The consumer's end of a channel, in parts that can go separate ways.
+pub(crate) struct ChannelParts {
+    pub(crate) shared: Arc<ChannelShared>,
+    pub(crate) writer: ChannelWriter,
+    pub(crate) stdout: ChannelReader,
+    pub(crate) stderr: ChannelReader,
+    pub(crate) started: oneshot::Receiver<Result<(), Error>>,
+    pub(crate) done: oneshot::Receiver<Result<ExitStatus, Error>>,
+}
+
+/// Both ends of a new channel. `starts`: a command's confirmation is part of its start.
+pub(crate) fn channel(ops: &Ops, what: impl Into<String>, starts: bool) -> (Box<Port>, ChannelParts) {
+    let shared = ChannelShared::new();
+    let (stdout_tx, stdout_rx) = mpsc::unbounded_channel();
+    let (stderr_tx, stderr_rx) = mpsc::unbounded_channel();
+    let (started_tx, started) = oneshot::channel();
+    let (done_tx, done) = oneshot::channel();
+    let port = Port {
+        shared: shared.clone(),
+        stdout: stdout_tx,
+        stderr: Some(stderr_tx),
+        started: Some(started_tx),
+        done: Some(done_tx),
+        exit: ExitStatus::Unknown,
+        replies: VecDeque::new(),
+        starts,
+        what: what.into(),
+    };
+    let guard = Arc::new(CloseOnDrop { shared: shared.clone(), ops: ops.clone() });
+    let reader = |queue| ChannelReader {
+        queue,
+        current: Bytes::new(),
+        unreturned: 0,
+        shared: shared.clone(),
+        ops: ops.clone(),
+        _guard: guard.clone(),
+    };
+    let parts = ChannelParts {
+        shared: shared.clone(),
+        writer: ChannelWriter { shared: shared.clone(), ops: ops.clone(), ended: false, _guard: guard.clone() },
+        stdout: reader(stdout_rx),
+        stderr: reader(stderr_rx),
+        started,
+        done,
+    };
+    (Box::new(port), parts)
+}
+
+/// Closes the channel once nobody holds any part of it.
+#[derive(Debug)]
+struct CloseOnDrop {
+    shared: Arc<ChannelShared>,
+    ops: Ops,
+}
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        let _ = self.ops.send(Op::Close { channel: self.shared.clone() });
+    }
+}
+
+/// One of a channel's incoming streams. What is not read stays with the server: its window is only returned for what
+/// was taken from here.
+#[derive(Debug)]
+pub struct ChannelReader {
+    queue: mpsc::UnboundedReceiver<Bytes>,
+    current: Bytes,
+    unreturned: usize,
+    shared: Arc<ChannelShared>,
+    ops: Ops,
+    _guard: Arc<CloseOnDrop>,
+}
+
+impl ChannelReader {
+    /// The next piece of data, without copying it; `None` at the stream's end.
+    pub async fn chunk(&mut self) -> Option<Bytes> {
+        std::future::poll_fn(|cx| self.poll_chunk(cx)).await
+    }
+
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if !self.current.is_empty() {
+            let data = std::mem::take(&mut self.current);
+            self.read(data.len());
+            return Poll::Ready(Some(data));
+        }
+        let data = ready!(self.queue.poll_recv(cx));
+        if let Some(data) = &data {
+            self.read(data.len());
+        }
+        Poll::Ready(data)
+    }
+
+    fn read(&mut self, len: usize) {
+        self.unreturned += len;
+        if self.unreturned >= CREDIT_STEP {
+            let len = std::mem::take(&mut self.unreturned);
+            let _ = self.ops.send(Op::Consumed { channel: self.shared.clone(), len });
+        }
+    }
+}
+
+impl AsyncRead for ChannelReader {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.current.is_empty() {
+            match ready!(this.queue.poll_recv(cx)) {
+                Some(data) => this.current = data,
+                None => return Poll::Ready(Ok(())),
+            }
+        }
+        let len = this.current.len().min(buf.remaining());
+        buf.put_slice(&this.current[..len]);
+        this.current.advance(len);
+        this.read(len);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A channel's outgoing stream. [`tokio::io::AsyncWriteExt::shutdown`] ends it (EOF) and leaves the channel open.
+#[derive(Debug)]
+pub struct ChannelWriter {
+    shared: Arc<ChannelShared>,
+    ops: Ops,
+    ended: bool,
+    _guard: Arc<CloseOnDrop>,
+}
+
+impl ChannelWriter {
+    /// Hands over `data` without copying it, as soon as there is room. Fails with `BrokenPipe` once the channel is
+    /// closed.
+    pub async fn send(&mut self, mut data: Bytes) -> io::Result<()> {
+        while !data.is_empty() {
+            let room = std::future::poll_fn(|cx| self.poll_room(cx)).await?;
+            let piece = data.split_to(data.len().min(room));
+            self.push(piece);
+        }
+        Ok(())
+    }
+
+    /// Ends the stream behind what was written.
+    pub fn finish(&mut self) {
+        if !std::mem::replace(&mut self.ended, true) {
+            let _ = self.ops.send(Op::Eof { channel: self.shared.clone() });
+        }
+    }
+
+    fn push(&mut self, data: Bytes) {
+        self.shared.queued.fetch_add(data.len(), Ordering::AcqRel);
+        let _ = self.ops.send(Op::Write { channel: self.shared.clone(), data });
+    }
+
+    fn poll_room(&self, cx: &Context<'_>) -> Poll<io::Result<usize>> {
+        if self.room()? == 0 {
+            self.shared.writer.register(cx.waker());
+            // The driver may have made room between the look and the registration.
+            if self.room()? == 0 {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(self.room())
+    }
+
+    fn room(&self) -> io::Result<usize> {
+        if self.ended || self.shared.closed.load(Ordering::Acquire) || self.ops.is_closed() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        Ok(WRITE_LIMIT.saturating_sub(self.shared.queued.load(Ordering::Acquire)))
+    }
+}
+
+impl AsyncWrite for ChannelWriter {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let len = ready!(self.poll_room(cx))?.min(buf.len());
+        self.push(Bytes::copy_from_slice(&buf[..len]));
+        Poll::Ready(Ok(len))
+    }
+
+    /// What was written is on its way already; the driver seals it at its next turn.
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.finish();
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A forwarded connection, as a stream of bytes in both directions.
+#[derive(Debug)]
+pub struct ChannelStream {
+    reader: ChannelReader,
+    writer: ChannelWriter,
+}
+
+impl ChannelStream {
+    pub(crate) fn new(parts: ChannelParts) -> Self {
+        Self { reader: parts.stdout, writer: parts.writer }
+    }
+
+    /// The two directions apart.
+    pub fn into_split(self) -> (ChannelReader, ChannelWriter) {
+        (self.reader, self.writer)
+    }
+}
+
+impl AsyncRead for ChannelStream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.reader).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for ChannelStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.writer).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.writer).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.writer).poll_shutdown(cx)
+    }
+}
+
+/// What [`Started`] means to the one who asked.
+pub(crate) fn execution(started: Started) -> Execution {
+    match started {
+        Started::No => Execution::DidNotStart,
+        Started::Maybe | Started::Yes => Execution::MayHaveStarted,
+    }
+}

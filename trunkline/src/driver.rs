@@ -1,0 +1,596 @@
+//! The loop that owns a connection: it moves bytes between the socket and the protocol, operations from handles into
+//! it, and events out of it to the channels' consumers. One task, no lock.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Sleep;
+use tokio_util::io::poll_read_buf;
+use trunkline_proto::{
+    AuthTurn, ChannelEvent, ChannelId, DisconnectReason, Event, GlobalRequestId, IncomingKind, KeyboardPrompt,
+    OpenFailure, Started, Stream,
+};
+
+use crate::channel::{ExitStatus, Op, Port, execution};
+use crate::error::{Error, Execution};
+use crate::metrics::Metrics;
+
+/// A transport's socket: TCP, a proxy command's pipes, a channel of a jump host.
+pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// Room for one read: what fills in one go is a whole batch of sshd's packets.
+const READ_LARGE: usize = 256 * 1024;
+/// Room for one read on a connection that carries little.
+const READ_SMALL: usize = 8 * 1024;
+/// A connection that has been silent for so long gives its buffers back.
+const IDLE_RELEASE: Duration = Duration::from_secs(1);
+/// Turns of the loop before other tasks of the thread get theirs.
+const TURNS: usize = 32;
+
+/// What the handshake has to decide; see [`crate::handshake`].
+#[derive(Debug)]
+pub(crate) enum Question {
+    HostKey(Bytes),
+    Authenticate(AuthTurn),
+    PublicKeyAccepted,
+    PasswordExpired { prompt: String },
+    Questions { name: String, instruction: String, prompts: Vec<KeyboardPrompt> },
+    Banner(String),
+    Authenticated,
+}
+
+/// What the server offers without being asked for it now.
+#[derive(Debug)]
+pub(crate) enum Offer {
+    Channel { id: ChannelId, kind: IncomingKind },
+    HostKeys(Vec<Bytes>),
+}
+
+/// ServerAliveInterval and ServerAliveCountMax.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KeepAlive {
+    pub(crate) interval: Duration,
+    pub(crate) count_max: u32,
+}
+
+pub(crate) struct Driver {
+    host: String,
+    io: Box<dyn Io>,
+    pub(crate) proto: trunkline_proto::Connection,
+    ops: mpsc::UnboundedReceiver<Op>,
+    ports: HashMap<ChannelId, Box<Port>>,
+    globals: HashMap<GlobalRequestId, oneshot::Sender<Option<Bytes>>>,
+    pings: Vec<oneshot::Sender<()>>,
+    offers: mpsc::UnboundedSender<Offer>,
+    questions: VecDeque<Question>,
+    /// Channels that the server offered and nobody has answered for yet.
+    offered: HashSet<ChannelId>,
+    draining: bool,
+    keepalive: Option<KeepAlive>,
+    unanswered: u32,
+    last_received: Instant,
+    last_activity: Instant,
+    released: bool,
+    read_size: usize,
+    timer: Pin<Box<Sleep>>,
+    metrics: Arc<Metrics>,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        host: String,
+        io: Box<dyn Io>,
+        proto: trunkline_proto::Connection,
+        ops: mpsc::UnboundedReceiver<Op>,
+        offers: mpsc::UnboundedSender<Offer>,
+        keepalive: Option<KeepAlive>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            host,
+            io,
+            proto,
+            ops,
+            ports: HashMap::new(),
+            globals: HashMap::new(),
+            pings: Vec::new(),
+            offers,
+            questions: VecDeque::new(),
+            offered: HashSet::new(),
+            draining: false,
+            keepalive,
+            unanswered: 0,
+            last_received: now,
+            last_activity: now,
+            released: false,
+            read_size: READ_SMALL,
+            timer: Box::pin(tokio::time::sleep_until(now.into())),
+            metrics,
+        }
+    }
+
+    /// Drives the connection until the handshake has something to decide.
+    pub(crate) async fn question(&mut self) -> Result<Question, Error> {
+        std::future::poll_fn(|cx| self.poll(cx, true)).await.map(|question| question.expect("asked to stop at one"))
+    }
+
+    /// Drives the authenticated connection to its end, and tells everyone who waits.
+    pub(crate) async fn run(mut self) -> Error {
+        let end = match std::future::poll_fn(|cx| self.poll(cx, false)).await {
+            Ok(_) => Error::Closed { host: self.host.clone(), why: "all work on it was done".into() },
+            Err(error) => error,
+        };
+        self.finish(&end);
+        end
+    }
+
+    /// Ends every channel and request with `error`; those whose command may have begun are told so.
+    pub(crate) fn finish(&mut self, error: &Error) {
+        self.ops.close();
+        while let Ok(op) = self.ops.try_recv() {
+            match op {
+                Op::Open { mut port, .. } | Op::Accept { mut port } => end_port(&mut port, error, Execution::DidNotStart),
+                _ => {}
+            }
+        }
+        for (id, mut port) in self.ports.drain() {
+            let execution = execution(self.proto.started(id));
+            end_port(&mut port, error, execution);
+        }
+        self.globals.clear();
+        self.pings.clear();
+    }
+
+    // The loop.
+
+    fn poll(&mut self, cx: &mut Context<'_>, stop_at_question: bool) -> Poll<Result<Option<Question>, Error>> {
+        for _ in 0..TURNS {
+            let mut progress = self.poll_ops(cx)?;
+            progress |= self.dispatch_events();
+            progress |= self.poll_send(cx)?;
+            progress |= self.poll_receive(cx)?;
+            progress |= self.poll_timer(cx)?;
+            progress |= self.dispatch_events();
+            if let Some(question) = self.questions.pop_front()
+                && stop_at_question
+            {
+                return Poll::Ready(Ok(Some(question)));
+            }
+            if self.draining && self.ports.is_empty() && self.proto.channel_count() == 0 {
+                self.say_goodbye(cx, DisconnectReason::BY_APPLICATION, "done");
+                return Poll::Ready(Ok(None));
+            }
+            if !progress {
+                return Poll::Pending;
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn poll_ops(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
+        let mut progress = false;
+        loop {
+            match self.ops.poll_recv(cx) {
+                Poll::Pending => return Ok(progress),
+                // Every handle is gone: nobody can ask for anything any more.
+                Poll::Ready(None) => {
+                    progress |= !std::mem::replace(&mut self.draining, true);
+                    return Ok(progress);
+                }
+                Poll::Ready(Some(Op::Disconnect { why })) => {
+                    self.say_goodbye(cx, DisconnectReason::BY_APPLICATION, &why);
+                    return Err(Error::Closed { host: self.host.clone(), why });
+                }
+                Poll::Ready(Some(op)) => self.handle_op(op),
+            }
+            progress = true;
+        }
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
+        let now = Instant::now();
+        let mut progress = false;
+        loop {
+            let outgoing = match self.proto.poll_transmit(now) {
+                Ok(outgoing) => outgoing,
+                Err(error) => return Err(self.protocol_error(cx, error)),
+            };
+            if outgoing.is_empty() {
+                return Ok(progress);
+            }
+            match Pin::new(&mut self.io).poll_write(cx, outgoing) {
+                Poll::Pending => return Ok(progress),
+                Poll::Ready(Ok(0)) => return Err(self.lost(io::ErrorKind::WriteZero.into())),
+                Poll::Ready(Ok(n)) => {
+                    outgoing.advance(n);
+                    self.metrics.bytes_sent.add(n as u64);
+                    progress = true;
+                }
+                // The server's last words, if any, are worth more than "broken pipe".
+                Poll::Ready(Err(error)) => {
+                    self.poll_receive(cx)?;
+                    return Err(self.lost(error));
+                }
+            }
+            self.last_activity = now;
+            self.released = false;
+        }
+    }
+
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
+        let buffer = self.proto.receive_buffer();
+        if buffer.capacity() - buffer.len() < self.read_size / 4 {
+            buffer.reserve(self.read_size);
+        }
+        let room = buffer.capacity() - buffer.len();
+        let n = match poll_read_buf(Pin::new(&mut self.io), cx, buffer) {
+            Poll::Pending => return Ok(false),
+            Poll::Ready(Ok(0)) => {
+                return Err(Error::ClosedByPeer { host: self.host.clone(), during: self.stage() });
+            }
+            Poll::Ready(Ok(n)) => n,
+            Poll::Ready(Err(error)) => return Err(self.lost(error)),
+        };
+        self.read_size = if n == room { READ_LARGE } else { self.read_size };
+        let now = Instant::now();
+        self.last_received = now;
+        self.last_activity = now;
+        self.unanswered = 0;
+        self.released = false;
+        self.metrics.bytes_received.add(n as u64);
+        match self.proto.handle_received(now) {
+            Ok(()) => Ok(true),
+            Err(error) => {
+                // What came before the error still counts: an exit status in front of a DISCONNECT, say.
+                self.dispatch_events();
+                Err(self.protocol_error(cx, error))
+            }
+        }
+    }
+
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
+        let Some(at) = self.next_deadline() else { return Ok(false) };
+        if self.timer.deadline().into_std() != at {
+            self.timer.as_mut().reset(at.into());
+        }
+        if self.timer.as_mut().poll_elapsed(cx).is_pending() {
+            return Ok(false);
+        }
+        self.handle_timeout(cx, Instant::now())?;
+        Ok(true)
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let keepalive = self.keepalive.filter(|_| self.proto.is_authenticated()).map(|k| self.keepalive_at(k));
+        let release = (!self.released).then(|| self.last_activity + IDLE_RELEASE);
+        [self.proto.poll_timeout(), keepalive, release].into_iter().flatten().min()
+    }
+
+    /// The next probe is due an interval after the last sign of life, or after the last probe.
+    fn keepalive_at(&self, keepalive: KeepAlive) -> Instant {
+        self.last_received + keepalive.interval * (self.unanswered + 1)
+    }
+
+    fn handle_timeout(&mut self, cx: &mut Context<'_>, now: Instant) -> Result<(), Error> {
+        if let Err(error) = self.proto.handle_timeout(now) {
+            return Err(self.protocol_error(cx, error));
+        }
+        if let Some(keepalive) = self.keepalive.filter(|_| self.proto.is_authenticated())
+            && self.keepalive_at(keepalive) <= now
+        {
+            if self.unanswered >= keepalive.count_max {
+                return Err(Error::Timeout {
+                    doing: format!("keeping the connection to {} alive (ServerAliveInterval)", self.host),
+                    after: now - self.last_received,
+                });
+            }
+            self.unanswered += 1;
+            self.proto.ping();
+        }
+        if !self.released && self.last_activity + IDLE_RELEASE <= now {
+            self.proto.release_buffers();
+            self.read_size = READ_SMALL;
+            self.released = true;
+        }
+        Ok(())
+    }
+
+    // Operations.
+
+    fn handle_op(&mut self, op: Op) {
+        match op {
+            Op::Open { kind, requests, mut port } => {
+                if self.draining {
+                    let why = "it is being closed".to_owned();
+                    end_port(&mut port, &Error::Closed { host: self.host.clone(), why }, Execution::DidNotStart);
+                    return;
+                }
+                let id = self.proto.open(&kind);
+                port.shared.set_id(id);
+                self.metrics.channels_opened.add(1);
+                for request in requests {
+                    self.request(id, &mut port, &request, None);
+                }
+                self.ports.insert(id, port);
+            }
+            Op::Accept { mut port } => {
+                if let Some(id) = port.shared.id().filter(|id| self.offered.remove(id)) {
+                    self.proto.accept(id);
+                    if let Some(started) = port.started.take() {
+                        let _ = started.send(Ok(()));
+                    }
+                    self.ports.insert(id, port);
+                }
+            }
+            Op::Reject { id } => {
+                if self.offered.remove(&id) {
+                    self.proto.reject(id, OpenFailure::CONNECT_FAILED, "nobody listens for this here");
+                }
+            }
+            Op::Request { channel, request, reply } => {
+                if let Some(id) = channel.id()
+                    && let Some(mut port) = self.ports.remove(&id)
+                {
+                    self.request(id, &mut port, &request, reply);
+                    self.ports.insert(id, port);
+                }
+            }
+            Op::Write { channel, data } => match channel.id() {
+                Some(id) if self.ports.contains_key(&id) => self.proto.write(id, data),
+                _ => channel.sent(data.len()),
+            },
+            Op::Eof { channel } => {
+                if let Some(id) = channel.id() {
+                    self.proto.eof(id);
+                }
+            }
+            Op::Consumed { channel, len } => {
+                if let Some(id) = channel.id() {
+                    self.proto.consumed(id, len, Instant::now());
+                }
+            }
+            Op::Close { channel } => {
+                if let Some(id) = channel.id() {
+                    self.proto.close(id);
+                    self.ports.remove(&id);
+                }
+            }
+            Op::Global { request, reply } => {
+                let id = self.proto.global_request(&request);
+                self.globals.insert(id, reply);
+            }
+            Op::Ping { reply } => {
+                self.pings.push(reply);
+                self.proto.ping();
+            }
+            Op::Rekey => self.proto.rekey(),
+            Op::Drain => self.draining = true,
+            Op::Disconnect { .. } => unreachable!("handled where the socket is at hand"),
+        }
+    }
+
+    fn request(
+        &mut self,
+        id: ChannelId,
+        port: &mut Port,
+        request: &trunkline_proto::SessionRequest,
+        reply: Option<oneshot::Sender<bool>>,
+    ) {
+        if request.wants_reply() {
+            port.replies.push_back(reply);
+        }
+        port.starts |= request.starts();
+        self.proto.request(id, request);
+    }
+
+    // Events.
+
+    fn dispatch_events(&mut self) -> bool {
+        let mut progress = false;
+        while let Some(event) = self.proto.poll_event() {
+            progress = true;
+            let question = match event {
+                Event::Channel(event) => {
+                    self.handle_channel_event(event);
+                    continue;
+                }
+                Event::Pong => {
+                    self.pings.drain(..).for_each(|ping| {
+                        let _ = ping.send(());
+                    });
+                    continue;
+                }
+                Event::HostKey(key) => Question::HostKey(key),
+                Event::Authenticate(turn) => Question::Authenticate(turn),
+                Event::PublicKeyAccepted => Question::PublicKeyAccepted,
+                Event::PasswordExpired { prompt } => Question::PasswordExpired { prompt },
+                Event::Questions { name, instruction, prompts } => Question::Questions { name, instruction, prompts },
+                Event::Banner(text) => Question::Banner(text),
+                Event::Authenticated => Question::Authenticated,
+            };
+            self.questions.push_back(question);
+        }
+        progress
+    }
+
+    fn handle_channel_event(&mut self, event: ChannelEvent) {
+        match event {
+            ChannelEvent::Data { id, stream, data } => self.deliver(id, stream, data),
+            ChannelEvent::Sent { id, len } => {
+                if let Some(port) = self.ports.get(&id) {
+                    port.shared.sent(len);
+                }
+            }
+            ChannelEvent::Opened(id) => {
+                if let Some(port) = self.ports.get_mut(&id).filter(|port| !port.starts)
+                    && let Some(started) = port.started.take()
+                {
+                    let _ = started.send(Ok(()));
+                }
+            }
+            ChannelEvent::OpenFailed { id, reason, description } => {
+                if let Some(mut port) = self.ports.remove(&id) {
+                    let error = self.refused(&port.what, reason.0, description);
+                    end_port(&mut port, &error, Execution::DidNotStart);
+                }
+            }
+            ChannelEvent::Reply { id, success, started } => self.handle_reply(id, success, started),
+            ChannelEvent::Eof(id) => {
+                if let Some(port) = self.ports.get_mut(&id) {
+                    port.end_streams();
+                }
+            }
+            ChannelEvent::ExitStatus { id, status } => {
+                if let Some(port) = self.ports.get_mut(&id) {
+                    port.exit = ExitStatus::Exited(status);
+                }
+            }
+            ChannelEvent::ExitSignal { id, signal, core_dumped, message } => {
+                tracing::debug!(%signal, %message, "the command was ended by a signal");
+                if let Some(port) = self.ports.get_mut(&id) {
+                    port.exit = ExitStatus::Signaled { signal, core_dumped };
+                }
+            }
+            ChannelEvent::Closed(id) => {
+                if let Some(mut port) = self.ports.remove(&id) {
+                    port.shared.close();
+                    if let Some(started) = port.started.take() {
+                        let _ = started.send(Err(self.refused(&port.what, 0, "the channel was closed".into())));
+                    }
+                    if let Some(done) = port.done.take() {
+                        let _ = done.send(Ok(port.exit.clone()));
+                    }
+                }
+            }
+            ChannelEvent::Incoming { id, kind } => {
+                self.offered.insert(id);
+                if self.offers.send(Offer::Channel { id, kind }).is_err() {
+                    self.handle_op(Op::Reject { id });
+                }
+            }
+            ChannelEvent::GlobalReply { id, success, data } => {
+                if let Some(reply) = self.globals.remove(&id) {
+                    let _ = reply.send(success.then_some(data));
+                }
+            }
+            ChannelEvent::HostKeys(keys) => {
+                let _ = self.offers.send(Offer::HostKeys(keys));
+            }
+        }
+    }
+
+    fn deliver(&mut self, id: ChannelId, stream: Stream, data: Bytes) {
+        let len = data.len();
+        let taken = self.ports.get(&id).is_some_and(|port| match (stream, &port.stderr) {
+            (Stream::Data, _) => port.stdout.send(data).is_ok(),
+            (Stream::Stderr, Some(stderr)) => stderr.send(data).is_ok(),
+            (Stream::Stderr, None) => false,
+        });
+        // Nobody reads this stream: the server must not wait for its window.
+        if !taken {
+            self.proto.consumed(id, len, Instant::now());
+        }
+    }
+
+    fn handle_reply(&mut self, id: ChannelId, success: bool, started: bool) {
+        let Some(port) = self.ports.get_mut(&id) else { return };
+        if let Some(Some(reply)) = port.replies.pop_front() {
+            let _ = reply.send(success);
+        }
+        if !started {
+            return;
+        }
+        let what = port.what.clone();
+        if let Some(tell) = port.started.take() {
+            let _ = tell.send(if success { Ok(()) } else { Err(self.refused(&what, 0, String::new())) });
+        }
+        if !success {
+            // OpenSSH's client gives up the session as well; sshd would leave the channel open.
+            let error = self.refused(&what, 0, String::new());
+            if let Some(mut port) = self.ports.remove(&id) {
+                end_port(&mut port, &error, Execution::DidNotStart);
+            }
+            self.proto.close(id);
+        }
+    }
+
+    // Ends.
+
+    fn refused(&self, what: &str, reason: u32, description: String) -> Error {
+        Error::Refused { host: self.host.clone(), what: what.to_owned(), reason, description }
+    }
+
+    fn lost(&self, source: io::Error) -> Error {
+        Error::network(format!("the connection to {} was lost", self.host), source)
+    }
+
+    /// Tells the server why, as far as it can be told, and names the host.
+    fn protocol_error(&mut self, cx: &mut Context<'_>, source: trunkline_proto::Error) -> Error {
+        if let Some(reason) = source.wants_disconnect() {
+            self.say_goodbye(cx, reason, &source.to_string());
+        }
+        Error::Protocol { host: self.host.clone(), source }
+    }
+
+    /// Says SSH_MSG_DISCONNECT if the socket takes it now.
+    fn say_goodbye(&mut self, cx: &mut Context<'_>, reason: DisconnectReason, why: &str) {
+        self.proto.disconnect(reason, why);
+        if let Ok(outgoing) = self.proto.poll_transmit(Instant::now()) {
+            let _ = Pin::new(&mut self.io).poll_write(cx, outgoing);
+        }
+        let _ = Pin::new(&mut self.io).poll_shutdown(cx);
+    }
+
+    fn stage(&self) -> &'static str {
+        match (self.proto.server_id(), self.proto.host_key(), self.proto.is_authenticated()) {
+            (None, ..) => "the exchange of identifications",
+            (_, None, _) => "key exchange",
+            (_, _, false) => "authentication",
+            _ => "",
+        }
+    }
+}
+
+impl Port {
+    fn end_streams(&mut self) {
+        // Receivers see the end when the last sender is gone.
+        self.stdout = mpsc::unbounded_channel().0;
+        self.stderr = None;
+    }
+}
+
+/// Tells a channel's consumer that the connection or the channel failed.
+fn end_port(port: &mut Port, error: &Error, execution: Execution) {
+    port.shared.close();
+    let error = error.clone().with_execution(execution);
+    if let Some(started) = port.started.take() {
+        let _ = started.send(Err(error.clone()));
+    }
+    if let Some(done) = port.done.take() {
+        // An exit status that has come is the truth, whatever happened to the channel afterwards.
+        let outcome = if port.exit == ExitStatus::Unknown { Err(error) } else { Ok(port.exit.clone()) };
+        let _ = done.send(outcome);
+    }
+}
+
+/// What a started command means to someone who only sees that the connection is gone.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unsent_command_did_not_start() {
+        assert_eq!(execution(Started::No), Execution::DidNotStart);
+        assert_eq!(execution(Started::Maybe), Execution::MayHaveStarted);
+    }
+}

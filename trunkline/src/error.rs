@@ -1,0 +1,259 @@
+//! What can go wrong, sorted by who is to blame, and what it means for the command that was asked for.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a failure means for a command: may it have run?
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Execution {
+    /// It did not start. Trying again is safe.
+    DidNotStart,
+    /// It was handed to the server and may have started; how it ended is not known.
+    MayHaveStarted,
+    /// It ran to its end.
+    Finished,
+}
+
+impl Execution {
+    /// The words that messages and JSON use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::DidNotStart => "did not start",
+            Self::MayHaveStarted => "may have started",
+            Self::Finished => "finished",
+        }
+    }
+}
+
+/// Who is to blame. The names are stable: exit codes, exceptions and JSON derive from them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The server broke the protocol, or shares no algorithm with us.
+    Peer,
+    /// The network: unreachable, refused, reset, ended.
+    Network,
+    /// Something took longer than it may.
+    Timeout,
+    /// The host key is unknown, changed or revoked.
+    HostKey,
+    /// The server accepted none of our authentication methods.
+    Authentication,
+    /// The configuration, or what was asked for.
+    Configuration,
+    /// The server refused: a session, a forwarding, a command.
+    Limit,
+    /// This machine: a file, a socket, memory.
+    Local,
+}
+
+impl ErrorKind {
+    /// The name in JSON and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Peer => "peer",
+            Self::Network => "network",
+            Self::Timeout => "timeout",
+            Self::HostKey => "host_key",
+            Self::Authentication => "authentication",
+            Self::Configuration => "configuration",
+            Self::Limit => "limit",
+            Self::Local => "local",
+        }
+    }
+}
+
+/// An error of the engine. Cheap to clone, because everyone who waits for one connection is told of its end.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The network failed.
+    #[error("{doing}: {}", io_words(.source))]
+    Network {
+        /// What was being done, with the address: "connecting to 10.0.0.7 port 22".
+        doing: String,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
+    /// The server closed the connection without a word.
+    #[error("the connection to {host} was closed by the other end{}", during(.during))]
+    ClosedByPeer {
+        /// The host.
+        host: String,
+        /// In what: "key exchange", "authentication"; empty when in use.
+        during: &'static str,
+    },
+    /// Time is up.
+    #[error("{doing}: no answer within {}", seconds(.after))]
+    Timeout {
+        /// What was being done.
+        doing: String,
+        /// The bound that was hit.
+        after: Duration,
+    },
+    /// The protocol failed.
+    #[error("{host}: {source}")]
+    Protocol {
+        /// The host.
+        host: String,
+        /// What went wrong.
+        source: trunkline_proto::Error,
+    },
+    /// The host key cannot be trusted. Nothing was signed and nothing sent.
+    #[error(transparent)]
+    HostKey(Arc<crate::host_key::HostKeyError>),
+    /// No authentication method led in.
+    #[error("{user}@{host}: permission denied ({}){}", .allowed.join(","), advice(.advice))]
+    Authentication {
+        /// The user.
+        user: String,
+        /// The host.
+        host: String,
+        /// Methods that the server would have gone on with.
+        allowed: Vec<String>,
+        /// What was tried or left out, and why; may be empty.
+        advice: String,
+    },
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(Arc<crate::config::ConfigError>),
+    /// What was asked for makes no sense or cannot be done; the text says which and what to do.
+    #[error("{0}")]
+    Usage(String),
+    /// The server refused a session, a forwarding or a request.
+    #[error("{host} refused {what}{}", advice(.description))]
+    Refused {
+        /// The host.
+        host: String,
+        /// What was refused: "another session", "to run the command", "to forward to db:5432".
+        what: String,
+        /// RFC 4254's reason code, where there is one.
+        reason: u32,
+        /// The server's words, or empty.
+        description: String,
+    },
+    /// The connection was lost while a command was under way.
+    #[error("{cause}; the command {}", .execution.as_str())]
+    Lost {
+        /// Whether it may have run.
+        execution: Execution,
+        /// Why the connection is gone.
+        cause: Arc<Error>,
+    },
+    /// This side closed the connection.
+    #[error("the connection to {host} was closed on this side: {why}")]
+    Closed {
+        /// The host.
+        host: String,
+        /// By whom or why.
+        why: String,
+    },
+    /// Something on this machine.
+    #[error("{doing}: {}", io_words(.source))]
+    Local {
+        /// What was being done, with the path.
+        doing: String,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
+}
+
+impl Error {
+    /// Who is to blame.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Network { .. } | Self::ClosedByPeer { .. } | Self::Closed { .. } => ErrorKind::Network,
+            Self::Timeout { .. } => ErrorKind::Timeout,
+            Self::Protocol { source: trunkline_proto::Error::Local(_), .. } | Self::Local { .. } => ErrorKind::Local,
+            Self::Protocol { source: trunkline_proto::Error::Disconnected { .. }, .. } => ErrorKind::Network,
+            Self::Protocol { .. } => ErrorKind::Peer,
+            Self::HostKey(_) => ErrorKind::HostKey,
+            Self::Authentication { .. } => ErrorKind::Authentication,
+            Self::Config(_) | Self::Usage(_) => ErrorKind::Configuration,
+            Self::Refused { .. } => ErrorKind::Limit,
+            Self::Lost { cause, .. } => cause.kind(),
+        }
+    }
+
+    /// What it means for the command that was asked for. Every error but a lost connection comes before the start.
+    pub fn execution(&self) -> Execution {
+        match self {
+            Self::Lost { execution, .. } => *execution,
+            _ => Execution::DidNotStart,
+        }
+    }
+
+    pub(crate) fn network(doing: impl Into<String>, source: io::Error) -> Self {
+        Self::Network { doing: doing.into(), source: Arc::new(source) }
+    }
+
+    pub(crate) fn local(doing: impl Into<String>, source: io::Error) -> Self {
+        Self::Local { doing: doing.into(), source: Arc::new(source) }
+    }
+
+    /// The same end, seen by a command that may have begun.
+    pub(crate) fn with_execution(self, execution: Execution) -> Self {
+        match (self, execution) {
+            (error, Execution::DidNotStart) => error,
+            (Self::Lost { cause, .. }, execution) => Self::Lost { execution, cause },
+            (error, execution) => Self::Lost { execution, cause: Arc::new(error) },
+        }
+    }
+}
+
+impl From<crate::host_key::HostKeyError> for Error {
+    fn from(error: crate::host_key::HostKeyError) -> Self {
+        Self::HostKey(Arc::new(error))
+    }
+}
+
+impl From<crate::config::ConfigError> for Error {
+    fn from(error: crate::config::ConfigError) -> Self {
+        Self::Config(Arc::new(error))
+    }
+}
+
+/// The system's words without Rust's "(os error 111)".
+fn io_words(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error ") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+fn during(stage: &str) -> String {
+    if stage.is_empty() { String::new() } else { format!(" during {stage}") }
+}
+
+fn advice(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(": {text}") }
+}
+
+fn seconds(duration: &Duration) -> String {
+    let seconds = duration.as_secs_f64();
+    if seconds.fract() == 0.0 { format!("{seconds} s") } else { format!("{seconds:.1} s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_connection_says_whether_the_command_may_have_run() {
+        let lost = Error::ClosedByPeer { host: "db1".into(), during: "" }.with_execution(Execution::MayHaveStarted);
+        assert_eq!(lost.execution(), Execution::MayHaveStarted);
+        assert_eq!(lost.kind(), ErrorKind::Network);
+        assert_eq!(
+            lost.to_string(),
+            "the connection to db1 was closed by the other end; the command may have started"
+        );
+    }
+
+    #[test]
+    fn system_errors_are_told_without_numbers() {
+        let refused = Error::network("connecting to 127.0.0.1 port 9", io::Error::from_raw_os_error(111));
+        assert_eq!(refused.to_string(), "connecting to 127.0.0.1 port 9: Connection refused");
+    }
+}
