@@ -8,12 +8,19 @@
 //! Everything here blocks: files are read, and a passphrase costs the deliberate hundreds of milliseconds
 //! of its key derivation. Call it from a blocking thread.
 
+mod file;
+mod formats;
+mod private;
+
+pub use file::KeyFile;
+pub use private::PrivateKey;
+
 use aws_lc_rs::digest;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use bytes::Bytes;
 use std::path::PathBuf;
-use trunkline_proto::wire::Reader;
+use trunkline_proto::wire::{Reader, Writer};
 
 /// The public half of a key, or a certificate for one: what a line of a `.pub` file holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -276,6 +283,25 @@ pub fn display_name(key_type: &str) -> &str {
 pub fn fingerprint(blob: &[u8]) -> String {
     let hash = digest::digest(&digest::SHA256, blob);
     format!("SHA256:{}", STANDARD_NO_PAD.encode(hash))
+}
+
+/// The blob of the plain key inside a certificate's blob (PROTOCOL.certkeys), whatever the certificate is worth.
+pub fn certified_key(certificate: &[u8]) -> Option<Bytes> {
+    let mut reader = Reader::new(certificate);
+    let name = reader.name().ok()?;
+    let key_type = key_type_of_algorithm(name).filter(|_| is_certificate_algorithm(name))?;
+    reader.string().ok()?; // the nonce
+    // Every number of a public key is a string or an mpint, which are framed alike.
+    let fields = match key_type {
+        "ssh-ed25519" => 1,
+        "sk-ecdsa-sha2-nistp256@openssh.com" => 3,
+        _ => 2,
+    };
+    let mut key = Writer::new().string(key_type);
+    for _ in 0..fields {
+        key = key.string(reader.string().ok()?);
+    }
+    Some(key.finish())
 }
 
 /// The size of an RSA key's modulus in bits, from its blob; `None` if it is no well-formed RSA key.

@@ -1,0 +1,321 @@
+//! A private key that is ready to sign.
+
+use super::formats::{Fault, Secret};
+use super::{KeyError, PublicKey, fingerprint, public_key_algorithms};
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::rsa::{KeyPairComponents, PublicKeyComponents};
+use aws_lc_rs::signature::{
+    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, ECDSA_P521_SHA512_FIXED_SIGNING,
+    EcdsaKeyPair, EcdsaSigningAlgorithm, Ed25519KeyPair, RSA_PKCS1_SHA256, RSA_PKCS1_SHA512, RsaKeyPair,
+};
+use bytes::Bytes;
+use crypto_bigint::{BoxedUint, NonZero};
+use std::fmt;
+use std::path::Path;
+use trunkline_proto::wire::{Reader, Writer};
+use zeroize::Zeroizing;
+
+/// The least size of an RSA key in bits: less is not safe any more, whatever `RequiredRSASize` allows.
+pub(super) const MIN_RSA_BITS: usize = 2048;
+
+/// The largest size of an RSA key in bits that the cryptographic library signs with.
+pub(super) const MAX_RSA_BITS: usize = 8192;
+
+/// A private key, opened. Its secret is wiped from memory when it is dropped.
+pub struct PrivateKey {
+    public: PublicKey,
+    signer: Signer,
+    /// The secret numbers as the agent protocol writes them; see [`agent_encoding`](Self::agent_encoding).
+    secret: Zeroizing<Vec<u8>>,
+}
+
+enum Signer {
+    Ed25519(Ed25519KeyPair),
+    Ecdsa(EcdsaKeyPair),
+    Rsa(Box<RsaKeyPair>),
+}
+
+impl PrivateKey {
+    /// Loads the private key in `path`, with `passphrase` if it is encrypted.
+    ///
+    /// [`KeyFile`](super::KeyFile) does the same in two steps, so that a passphrase is asked for only when the
+    /// server wants the key. Blocks.
+    ///
+    /// # Errors
+    /// As [`KeyFile::unlock`](super::KeyFile::unlock).
+    pub fn load(path: &Path, passphrase: Option<&str>) -> Result<Self, KeyError> {
+        super::KeyFile::open(path)?.unlock(passphrase, MIN_RSA_BITS)
+    }
+
+    /// The public half: type, blob and the comment the file gives it.
+    pub fn public_key(&self) -> &PublicKey {
+        &self.public
+    }
+
+    /// The public half as a wire blob.
+    pub fn public_blob(&self) -> &Bytes {
+        &self.public.blob
+    }
+
+    /// The key's type: `ssh-ed25519`, `ecdsa-sha2-nistp256`, `-nistp384`, `-nistp521` or `ssh-rsa`.
+    pub fn algorithm(&self) -> &str {
+        &self.public.algorithm
+    }
+
+    /// The algorithms this key can [`sign`](Self::sign) with, best first.
+    pub fn signature_algorithms(&self) -> Vec<&str> {
+        public_key_algorithms(self.algorithm())
+    }
+
+    /// Signs `data` with the signature algorithm `algorithm`, one of
+    /// [`signature_algorithms`](Self::signature_algorithms).
+    ///
+    /// Returns an SSH signature (RFC 4253 section 6.6): `string` algorithm, `string` signature. An RSA
+    /// signature of 4096 bits takes some milliseconds of CPU.
+    ///
+    /// # Errors
+    /// [`KeyError::Algorithm`] for an algorithm of another key type (SHA-1's `ssh-rsa` included).
+    pub fn sign(&self, algorithm: &str, data: &[u8]) -> Result<Vec<u8>, KeyError> {
+        if !self.signature_algorithms().contains(&algorithm) {
+            return Err(KeyError::Algorithm {
+                key: self.algorithm().to_owned(),
+                algorithm: algorithm.to_owned(),
+            });
+        }
+        let failed = || KeyError::Signing {
+            key: self.algorithm().to_owned(),
+        };
+        let raw = match &self.signer {
+            // RFC 8709 section 6: the 64 bytes of RFC 8032.
+            Signer::Ed25519(key) => Bytes::copy_from_slice(key.sign(data).as_ref()),
+            // RFC 5656 section 3.1.2: mpint r, mpint s.
+            Signer::Ecdsa(key) => {
+                let fixed = key.sign(&SystemRandom::new(), data).map_err(|_| failed())?;
+                let (r, s) = fixed.as_ref().split_at(fixed.as_ref().len() / 2);
+                Writer::new().mpint(r).mpint(s).finish()
+            }
+            // RFC 8332 section 3: RSASSA-PKCS1-v1_5, as long as the modulus.
+            Signer::Rsa(key) => {
+                let padding = if algorithm == "rsa-sha2-512" {
+                    &RSA_PKCS1_SHA512
+                } else {
+                    &RSA_PKCS1_SHA256
+                };
+                let mut signature = vec![0; key.public_modulus_len()];
+                key.sign(padding, &SystemRandom::new(), data, &mut signature)
+                    .map_err(|_| failed())?;
+                signature.into()
+            }
+        };
+        Ok(Writer::new().string(algorithm).string(raw).finish().into())
+    }
+
+    /// The key as SSH_AGENTC_ADD_IDENTITY carries it, without the comment (draft-ietf-sshm-ssh-agent section
+    /// 5.2.1 and, with a certificate, PROTOCOL.certkeys and sshkey.c's `sshkey_private_serialize`).
+    pub(crate) fn agent_encoding(&self, certificate: Option<&PublicKey>) -> Zeroizing<Vec<u8>> {
+        let public = match certificate {
+            Some(certificate) => Writer::new()
+                .string(&certificate.algorithm)
+                .string(&certificate.blob)
+                .finish(),
+            None => match &self.signer {
+                Signer::Ed25519(_) => Writer::new().string(self.algorithm()).finish(),
+                Signer::Ecdsa(_) => self.public.blob.clone(),
+                Signer::Rsa(_) => swapped_rsa_blob(&self.public.blob),
+            },
+        };
+        // The exact size: a buffer that grew would leave unwiped copies behind.
+        let mut encoding = Zeroizing::new(Vec::with_capacity(public.len() + self.secret.len()));
+        encoding.extend_from_slice(&public);
+        encoding.extend_from_slice(&self.secret);
+        encoding
+    }
+
+    /// Makes a key from the numbers a file held, checking that they belong together.
+    pub(super) fn from_secret(secret: &Secret, comment: String) -> Result<Self, Fault> {
+        const INCONSISTENT: Fault = Fault::Malformed("its numbers do not belong together");
+        let (algorithm, blob, signer, encoded) = match secret {
+            Secret::Ed25519 { seed, public } => {
+                let key =
+                    Ed25519KeyPair::from_seed_and_public_key(&seed[..], public).map_err(|_| INCONSISTENT)?;
+                let pair = Zeroizing::new([&seed[..], &public[..]].concat());
+                let blob = Writer::new().string("ssh-ed25519").string(public).finish();
+                let encoded = secret_fields(&[Field::String(public), Field::String(&pair)]);
+                ("ssh-ed25519", blob, Signer::Ed25519(key), encoded)
+            }
+            Secret::Ecdsa { curve, scalar, point } => {
+                let padded = curve.padded(scalar).ok_or(INCONSISTENT)?;
+                let key = EcdsaKeyPair::from_private_key_and_public_key(curve.signing(), &padded, point)
+                    .map_err(|_| INCONSISTENT)?;
+                let blob = Writer::new()
+                    .string(curve.key_type())
+                    .string(curve.name())
+                    .string(point)
+                    .finish();
+                (
+                    curve.key_type(),
+                    blob,
+                    Signer::Ecdsa(key),
+                    secret_fields(&[Field::Mpint(scalar)]),
+                )
+            }
+            Secret::Rsa { n, e, d, iqmp, p, q } => {
+                let (n, e) = (trimmed(n), trimmed(e));
+                let bits = n.len() * 8 - n.first().map_or(0, |top| top.leading_zeros() as usize);
+                if !(MIN_RSA_BITS..=MAX_RSA_BITS).contains(&bits) {
+                    return Err(Fault::RsaSize(bits));
+                }
+                let key = RsaKeyPair::from_components(&KeyPairComponents {
+                    public_key: PublicKeyComponents { n, e },
+                    d: &d[..],
+                    p: &p[..],
+                    q: &q[..],
+                    dP: &crt_exponent(d, p).ok_or(INCONSISTENT)?[..],
+                    dQ: &crt_exponent(d, q).ok_or(INCONSISTENT)?[..],
+                    qInv: &iqmp[..],
+                })
+                .map_err(|_| INCONSISTENT)?;
+                let blob = Writer::new().string("ssh-rsa").mpint(e).mpint(n).finish();
+                let encoded = secret_fields(&[
+                    Field::Mpint(d),
+                    Field::Mpint(iqmp),
+                    Field::Mpint(p),
+                    Field::Mpint(q),
+                ]);
+                ("ssh-rsa", blob, Signer::Rsa(Box::new(key)), encoded)
+            }
+        };
+        let public = PublicKey {
+            algorithm: algorithm.to_owned(),
+            blob,
+            comment,
+        };
+        Ok(Self {
+            public,
+            signer,
+            secret: encoded,
+        })
+    }
+}
+
+impl fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PrivateKey")
+            .field("algorithm", &self.algorithm())
+            .field("fingerprint", &fingerprint(&self.public.blob))
+            .finish_non_exhaustive()
+    }
+}
+
+/// A curve of RFC 5656 section 10.1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Curve {
+    P256,
+    P384,
+    P521,
+}
+
+impl Curve {
+    pub(super) const ALL: [Self; 3] = [Self::P256, Self::P384, Self::P521];
+
+    pub(super) fn named(name: &[u8]) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|curve| curve.name().as_bytes() == name)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::P256 => "nistp256",
+            Self::P384 => "nistp384",
+            Self::P521 => "nistp521",
+        }
+    }
+
+    pub(super) fn key_type(self) -> &'static str {
+        match self {
+            Self::P256 => "ecdsa-sha2-nistp256",
+            Self::P384 => "ecdsa-sha2-nistp384",
+            Self::P521 => "ecdsa-sha2-nistp521",
+        }
+    }
+
+    pub(super) fn signing(self) -> &'static EcdsaSigningAlgorithm {
+        match self {
+            Self::P256 => &ECDSA_P256_SHA256_FIXED_SIGNING,
+            Self::P384 => &ECDSA_P384_SHA384_FIXED_SIGNING,
+            Self::P521 => &ECDSA_P521_SHA512_FIXED_SIGNING,
+        }
+    }
+
+    /// `scalar` at the curve's full length: files keep it without its leading zero bytes.
+    fn padded(self, scalar: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        let scalar = trimmed(scalar);
+        let len = match self {
+            Self::P256 => 32,
+            Self::P384 => 48,
+            Self::P521 => 66,
+        };
+        let mut padded = Zeroizing::new(vec![0; len]);
+        padded[len.checked_sub(scalar.len())?..].copy_from_slice(scalar);
+        Some(padded)
+    }
+}
+
+/// `d mod (prime - 1)`, which PKCS#1 keeps and OpenSSH's format leaves to be computed (sshkey.c,
+/// `ssh_rsa_complete_crt_parameters`).
+fn crt_exponent(d: &[u8], prime: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    let bytes = d.len().max(prime.len());
+    let bits = u32::try_from(bytes).ok()?.checked_mul(8)?;
+    let d = Zeroizing::new(BoxedUint::from_be_slice(d, bits).ok()?);
+    let prime = Zeroizing::new(BoxedUint::from_be_slice(prime, bits).ok()?);
+    let less_one = prime.wrapping_sub(BoxedUint::one_with_precision(bits));
+    let less_one = Zeroizing::new(NonZero::new(less_one).into_option()?);
+    let exponent = Zeroizing::new(d.rem(&less_one));
+    Some(Zeroizing::new(exponent.to_be_bytes().into_vec()))
+}
+
+/// An RSA key's blob with n before e, as the agent wants it.
+fn swapped_rsa_blob(blob: &[u8]) -> Bytes {
+    let own = "from_secret wrote the blob";
+    let mut reader = Reader::new(blob);
+    let name = reader.string().expect(own);
+    let (e, n) = (reader.string().expect(own), reader.string().expect(own));
+    Writer::new().string(name).string(n).string(e).finish()
+}
+
+fn trimmed(number: &[u8]) -> &[u8] {
+    &number[number.iter().position(|b| *b != 0).unwrap_or(number.len())..]
+}
+
+enum Field<'a> {
+    String(&'a [u8]),
+    Mpint(&'a [u8]),
+}
+
+/// Writes secret fields into a buffer that never grows, so that no copy stays behind unwiped.
+fn secret_fields(fields: &[Field<'_>]) -> Zeroizing<Vec<u8>> {
+    let room = |field: &Field<'_>| match field {
+        Field::String(bytes) | Field::Mpint(bytes) => bytes.len() + 5,
+    };
+    let mut buffer = Zeroizing::new(Vec::with_capacity(fields.iter().map(room).sum()));
+    for field in fields {
+        let (pad, bytes): (&[u8], &[u8]) = match field {
+            Field::String(bytes) => (&[], bytes),
+            Field::Mpint(number) => {
+                let number = trimmed(number);
+                // RFC 4251 section 5: a leading zero keeps a set top bit from being a sign.
+                if number.first().is_some_and(|top| top & 0x80 != 0) {
+                    (&[0], number)
+                } else {
+                    (&[], number)
+                }
+            }
+        };
+        let len = u32::try_from(pad.len() + bytes.len()).expect("a number of a key has at most 2 KiB");
+        buffer.extend_from_slice(&len.to_be_bytes());
+        buffer.extend_from_slice(pad);
+        buffer.extend_from_slice(bytes);
+    }
+    buffer
+}
