@@ -31,6 +31,8 @@
 //! # }
 //! ```
 
+mod agent;
+mod dropbear;
 mod error;
 mod keys;
 mod log;
@@ -41,6 +43,8 @@ mod relay;
 mod ssh_config;
 mod sshd;
 
+pub use agent::{Agent, KeyConstraints};
+pub use dropbear::{Dropbear, DropbearBuilder};
 pub use error::Error;
 pub use keys::{Authority, KeyPair, KeyType};
 pub use log::ServerLog;

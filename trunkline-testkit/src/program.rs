@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsStr;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -19,6 +20,24 @@ pub(crate) fn find(program: &'static str, package: &'static str) -> Result<PathB
         .map(|folder| folder.join(program))
         .find(|candidate| candidate.is_file())
         .ok_or(Error::MissingProgram { program, package })
+}
+
+/// The path of a shared library to preload.
+pub(crate) fn find_library(library: &'static str, package: &'static str) -> Result<PathBuf, Error> {
+    // Debian and its kin have a folder for each architecture, others lib or lib64.
+    let triplets = fs::read_dir("/usr/lib")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    triplets
+        .chain(["/usr/lib", "/usr/lib64"].map(PathBuf::from))
+        .map(|folder| folder.join(library))
+        .find(|candidate| candidate.is_file())
+        .ok_or(Error::MissingProgram {
+            program: library,
+            package,
+        })
 }
 
 /// Runs a program to its end; anything but success is an error that carries its standard error.

@@ -734,23 +734,11 @@ struct PamWrapper {
 
 impl PamWrapper {
     fn find() -> Result<PamWrapper, Error> {
-        // Debian and its kin put libraries into one folder per architecture, others into lib or lib64.
-        let triplets = fs::read_dir("/usr/lib")
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path());
-        triplets
-            .chain([PathBuf::from("/usr/lib"), PathBuf::from("/usr/lib64")])
-            .map(|folder| PamWrapper {
-                library: folder.join("libpam_wrapper.so"),
-                matrix: folder.join("pam_wrapper/pam_matrix.so"),
-            })
-            .find(|found| found.library.is_file() && found.matrix.is_file())
-            .ok_or(Error::MissingProgram {
-                program: "libpam_wrapper.so",
-                package: "libpam-wrapper",
-            })
+        const PACKAGE: &str = "libpam-wrapper";
+        Ok(PamWrapper {
+            library: program::find_library("libpam_wrapper.so", PACKAGE)?,
+            matrix: program::find_library("pam_wrapper/pam_matrix.so", PACKAGE)?,
+        })
     }
 
     fn write_service(&self, folder: &Path, user: &str, password: &str) -> Result<(), Error> {

@@ -1,0 +1,83 @@
+//! A fleet of stock sshd servers for demonstrations and benchmarks: prints where they are as one line of JSON, runs
+//! until standard input ends, and leaves nothing behind.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use serde::Serialize;
+use trunkline_testkit::{Error, LogLevel, Relay, Sshd, write_ssh_config};
+
+/// Starts sshd servers on loopback until standard input ends.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// How many servers.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..))]
+    servers: u16,
+    /// Round-trip time to each of them, in milliseconds, through a relay.
+    #[arg(long, value_name = "MS")]
+    rtt_ms: Option<f64>,
+    /// A line for every server's sshd_config; may be given several times.
+    #[arg(long, value_name = "LINE")]
+    config: Vec<String>,
+    /// The aliases are this name with a number: box1, box2, …
+    #[arg(long, value_name = "NAME", default_value = "box")]
+    alias: String,
+}
+
+/// What the program prints.
+#[derive(Debug, Serialize)]
+struct Testbed {
+    dir: PathBuf,
+    ssh_config: PathBuf,
+    aliases: Vec<String>,
+    /// Where clients connect: the relays' ports, where there are relays.
+    ports: Vec<u16>,
+}
+
+fn main() -> Result<(), Error> {
+    let arguments = Arguments::parse();
+    let mut servers = Vec::new();
+    let mut relays = Vec::new();
+    let mut entries = Vec::new();
+    for number in 1..=arguments.servers {
+        let alias = format!("{}{number}", arguments.alias);
+        let builder = Sshd::builder().alias(&alias).log_level(LogLevel::Info);
+        let server = arguments
+            .config
+            .iter()
+            .fold(builder, |builder, line| builder.config(line))
+            .start()?;
+        let mut entry = server.host_entry(&alias);
+        if let Some(milliseconds) = arguments.rtt_ms {
+            let rtt = Duration::try_from_secs_f64(milliseconds / 1000.0)
+                .map_err(|error| Error::Misused(format!("--rtt-ms: {error}")))?;
+            let relay = Relay::to(server.addr())?;
+            relay.set_rtt(rtt);
+            server.trust_at(relay.addr())?;
+            entry = entry.at(relay.addr());
+            relays.push(relay);
+        }
+        entries.push(entry);
+        servers.push(server);
+    }
+    // The first server's folder is deleted even if this program is killed.
+    let dir = servers[0].dir().to_owned();
+    let testbed = Testbed {
+        ssh_config: dir.join("testbed_ssh_config"),
+        dir,
+        aliases: entries.iter().map(|entry| entry.alias.clone()).collect(),
+        ports: entries.iter().map(|entry| entry.addr.port()).collect(),
+    };
+    write_ssh_config(&testbed.ssh_config, entries)?;
+    let mut stdout = io::stdout();
+    writeln!(
+        stdout,
+        "{}",
+        serde_json::to_string(&testbed).map_err(io::Error::from)?
+    )?;
+    stdout.flush()?;
+    io::copy(&mut io::stdin().lock(), &mut io::sink())?;
+    Ok(())
+}
