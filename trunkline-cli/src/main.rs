@@ -1,5 +1,6 @@
 //! The `trunkline` program.
 
+mod report;
 mod ssh_args;
 mod terminal;
 

@@ -1,0 +1,146 @@
+//! `--json`: one object a line for each host, for programs to read.
+
+use super::{HostResult, Outcome};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// One result as a line of JSON, its newline included. The fields, of which `null` ones are present:
+///
+/// | field | value |
+/// |---|---|
+/// | `host` | the name the user gave |
+/// | `kind` | `exited`, `signaled`, or the kind of the error |
+/// | `status` | the exit status, or `null` |
+/// | `signal` | the signal without "SIG", or `null` |
+/// | `error` | a sentence, or `null` |
+/// | `execution` | `did not start`, `may have started` or `finished` |
+/// | `stdout` or `stdout_base64` | the output, as text where it is UTF-8 |
+/// | `stderr` or `stderr_base64` | likewise |
+/// | `started` | seconds since 1970 UTC, to the millisecond |
+/// | `seconds` | how long it took, connecting included |
+/// | `warm` | whether the connection was there already |
+pub(crate) fn line(result: &HostResult) -> String {
+    let (kind, status, signal, error, execution) = match &result.outcome {
+        Outcome::Exited(status) => ("exited", Some(*status), None, None, "finished".to_owned()),
+        Outcome::Signaled { name, .. } => {
+            ("signaled", None, Some(name.as_str()), None, "finished".to_owned())
+        }
+        Outcome::Failed {
+            kind,
+            message,
+            execution,
+        } => (
+            kind.as_str(),
+            None,
+            None,
+            Some(message.as_str()),
+            execution.to_string(),
+        ),
+    };
+    let (stdout, stdout_base64) = text_or_base64(&result.stdout);
+    let (stderr, stderr_base64) = text_or_base64(&result.stderr);
+    let object = Object {
+        host: &result.host,
+        kind,
+        status,
+        signal,
+        error,
+        execution,
+        stdout,
+        stdout_base64,
+        stderr,
+        stderr_base64,
+        started: seconds_since_1970(result.started),
+        seconds: milliseconds(result.elapsed.as_secs_f64()),
+        warm: result.warm,
+    };
+    let mut line =
+        serde_json::to_string(&object).expect("an object of strings, finite numbers and booleans is JSON");
+    line.push('\n');
+    line
+}
+
+#[derive(Serialize)]
+struct Object<'a> {
+    host: &'a str,
+    kind: &'a str,
+    status: Option<u32>,
+    signal: Option<&'a str>,
+    error: Option<&'a str>,
+    execution: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stdout: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stdout_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stderr: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stderr_base64: Option<String>,
+    started: f64,
+    seconds: f64,
+    warm: bool,
+}
+
+/// Never a replacement character: what a program reads back must be what the host printed.
+fn text_or_base64(output: &[u8]) -> (Option<&str>, Option<String>) {
+    match std::str::from_utf8(output) {
+        Ok(text) => (Some(text), None),
+        Err(_) => (None, Some(STANDARD.encode(output))),
+    }
+}
+
+/// Negative for a clock that is set before 1970.
+fn seconds_since_1970(time: SystemTime) -> f64 {
+    milliseconds(match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => since.as_secs_f64(),
+        Err(before) => -before.duration().as_secs_f64(),
+    })
+}
+
+fn milliseconds(seconds: f64) -> f64 {
+    (seconds * 1000.0).round() / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Execution;
+    use super::super::tests::{failed, result};
+    use super::*;
+
+    #[test]
+    fn every_outcome_has_the_same_fields() {
+        let mut binary = result("web1", Outcome::Exited(0), "");
+        binary.stdout = vec![0xff, 0x00];
+        let signaled = Outcome::Signaled {
+            name: "TERM".to_owned(),
+            core: false,
+        };
+        let lost = failed("network", "the connection \"broke\"", Execution::MayHaveStarted);
+        let lines: String = [
+            result("web1", Outcome::Exited(3), "a\nb\u{e9}"),
+            binary,
+            result("w", signaled, ""),
+            result("w", lost, ""),
+        ]
+        .iter()
+        .map(line)
+        .collect();
+        insta::assert_snapshot!(lines, @r#"
+        {"host":"web1","kind":"exited","status":3,"signal":null,"error":null,"execution":"finished","stdout":"a\nbé","stderr":"","started":1700000000.25,"seconds":1.5,"warm":true}
+        {"host":"web1","kind":"exited","status":0,"signal":null,"error":null,"execution":"finished","stdout_base64":"/wA=","stderr":"","started":1700000000.25,"seconds":1.5,"warm":true}
+        {"host":"w","kind":"signaled","status":null,"signal":"TERM","error":null,"execution":"finished","stdout":"","stderr":"","started":1700000000.25,"seconds":1.5,"warm":true}
+        {"host":"w","kind":"network","status":null,"signal":null,"error":"the connection \"broke\"","execution":"may have started","stdout":"","stderr":"","started":1700000000.25,"seconds":1.5,"warm":true}
+        "#);
+    }
+
+    #[test]
+    fn a_line_is_one_line_and_reads_back() {
+        let text = line(&result("h\n", Outcome::Exited(0), "x\r\n\u{0}\u{2028}"));
+        assert_eq!(text.matches('\n').count(), 1);
+        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(value["stdout"], "x\r\n\u{0}\u{2028}");
+        assert_eq!(value["started"], 1_700_000_000.25);
+    }
+}

@@ -1,0 +1,154 @@
+//! Output as it arrives, each line behind its host's name: `web01: Linux`.
+//!
+//! The prefix is what pdsh and clush print, so that `dshbak` and the pipelines people have keep working; it is not
+//! aligned, for the same reason. A line of standard error is marked by `!` in place of the colon.
+
+use super::colours::Colours;
+
+/// Cuts one stream of one host into prefixed lines.
+#[derive(Debug)]
+pub(crate) struct LinePrefixer {
+    prefix: Vec<u8>,
+    /// The line that has begun and not ended.
+    partial: Vec<u8>,
+}
+
+/// Which of a command's two streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// The longest line that is held back until its end, in bytes. A longer one is broken here, so that a host that prints
+/// no newline does not take memory without bound.
+pub(crate) const MAX_LINE: usize = 1 << 20;
+
+impl LinePrefixer {
+    /// For one stream of `host`. `colours` are those of the stream it will be printed on.
+    pub(crate) fn new(host: &str, stream: Stream, colours: Colours) -> Self {
+        let prefix = match stream {
+            Stream::Stdout => format!("{}: ", colours.host(host)),
+            Stream::Stderr => format!("{} ", colours.bad(format_args!("{host}!"))),
+        };
+        Self {
+            prefix: prefix.into_bytes(),
+            partial: Vec::new(),
+        }
+    }
+
+    /// Takes output in pieces of any size and appends the lines it completes to `lines`. Bytes need not be UTF-8 and
+    /// pass unchanged. Write what was appended with one call, and the lines of several hosts do not mix.
+    pub(crate) fn feed(&mut self, mut output: &[u8], lines: &mut Vec<u8>) {
+        while let Some(end) = output.iter().position(|&byte| byte == b'\n') {
+            let (line, rest) = output.split_at(end + 1);
+            self.take(line, lines);
+            lines.extend_from_slice(&self.prefix);
+            lines.append(&mut self.partial);
+            output = rest;
+        }
+        self.take(output, lines);
+    }
+
+    /// The end of the stream: appends a last line that had no newline, with one.
+    pub(crate) fn finish(mut self, lines: &mut Vec<u8>) {
+        self.break_line(lines);
+    }
+
+    /// Adds to the partial line, breaking it where it gets too long.
+    fn take(&mut self, mut line: &[u8], lines: &mut Vec<u8>) {
+        while self.partial.len() + line.len() > MAX_LINE {
+            let (now, later) = line.split_at(MAX_LINE - self.partial.len());
+            self.partial.extend_from_slice(now);
+            self.break_line(lines);
+            line = later;
+        }
+        self.partial.extend_from_slice(line);
+    }
+
+    fn break_line(&mut self, lines: &mut Vec<u8>) {
+        if !self.partial.is_empty() {
+            lines.extend_from_slice(&self.prefix);
+            lines.append(&mut self.partial);
+            lines.push(b'\n');
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn prefixed(prefixer: LinePrefixer, pieces: &[&[u8]]) -> Vec<u8> {
+        let mut prefixer = prefixer;
+        let mut lines = Vec::new();
+        for piece in pieces {
+            prefixer.feed(piece, &mut lines);
+        }
+        prefixer.finish(&mut lines);
+        lines
+    }
+
+    #[test]
+    fn every_line_bears_its_hosts_name() {
+        let stdout = LinePrefixer::new("web1", Stream::Stdout, Colours::Off);
+        let lines = prefixed(stdout, &[b"a", b"b\n\nc\r\n\xff", b"", b"d"]);
+        assert_eq!(lines, b"web1: ab\nweb1: \nweb1: c\r\nweb1: \xffd\n");
+        let stderr = LinePrefixer::new("web1", Stream::Stderr, Colours::Off);
+        assert_eq!(prefixed(stderr, &[b"oops\n"]), b"web1! oops\n");
+        let coloured = LinePrefixer::new("web1", Stream::Stdout, Colours::On);
+        assert_eq!(prefixed(coloured, &[b"a\n"]), b"\x1b[36mweb1\x1b[0m: a\n");
+        assert_eq!(
+            prefixed(LinePrefixer::new("web1", Stream::Stdout, Colours::Off), &[]),
+            b""
+        );
+    }
+
+    #[test]
+    fn only_whole_lines_come_out_before_the_end() {
+        let mut prefixer = LinePrefixer::new("h", Stream::Stdout, Colours::Off);
+        let mut lines = Vec::new();
+        prefixer.feed(b"begun", &mut lines);
+        assert_eq!(lines, b"");
+        prefixer.feed(b" ended\nnext", &mut lines);
+        assert_eq!(lines, b"h: begun ended\n");
+    }
+
+    #[test]
+    fn a_line_without_end_takes_bounded_memory() {
+        let mut prefixer = LinePrefixer::new("h", Stream::Stdout, Colours::Off);
+        let mut lines = Vec::new();
+        for _ in 0..5 {
+            prefixer.feed(&vec![b'x'; MAX_LINE / 2 + 1], &mut lines);
+            assert!(prefixer.partial.len() <= MAX_LINE);
+        }
+        prefixer.finish(&mut lines);
+        assert_eq!(
+            lines.iter().filter(|&&byte| byte == b'x').count(),
+            5 * (MAX_LINE / 2 + 1)
+        );
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn chunking_changes_nothing(
+            output in prop::collection::vec(prop::sample::select(b"ab\n\r\xfe".to_vec()), 0..60),
+            size in 1..10usize,
+        ) {
+            let prefixer = || LinePrefixer::new("h", Stream::Stdout, Colours::Off);
+            let pieces: Vec<&[u8]> = output.chunks(size).collect();
+            let lines = prefixed(prefixer(), &pieces);
+            prop_assert_eq!(&lines, &prefixed(prefixer(), &[&output]));
+            let mut bare: Vec<u8> = lines.split_inclusive(|&b| b == b'\n').flat_map(|line| line[3..].to_vec()).collect();
+            if output.last().is_some_and(|&byte| byte != b'\n') {
+                bare.pop();
+            }
+            prop_assert_eq!(bare, output);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The live line below the output while a run goes on.
+
+use super::{HostResult, seconds};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A line on standard error that shows how far a run is. Without a terminal it is silent, and the callers need not
+/// know.
+#[derive(Debug, Clone)]
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    tally: Arc<Mutex<Tally>>,
+}
+
+impl Progress {
+    /// For a run over `total` hosts. Shown where `on_terminal`: standard error is a terminal.
+    pub(crate) fn new(total: usize, on_terminal: bool) -> Self {
+        let target = if on_terminal {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let progress = Self::drawn_on(total, target);
+        if on_terminal {
+            // Keeps the time of the slowest host moving while nothing ends.
+            progress.bar.enable_steady_tick(Duration::from_millis(250));
+        }
+        progress
+    }
+
+    fn drawn_on(total: usize, target: ProgressDrawTarget) -> Self {
+        let tally = Arc::new(Mutex::new(Tally {
+            total,
+            ..Tally::default()
+        }));
+        let shown = Arc::clone(&tally);
+        let line = move |_: &ProgressState, to: &mut dyn fmt::Write| {
+            // What cannot be drawn now is drawn at the next tick.
+            _ = to.write_str(&locked(&shown).line(Instant::now()));
+        };
+        let style = ProgressStyle::with_template("{tally}").expect("a template with one key is well-formed");
+        let bar = ProgressBar::with_draw_target(None, target).with_style(style.with_key("tally", line));
+        Self { bar, tally }
+    }
+
+    /// Work on `host` begins.
+    pub(crate) fn started(&self, host: &str) {
+        locked(&self.tally).start(host, Instant::now());
+        self.bar.tick();
+    }
+
+    /// A host is done.
+    pub(crate) fn finished(&self, result: &HostResult) {
+        locked(&self.tally).finish(result);
+        self.bar.tick();
+    }
+
+    /// Writes to `out` with the line out of the way.
+    ///
+    /// # Errors
+    /// Those of `out`, a closed pipe among them.
+    pub(crate) fn write(&self, out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+        self.bar.suspend(|| {
+            out.write_all(bytes)?;
+            out.flush()
+        })
+    }
+
+    /// Takes the line away. Dropping the last clone does so too.
+    pub(crate) fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// What the line tells.
+#[derive(Debug, Clone, Default)]
+struct Tally {
+    total: usize,
+    done: usize,
+    unsuccessful: usize,
+    /// Hosts at work, since when.
+    running: HashMap<String, Instant>,
+}
+
+impl Tally {
+    fn start(&mut self, host: &str, now: Instant) {
+        self.running.insert(host.to_owned(), now);
+    }
+
+    fn finish(&mut self, result: &HostResult) {
+        self.running.remove(&result.host);
+        self.done += 1;
+        self.unsuccessful += usize::from(!result.outcome.is_success());
+    }
+
+    /// `12/200 done, 1 failed, 8 running, slowest web07 (12.0 s)`
+    fn line(&self, now: Instant) -> String {
+        let mut line = format!("{}/{} done", self.done, self.total);
+        if self.unsuccessful > 0 {
+            line += &format!(", {} failed", self.unsuccessful);
+        }
+        // Of two that began together the first by name, so that the line does not flicker between them.
+        if let Some((host, since)) = self.running.iter().min_by_key(|&(host, since)| (since, host)) {
+            let time = seconds(now.saturating_duration_since(*since));
+            line += &format!(", {} running, slowest {host} ({time})", self.running.len());
+        }
+        line
+    }
+}
+
+/// Counting goes on after a panic elsewhere.
+fn locked(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
+    tally.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outcome;
+    use super::super::tests::result;
+    use super::*;
+
+    #[test]
+    fn the_line_counts_and_names_the_slowest() {
+        let start = Instant::now();
+        let mut tally = Tally {
+            total: 3,
+            ..Tally::default()
+        };
+        assert_eq!(tally.line(start), "0/3 done");
+        for (host, after) in [("web2", 1), ("web1", 1), ("web3", 5)] {
+            tally.start(host, start + Duration::from_secs(after));
+        }
+        let now = start + Duration::from_secs(13);
+        assert_eq!(tally.line(now), "0/3 done, 3 running, slowest web1 (12.0 s)");
+        tally.finish(&result("web1", Outcome::Exited(0), ""));
+        tally.finish(&result("web2", Outcome::Exited(1), ""));
+        assert_eq!(
+            tally.line(now),
+            "2/3 done, 1 failed, 1 running, slowest web3 (8.0 s)"
+        );
+        tally.finish(&result("web3", Outcome::Exited(0), ""));
+        assert_eq!(tally.line(now), "3/3 done, 1 failed");
+    }
+
+    #[test]
+    fn without_a_terminal_only_the_output_is_written() {
+        let progress = Progress::new(1, false);
+        progress.started("web1");
+        let mut out = Vec::new();
+        progress
+            .write(&mut out, b"web1: x\n")
+            .expect("a Vec takes everything");
+        progress.finished(&result("web1", Outcome::Exited(0), ""));
+        progress.clear();
+        assert_eq!(out, b"web1: x\n");
+        assert_eq!(locked(&progress.tally).done, 1);
+    }
+}

@@ -1,0 +1,162 @@
+//! The end of a run: a line of counts, and a table of what went wrong.
+
+use super::colours::Colours;
+use super::{HostResult, Outcome, fold, hosts, printable, seconds};
+use comfy_table::{ContentArrangement, Table, presets};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Sums up a run: how many hosts did well, and for the others what happened and whether the command may have run.
+/// Hosts that failed alike share a row under their folded names, most hosts first.
+///
+/// `elapsed` is the whole run's time; `width` the terminal's in columns, or `None` not to wrap. Ends in a newline.
+pub(crate) fn summary(
+    results: &[HostResult],
+    elapsed: Duration,
+    width: Option<u16>,
+    colours: Colours,
+) -> String {
+    let mut text = counts(results, elapsed, colours);
+    text.push('\n');
+    let failures = failures(results);
+    if failures.is_empty() {
+        return text;
+    }
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_header(["HOSTS", "OUTCOME", "COMMAND", "ERROR"]);
+    if let Some(width) = width {
+        table
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(width);
+    }
+    for (outcome, names) in failures {
+        let (command, error) = match outcome {
+            Outcome::Failed {
+                message, execution, ..
+            } => (execution.to_string(), printable(message)),
+            Outcome::Exited(_) | Outcome::Signaled { .. } => ("finished".to_owned(), String::new()),
+        };
+        table.add_row([fold::fold(names), printable(&outcome.to_string()), command, error]);
+    }
+    for line in table.lines() {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn counts(results: &[HostResult], elapsed: Duration, colours: Colours) -> String {
+    let count =
+        |wanted: fn(&Outcome) -> bool| results.iter().filter(|result| wanted(&result.outcome)).count();
+    let succeeded = count(Outcome::is_success);
+    let failed = count(|outcome| matches!(outcome, Outcome::Failed { .. }));
+    let unsuccessful = results.len() - succeeded - failed;
+    let warm = results.iter().filter(|result| result.warm).count();
+    let mut parts = Vec::new();
+    if succeeded > 0 {
+        parts.push(colours.good(format_args!("{succeeded} succeeded")));
+    }
+    if unsuccessful > 0 {
+        parts.push(colours.bad(format_args!("{unsuccessful} returned an error")));
+    }
+    if failed > 0 {
+        parts.push(colours.bad(format_args!("{failed} failed")));
+    }
+    if warm > 0 {
+        parts.push(format!("{warm} over a warm connection"));
+    }
+    let total = format!("{} in {}", hosts(results.len()), seconds(elapsed));
+    if parts.is_empty() {
+        total
+    } else {
+        format!("{total}: {}", parts.join(", "))
+    }
+}
+
+/// Everything but success, with its hosts; most hosts first, and then in the order of the results.
+fn failures(results: &[HostResult]) -> Vec<(&Outcome, Vec<&str>)> {
+    let mut failures: Vec<(&Outcome, Vec<&str>)> = Vec::new();
+    let mut places = HashMap::new();
+    for result in results.iter().filter(|result| !result.outcome.is_success()) {
+        let place = *places.entry(&result.outcome).or_insert(failures.len());
+        match failures.get_mut(place) {
+            Some((_, names)) => names.push(&result.host),
+            None => failures.push((&result.outcome, vec![&result.host])),
+        }
+    }
+    failures.sort_by_key(|(_, names)| std::cmp::Reverse(names.len()));
+    failures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Execution;
+    use super::super::tests::{failed, result};
+    use super::*;
+
+    fn run() -> Vec<HostResult> {
+        let refused = || {
+            failed(
+                "network",
+                "the server refused the connection on port 22",
+                Execution::DidNotStart,
+            )
+        };
+        let lost = failed(
+            "timeout",
+            "no answer for 30 s;\nthe connection was given up",
+            Execution::MayHaveStarted,
+        );
+        let mut cold = result("db1", lost, "");
+        cold.warm = false;
+        vec![
+            result("web01", Outcome::Exited(0), ""),
+            cold,
+            result("web02", Outcome::Exited(3), ""),
+            result("web03", refused(), ""),
+            result("web04", refused(), ""),
+            result(
+                "web05",
+                Outcome::Signaled {
+                    name: "KILL".to_owned(),
+                    core: false,
+                },
+                "",
+            ),
+        ]
+    }
+
+    #[test]
+    fn a_summary_counts_and_names_what_went_wrong() {
+        let text = summary(&run(), Duration::from_millis(2340), None, Colours::Off);
+        insta::assert_snapshot!(text, @"
+        6 hosts in 2.3 s: 1 succeeded, 2 returned an error, 3 failed, 5 over a warm connection
+         HOSTS       OUTCOME            COMMAND           ERROR
+         web[03-04]  network            did not start     the server refused the connection on port 22
+         db1         timeout            may have started  no answer for 30 s; the connection was given up
+         web02       exit status 3      finished
+         web05       killed by SIGKILL  finished
+        ");
+    }
+
+    #[test]
+    fn a_summary_fits_the_terminal() {
+        let text = summary(&run(), Duration::from_secs(2), Some(60), Colours::Off);
+        let table = text.lines().skip(1);
+        assert!(table.clone().count() > 5, "rows wrap");
+        assert!(table.into_iter().all(|line| line.chars().count() <= 60), "{text}");
+    }
+
+    #[test]
+    fn where_all_is_well_one_line_says_so() {
+        let well = [result("web1", Outcome::Exited(0), "")];
+        let text = summary(&well, Duration::from_millis(80), Some(80), Colours::Off);
+        assert_eq!(text, "1 host in 0.1 s: 1 succeeded, 1 over a warm connection\n");
+        assert_eq!(
+            summary(&[], Duration::ZERO, None, Colours::Off),
+            "0 hosts in 0.0 s\n"
+        );
+    }
+}
