@@ -67,10 +67,6 @@ impl Auth {
         Self { user, asked: Asked::Nothing, service_accepted: false, done: false }
     }
 
-    pub(crate) fn is_done(&self) -> bool {
-        self.done
-    }
-
     pub(crate) fn service_accepted(&self) -> bool {
         self.service_accepted
     }

@@ -10,6 +10,18 @@ use bytes::{Bytes, BytesMut};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChannelId(pub(crate) u32);
 
+impl ChannelId {
+    /// The bare number.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The channel with a number that [`Self::number`] gave.
+    pub fn from_number(number: u32) -> Self {
+        Self(number)
+    }
+}
+
 /// The server's number for a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RemoteId(pub(crate) u32);

@@ -64,13 +64,13 @@ pub enum SessionRequest {
 
 impl SessionRequest {
     /// Whether this starts what the session is for.
-    fn starts(&self) -> bool {
+    pub fn starts(&self) -> bool {
         matches!(self, Self::Exec(_) | Self::Shell | Self::Subsystem(_))
     }
 
     /// Whether the server is asked to answer. As OpenSSH's client: window changes, signals and variables are not
     /// worth one.
-    fn wants_reply(&self) -> bool {
+    pub fn wants_reply(&self) -> bool {
         !matches!(self, Self::WindowChange(_) | Self::Signal(_) | Self::Env { .. })
     }
 

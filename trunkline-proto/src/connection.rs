@@ -270,11 +270,11 @@ impl Connection {
         let event = match self.auth.handle(payload)? {
             AuthEvent::ServiceAccepted => return Ok(()),
             AuthEvent::Turn(turn) => {
-                self.early_failed = true;
+                self.early_failed = !self.early.is_empty();
                 Event::Authenticate(turn)
             }
             AuthEvent::PasswordExpired { prompt } => {
-                self.early_failed = true;
+                self.early_failed = !self.early.is_empty();
                 Event::PasswordExpired { prompt }
             }
             AuthEvent::PublicKeyAccepted => Event::PublicKeyAccepted,
@@ -556,7 +556,7 @@ impl Connection {
     fn transmit_early(&mut self) -> Result<(), Error> {
         let compressing =
             self.transport.negotiated().is_none_or(|negotiated| negotiated.outgoing.compression != Compression::None);
-        if !self.early_flights || !self.is_openssh() || compressing || self.early_failed {
+        if !self.early_flights || !self.is_openssh() || compressing || !self.early.is_empty() {
             return Ok(());
         }
         for (channel, payload) in self.channels.take_early() {

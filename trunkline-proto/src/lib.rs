@@ -1,14 +1,14 @@
 //! The client side of SSH-2 as a state machine: bytes and time go in, bytes and events come out.
 //!
-//! There is no socket, no clock, no thread and no environment in this crate. `Connection` is the whole of it; its
+//! There is no socket, no clock, no thread and no environment in this crate. [`Connection`] is the whole of it; its
 //! documentation says in which order its methods are called. Inside, each protocol is a layer of its own:
 //! `transport` (RFC 4253: packets and key exchange), `auth` (RFC 4252 and 4256) and [`channels`] (RFC 4254).
 //!
 //! # The early flights
 //!
 //! SSH lets more leave before the previous answer is here than clients usually make of it. With
-//! `early_flights`, against servers that introduce themselves as OpenSSH:
-//! - identification and KEXINIT leave together, and with a guess the method's first packet too;
+//! [`Config::early_flights`], against servers that introduce themselves as OpenSSH:
+//! - identification and KEXINIT leave together, and with a [`Config::guess`] the method's first packet too;
 //! - the signed authentication request follows NEWKEYS and the service request at once;
 //! - the first channel's opening, its `exec` and up to 64 KiB of its input follow the authentication request. sshd
 //!   works through packets in order and runs nothing before authentication; when that fails it answers each packet
@@ -16,14 +16,19 @@
 
 mod algorithms;
 mod auth;
+pub mod certificate;
 mod channel;
 pub mod channels;
 pub mod cipher;
+mod compress;
+mod connection;
 mod error;
 mod identification;
 pub mod kex;
 pub mod mac;
 mod message;
+pub mod signature;
+mod transport;
 pub mod wire;
 
 pub use algorithms::{Compression, Direction, HOST_KEY_ALGORITHMS, Negotiated, Preferences};
@@ -33,6 +38,8 @@ pub use channels::{
     ChannelEvent, ChannelKind, GlobalRequest, GlobalRequestId, IncomingKind, OpenFailure, SessionRequest,
     TerminalSize,
 };
+pub use connection::{Config, Connection, Event};
 pub use error::Error;
 pub use identification::{CLIENT_ID, ServerId};
 pub use message::{DisconnectReason, ExtInfo};
+pub use transport::RekeyLimit;

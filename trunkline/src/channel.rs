@@ -28,6 +28,13 @@ const CREDIT_STEP: usize = 64 * 1024;
 /// What the driver is asked to do.
 pub(crate) enum Op {
     Open { kind: trunkline_proto::ChannelKind, requests: Vec<SessionRequest>, port: Box<Port> },
+    /// Gives a session that was opened ahead something to do.
+    Begin {
+        channel: Arc<ChannelShared>,
+        requests: Vec<SessionRequest>,
+        what: String,
+        started: oneshot::Sender<Result<(), Error>>,
+    },
     Accept { port: Box<Port> },
     Reject { id: ChannelId },
     Request { channel: Arc<ChannelShared>, request: SessionRequest, reply: Option<oneshot::Sender<bool>> },
@@ -153,6 +160,7 @@ pub(crate) struct Port {
 }
 
 /// The consumer's end of a channel, in parts that can go separate ways.
+#[derive(Debug)]
 pub(crate) struct ChannelParts {
     pub(crate) shared: Arc<ChannelShared>,
     pub(crate) writer: ChannelWriter,

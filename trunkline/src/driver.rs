@@ -323,6 +323,19 @@ impl Driver {
                 }
                 self.ports.insert(id, port);
             }
+            Op::Begin { channel, requests, what, started } => {
+                let Some((id, mut port)) = channel.id().and_then(|id| self.ports.remove_entry(&id)) else {
+                    let gone = Error::Closed { host: self.host.clone(), why: "the server closed it".into() };
+                    let _ = started.send(Err(gone));
+                    return;
+                };
+                port.what = what;
+                port.started = Some(started);
+                for request in requests {
+                    self.request(id, &mut port, &request, None);
+                }
+                self.ports.insert(id, port);
+            }
             Op::Accept { mut port } => {
                 if let Some(id) = port.shared.id().filter(|id| self.offered.remove(id)) {
                     self.proto.accept(id);

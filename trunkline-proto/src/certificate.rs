@@ -1,0 +1,238 @@
+//! OpenSSH certificates (PROTOCOL.certkeys).
+//!
+//! [`Certificate::parse`] reads one; whether it is to be believed (its CA, its dates, its principals, its critical
+//! options) is the caller's decision, for which everything is here but a clock and a list of CAs.
+
+use bytes::Bytes;
+
+use crate::signature::{self, KeyKind, PublicKey, SignatureError};
+use crate::wire::{Reader, WireError, Writer};
+
+/// OpenSSH's `SSHKEY_CERT_MAX_PRINCIPALS`.
+const MAX_PRINCIPALS: usize = 256;
+/// Critical options and extensions of each kind; OpenSSH knows fewer than ten.
+const MAX_OPTIONS: usize = 256;
+
+/// A public key with what a certification authority says about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certificate {
+    key_blob: Bytes,
+    serial: u64,
+    cert_type: CertType,
+    key_id: String,
+    principals: Vec<String>,
+    valid_after: u64,
+    valid_before: u64,
+    critical_options: Vec<(String, Bytes)>,
+    extensions: Vec<(String, Bytes)>,
+    ca_key: Bytes,
+    /// What the CA has signed: everything up to and including its key.
+    signed: Bytes,
+    signature: Bytes,
+    ca_signature_algorithm: String,
+}
+
+/// What a certificate is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CertType {
+    /// It identifies a user to a server.
+    User,
+    /// It identifies a server.
+    Host,
+}
+
+/// Why a blob is no certificate that we can use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CertificateError {
+    /// It is not a certificate, or one for a type of key that is not supported.
+    #[error("{name:?} is no supported certificate type")]
+    UnsupportedType {
+        /// The type that it says it has.
+        name: String,
+    },
+    /// It does not have a certificate's form.
+    #[error("the certificate is malformed: {0}")]
+    Malformed(#[from] WireError),
+    /// The certified key or the CA's does not have its type's form, or the CA's is itself a certificate.
+    #[error("the certificate holds an unusable {whose} key")]
+    BadKey {
+        /// "certified" or "CA".
+        whose: &'static str,
+    },
+    /// It is neither for a user nor for a host.
+    #[error("the certificate is of the unknown kind {0}")]
+    UnknownKind(u32),
+    /// It has more principals or options than OpenSSH would put in one.
+    #[error("the certificate has more than {max} {what}")]
+    TooMany {
+        /// What there is too much of.
+        what: &'static str,
+        /// The limit.
+        max: usize,
+    },
+}
+
+impl Certificate {
+    /// Reads a certificate's blob, as a server sends it in place of its host key or as a `-cert.pub` file holds it.
+    /// Nothing is verified: see [`Self::verify_ca_signature`].
+    ///
+    /// # Errors
+    /// When the blob is no certificate, has bytes left over, is for an unsupported key type or signed by one, or has
+    /// more than 256 principals, critical options or extensions.
+    pub fn parse(blob: &[u8]) -> Result<Self, CertificateError> {
+        let mut reader = Reader::new(blob);
+        let name = reader.name()?;
+        let kind = KeyKind::from_certified_name(name).ok_or_else(|| CertificateError::UnsupportedType {
+            name: name.to_owned(),
+        })?;
+        let _nonce = reader.string()?;
+
+        let before = reader.rest();
+        PublicKey::read(kind, &mut reader).map_err(|error| match error {
+            SignatureError::Malformed(error) => CertificateError::Malformed(error),
+            _ => CertificateError::BadKey { whose: "certified" },
+        })?;
+        let key_fields = &before[..before.len() - reader.rest().len()];
+
+        let serial = reader.u64()?;
+        let cert_type = match reader.u32()? {
+            1 => CertType::User,
+            2 => CertType::Host,
+            other => return Err(CertificateError::UnknownKind(other)),
+        };
+        // Free text for people to read: what is not UTF-8 may be shown as replacement characters.
+        let key_id = String::from_utf8_lossy(reader.string()?).into_owned();
+        let principals = read_principals(reader.string()?)?;
+        let valid_after = reader.u64()?;
+        let valid_before = reader.u64()?;
+        let critical_options = read_options(reader.string()?, "critical options")?;
+        let extensions = read_options(reader.string()?, "extensions")?;
+        let _reserved = reader.string()?;
+        let ca_key = reader.string()?;
+        let signed = &blob[..blob.len() - reader.rest().len()];
+        let signature = reader.string()?;
+        reader.finish()?;
+
+        // A plain key: "chained" certificates are not supported.
+        PublicKey::parse(ca_key).map_err(|_| CertificateError::BadKey { whose: "CA" })?;
+        let ca_signature_algorithm = Reader::new(signature).name()?.to_owned();
+        Ok(Self {
+            key_blob: Writer::new().string(kind.name()).raw(key_fields).finish(),
+            serial,
+            cert_type,
+            key_id,
+            principals,
+            valid_after,
+            valid_before,
+            critical_options,
+            extensions,
+            ca_key: Bytes::copy_from_slice(ca_key),
+            signed: Bytes::copy_from_slice(signed),
+            signature: Bytes::copy_from_slice(signature),
+            ca_signature_algorithm,
+        })
+    }
+
+    /// The certified key as a plain public key's blob.
+    pub fn key_blob(&self) -> &[u8] {
+        &self.key_blob
+    }
+
+    /// What it is for.
+    pub fn cert_type(&self) -> CertType {
+        self.cert_type
+    }
+
+    /// The number that the CA gave it; 0 from a CA that does not number.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// The CA's free text about it.
+    pub fn key_id(&self) -> &str {
+        &self.key_id
+    }
+
+    /// The host names or user names that it is for. None at all means every one in PROTOCOL.certkeys; OpenSSH's
+    /// `ssh` refuses such a certificate for a host.
+    pub fn principals(&self) -> &[String] {
+        &self.principals
+    }
+
+    /// The first second at which it is valid, since 1970-01-01 00:00:00 UTC.
+    pub fn valid_after(&self) -> u64 {
+        self.valid_after
+    }
+
+    /// The first second at which it is no longer valid; `u64::MAX` for never.
+    pub fn valid_before(&self) -> u64 {
+        self.valid_before
+    }
+
+    /// Options that whoever does not know them must refuse the certificate for, in its order. None is defined for
+    /// hosts.
+    pub fn critical_options(&self) -> &[(String, Bytes)] {
+        &self.critical_options
+    }
+
+    /// Options that may be ignored, in its order.
+    pub fn extensions(&self) -> &[(String, Bytes)] {
+        &self.extensions
+    }
+
+    /// The blob of the CA's plain public key.
+    pub fn ca_key(&self) -> &[u8] {
+        &self.ca_key
+    }
+
+    /// The algorithm that the CA signed with, to be checked against `CASignatureAlgorithms`.
+    pub fn ca_signature_algorithm(&self) -> &str {
+        &self.ca_signature_algorithm
+    }
+
+    /// Checks that [`Self::ca_key`] has signed the certificate.
+    ///
+    /// # Errors
+    /// When it has not, or did so with an unsupported algorithm (`ssh-rsa`, that is SHA-1) or a too small RSA key.
+    pub fn verify_ca_signature(&self) -> Result<(), SignatureError> {
+        signature::verify(
+            &self.ca_key,
+            &self.ca_signature_algorithm,
+            &self.signature,
+            &self.signed,
+        )
+    }
+}
+
+fn read_principals(field: &[u8]) -> Result<Vec<String>, CertificateError> {
+    let mut reader = Reader::new(field);
+    let mut principals = Vec::new();
+    while !reader.is_empty() {
+        if principals.len() == MAX_PRINCIPALS {
+            return Err(CertificateError::TooMany {
+                what: "principals",
+                max: MAX_PRINCIPALS,
+            });
+        }
+        principals.push(reader.utf8()?.to_owned());
+    }
+    Ok(principals)
+}
+
+/// Pairs of name and data. The data is mostly a string within the string, which is for the option to know.
+fn read_options(field: &[u8], what: &'static str) -> Result<Vec<(String, Bytes)>, CertificateError> {
+    let mut reader = Reader::new(field);
+    let mut options = Vec::new();
+    while !reader.is_empty() {
+        if options.len() == MAX_OPTIONS {
+            return Err(CertificateError::TooMany {
+                what,
+                max: MAX_OPTIONS,
+            });
+        }
+        let name = reader.utf8()?.to_owned();
+        options.push((name, Bytes::copy_from_slice(reader.string()?)));
+    }
+    Ok(options)
+}

@@ -1,0 +1,318 @@
+//! Sessions: a command, a shell or a subsystem on the server, with its streams (RFC 4254 section 6).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use trunkline_proto::{SessionRequest, TerminalSize};
+
+use crate::channel::{ChannelParts, ChannelReader, ChannelShared, ChannelWriter, ExitStatus, Op, Ops};
+use crate::error::Error;
+
+/// What a session is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Program {
+    Exec(Vec<u8>),
+    Shell,
+    Subsystem(String),
+}
+
+/// A terminal for a session.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pty {
+    /// TERM on the server.
+    pub term: String,
+    /// Its size.
+    pub size: TerminalSize,
+    /// Modes, encoded as in RFC 4254 section 8; empty for the server's defaults.
+    pub modes: Vec<u8>,
+}
+
+/// What to run on a server, and how.
+///
+/// ```
+/// use trunkline::Command;
+///
+/// let command = Command::exec("tail -F /var/log/syslog").env("LC_ALL", "C");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    program: Program,
+    env: Vec<(String, Vec<u8>)>,
+    pty: Option<Pty>,
+    agent_forwarding: bool,
+}
+
+impl Command {
+    fn new(program: Program) -> Self {
+        Self { program, env: Vec::new(), pty: None, agent_forwarding: false }
+    }
+
+    /// A command line, which the user's login shell on the server interprets.
+    pub fn exec(command: impl Into<Vec<u8>>) -> Self {
+        Self::new(Program::Exec(command.into()))
+    }
+
+    /// The user's login shell.
+    pub fn shell() -> Self {
+        Self::new(Program::Shell)
+    }
+
+    /// A subsystem, such as "sftp".
+    pub fn subsystem(name: impl Into<String>) -> Self {
+        Self::new(Program::Subsystem(name.into()))
+    }
+
+    /// Asks for an environment variable. Servers take only those that their AcceptEnv names, and say nothing of others.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// Runs it on a terminal.
+    #[must_use]
+    pub fn pty(mut self, pty: Pty) -> Self {
+        self.pty = Some(pty);
+        self
+    }
+
+    /// Lets it use the agent of this side.
+    #[must_use]
+    pub fn agent_forwarding(mut self, forward: bool) -> Self {
+        self.agent_forwarding = forward;
+        self
+    }
+
+    /// Whether it asks for the agent.
+    pub fn forwards_agent(&self) -> bool {
+        self.agent_forwarding
+    }
+
+    /// The requests in the order that OpenSSH's client sends them.
+    pub(crate) fn requests(&self) -> Vec<SessionRequest> {
+        let mut requests = Vec::with_capacity(2 + self.env.len());
+        if self.agent_forwarding {
+            requests.push(SessionRequest::AgentForwarding);
+        }
+        if let Some(Pty { term, size, modes }) = self.pty.clone() {
+            requests.push(SessionRequest::Pty { term, size, modes });
+        }
+        requests.extend(
+            self.env.iter().map(|(name, value)| SessionRequest::Env { name: name.clone(), value: value.clone() }),
+        );
+        requests.push(match &self.program {
+            Program::Exec(command) => SessionRequest::Exec(command.clone()),
+            Program::Shell => SessionRequest::Shell,
+            Program::Subsystem(name) => SessionRequest::Subsystem(name.clone()),
+        });
+        requests
+    }
+
+    /// What a refusal calls it.
+    pub(crate) fn what(&self) -> String {
+        match &self.program {
+            Program::Exec(_) => "to run the command".into(),
+            Program::Shell => "to start a shell".into(),
+            Program::Subsystem(name) => format!("to start the subsystem {name}"),
+        }
+    }
+}
+
+/// What a finished command left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// All of its standard output.
+    pub stdout: Vec<u8>,
+    /// All of its standard error.
+    pub stderr: Vec<u8>,
+}
+
+/// A running session. Dropping it closes the channel, upon which sshd sends the command SIGHUP.
+#[derive(Debug)]
+pub struct Session {
+    /// Its standard input. [`tokio::io::AsyncWriteExt::shutdown`] gives it end-of-file.
+    pub stdin: ChannelWriter,
+    /// Its standard output.
+    pub stdout: ChannelReader,
+    /// Its standard error; silent on a terminal.
+    pub stderr: ChannelReader,
+    /// What else can be done to it.
+    pub control: SessionControl,
+    started: oneshot::Receiver<Result<(), Error>>,
+    done: oneshot::Receiver<Result<ExitStatus, Error>>,
+}
+
+impl Session {
+    pub(crate) fn new(ops: Ops, parts: ChannelParts) -> Self {
+        let ChannelParts { shared, writer, stdout, stderr, started, done } = parts;
+        Self { stdin: writer, stdout, stderr, control: SessionControl { shared, ops }, started, done }
+    }
+
+    /// Waits until the server has confirmed the start. Not needed before reading or writing: what is written at once
+    /// may even arrive with the command.
+    ///
+    /// # Errors
+    /// The server's refusal, or the loss of the connection. Returns the same only once.
+    pub async fn started(&mut self) -> Result<(), Error> {
+        (&mut self.started).await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Waits for the end; takes no data off the streams, whose end should be read before.
+    ///
+    /// # Errors
+    /// The loss of the connection, or the server's refusal: [`Error::execution`] says whether it may have run.
+    pub async fn wait(&mut self) -> Result<ExitStatus, Error> {
+        (&mut self.done).await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Gives it `input`, reads all its output, and waits for its end.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub async fn output(self, input: Option<Bytes>) -> Result<Output, Error> {
+        let Self { mut stdin, mut stdout, mut stderr, control: _control, started: _started, done } = self;
+        let feed = async move {
+            // A command that does not read its input is not an error.
+            let _ = stdin.send(input.unwrap_or_default()).await;
+            stdin.finish();
+            stdin
+        };
+        let (_stdin, stdout, stderr, done) = tokio::join!(feed, collect(&mut stdout), collect(&mut stderr), done);
+        let status = done.unwrap_or_else(|_| Err(gone()))?;
+        Ok(Output { status, stdout, stderr })
+    }
+
+    /// The parts, to be used by different tasks.
+    pub fn into_parts(self) -> SessionParts {
+        let Self { stdin, stdout, stderr, control, started, done } = self;
+        SessionParts { stdin, stdout, stderr, control, end: SessionEnd { started: Some(started), done } }
+    }
+}
+
+/// A [`Session`] taken apart.
+#[derive(Debug)]
+pub struct SessionParts {
+    /// Standard input.
+    pub stdin: ChannelWriter,
+    /// Standard output.
+    pub stdout: ChannelReader,
+    /// Standard error.
+    pub stderr: ChannelReader,
+    /// Signals and size changes.
+    pub control: SessionControl,
+    /// Start and end.
+    pub end: SessionEnd,
+}
+
+/// The start and the end of a session.
+#[derive(Debug)]
+pub struct SessionEnd {
+    started: Option<oneshot::Receiver<Result<(), Error>>>,
+    done: oneshot::Receiver<Result<ExitStatus, Error>>,
+}
+
+impl SessionEnd {
+    /// As [`Session::started`].
+    ///
+    /// # Errors
+    /// As [`Session::started`].
+    pub async fn started(&mut self) -> Result<(), Error> {
+        match self.started.take() {
+            Some(started) => started.await.unwrap_or_else(|_| Err(gone())),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Session::wait`].
+    ///
+    /// # Errors
+    /// As [`Session::wait`].
+    pub async fn wait(self) -> Result<ExitStatus, Error> {
+        self.done.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+async fn collect(reader: &mut ChannelReader) -> Vec<u8> {
+    let mut all = Vec::new();
+    while let Some(chunk) = reader.chunk().await {
+        all.extend_from_slice(&chunk);
+    }
+    all
+}
+
+/// The channel's other end went away without a word: the driver was dropped with its runtime.
+fn gone() -> Error {
+    Error::Closed { host: "the host".into(), why: "the engine was shut down".into() }
+        .with_execution(crate::error::Execution::MayHaveStarted)
+}
+
+/// Signals and terminal changes for a session.
+#[derive(Debug, Clone)]
+pub struct SessionControl {
+    shared: Arc<ChannelShared>,
+    ops: Ops,
+}
+
+impl SessionControl {
+    fn send(&self, request: SessionRequest) {
+        let _ = self.ops.send(Op::Request { channel: self.shared.clone(), request, reply: None });
+    }
+
+    /// Sends a signal, by name without "SIG". OpenSSH's servers take ABRT, ALRM, FPE, HUP, ILL, INT, KILL, PIPE, QUIT,
+    /// SEGV, TERM, USR1 and USR2, from 7.9 on.
+    pub fn signal(&self, name: &str) {
+        self.send(SessionRequest::Signal(name.to_owned()));
+    }
+
+    /// Tells of the terminal's new size.
+    pub fn resize(&self, size: TerminalSize) {
+        self.send(SessionRequest::WindowChange(size));
+    }
+
+    /// Sends a break (RFC 4335) of `milliseconds`; `true` when the server could.
+    pub async fn send_break(&self, milliseconds: u32) -> bool {
+        let (reply, answer) = oneshot::channel();
+        let request = SessionRequest::Break(milliseconds);
+        let _ = self.ops.send(Op::Request { channel: self.shared.clone(), request, reply: Some(reply) });
+        answer.await.unwrap_or(false)
+    }
+
+    /// Closes the session now.
+    pub fn close(&self) {
+        let _ = self.ops.send(Op::Close { channel: self.shared.clone() });
+    }
+}
+
+/// A session channel opened ahead, which a command can take at once.
+#[derive(Debug)]
+pub(crate) struct SpareSession {
+    parts: ChannelParts,
+    ops: Ops,
+}
+
+impl SpareSession {
+    /// Opens one.
+    pub(crate) fn open(ops: &Ops) -> Self {
+        let (port, parts) = crate::channel::channel(ops, "another session", false);
+        let _ = ops.send(Op::Open { kind: trunkline_proto::ChannelKind::Session, requests: Vec::new(), port });
+        Self { parts, ops: ops.clone() }
+    }
+
+    /// Waits until the server has opened it.
+    pub(crate) async fn opened(&mut self) -> Result<(), Error> {
+        (&mut self.parts.started).await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Starts a command in it.
+    pub(crate) fn begin(mut self, command: &Command) -> Session {
+        let (started_tx, started_rx) = oneshot::channel();
+        let channel = self.parts.shared.clone();
+        let (requests, what) = (command.requests(), command.what());
+        let _ = self.ops.send(Op::Begin { channel, requests, what, started: started_tx });
+        self.parts.started = started_rx;
+        Session::new(self.ops, self.parts)
+    }
+}
