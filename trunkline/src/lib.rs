@@ -1,5 +1,6 @@
 //! The trunkline SSH engine: connections, pool, sessions, forwarding.
 
+pub mod agent;
 pub mod destination;
 pub mod memory;
 pub mod keys;

@@ -1,0 +1,724 @@
+//! A client of the SSH agent (draft-ietf-sshm-ssh-agent, and OpenSSH's PROTOCOL.agent).
+//!
+//! [`Agent`] is one connection to an agent's socket and answers one request at a time. The socket's path is
+//! always an argument: which agent is asked is decided by whoever the work is for, never by this process's
+//! environment.
+//!
+//! An agent may be a relay to another machine and is trusted no further than a peer: its replies are bounded
+//! in size and checked in form.
+
+use crate::keys::{self, PrivateKey, PublicKey};
+use bytes::Bytes;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+use trunkline_proto::wire::{Reader, WireError, Writer};
+use zeroize::Zeroizing;
+
+/// How long an agent may take to accept a connection, to list its keys or to take one. A signature has no
+/// limit: it may wait for a touch, a PIN or a confirmation.
+const PROMPT_REPLY: Duration = Duration::from_secs(10);
+
+/// The largest reply that is read, in bytes (authfd.c, `MAX_AGENT_REPLY_LEN`).
+const MAX_REPLY: usize = 256 << 10;
+
+/// The most keys an agent may list (authfd.c, `MAX_AGENT_IDENTITIES`).
+const MAX_IDENTITIES: u32 = 2048;
+
+/// A connection to an agent.
+#[derive(Debug)]
+pub struct Agent {
+    path: PathBuf,
+    stream: UnixStream,
+    /// A request was given up before its reply had been read: the next bytes are not the next reply.
+    out_of_step: bool,
+}
+
+impl Agent {
+    /// Connects to the agent that listens on the Unix socket `path`.
+    ///
+    /// # Errors
+    /// [`AgentError::Missing`], [`AgentError::NotListening`] or [`AgentError::Io`]; [`AgentError::Timeout`]
+    /// after ten seconds.
+    pub async fn connect(path: &Path) -> Result<Self, AgentError> {
+        let owned = path.to_owned();
+        match timeout(PROMPT_REPLY, UnixStream::connect(path)).await {
+            Ok(Ok(stream)) => Ok(Self {
+                path: owned,
+                stream,
+                out_of_step: false,
+            }),
+            Ok(Err(error)) => Err(match error.kind() {
+                io::ErrorKind::NotFound => AgentError::Missing { path: owned },
+                io::ErrorKind::ConnectionRefused => AgentError::NotListening { path: owned },
+                _ => AgentError::Io {
+                    path: owned,
+                    source: error,
+                },
+            }),
+            Err(_) => Err(AgentError::Timeout { path: owned }),
+        }
+    }
+
+    /// The keys and certificates the agent holds, in its order. A locked agent lists none.
+    ///
+    /// # Errors
+    /// Those of the connection; [`AgentError::Timeout`] after ten seconds.
+    pub async fn identities(&mut self) -> Result<Vec<Identity>, AgentError> {
+        let reply = self.prompt_request(&[REQUEST_IDENTITIES]).await?;
+        let mut reader = self.expect(&reply, IDENTITIES_ANSWER)?;
+        parse_identities(&mut reader).map_err(|_| self.malformed("its list of keys is damaged"))
+    }
+
+    /// Has the agent sign `data` with the key (or the certificate) whose blob is `key`.
+    ///
+    /// `algorithm` is the signature algorithm; for RSA it chooses between `rsa-sha2-256` and `rsa-sha2-512`.
+    /// Returns the SSH signature: `string` algorithm, `string` signature. Waits as long as the agent does;
+    /// dropping the future gives up and leaves this connection unusable.
+    ///
+    /// # Errors
+    /// When the agent refuses, [`AgentError::KeyGone`] or [`AgentError::Empty`] if it does not list the key
+    /// (any more), else [`AgentError::Refused`]. [`AgentError::SignatureType`] if it signs in another way.
+    pub async fn sign(&mut self, key: &[u8], algorithm: &str, data: &[u8]) -> Result<Vec<u8>, AgentError> {
+        let flags = match algorithm {
+            "rsa-sha2-256" => SIGN_RSA_SHA2_256,
+            "rsa-sha2-512" => SIGN_RSA_SHA2_512,
+            _ => 0,
+        };
+        let request = Writer::message(SIGN_REQUEST)
+            .string(key)
+            .string(data)
+            .u32(flags)
+            .finish();
+        let reply = self.request(&request).await?;
+        if is_failure(&reply) {
+            return Err(self.why_refused(key).await);
+        }
+        let mut reader = self.expect(&reply, SIGN_RESPONSE)?;
+        let signature = reader
+            .string()
+            .map_err(|_| self.malformed("its signature is damaged"))?;
+        match Reader::new(signature).name() {
+            Ok(made) if made == algorithm => Ok(signature.to_vec()),
+            // Agents that do not know the flags answer with SHA-1, which no current server takes.
+            Ok(made) => Err(AgentError::SignatureType {
+                wanted: algorithm.to_owned(),
+                made: made.to_owned(),
+            }),
+            Err(_) => Err(self.malformed("its signature is damaged")),
+        }
+    }
+
+    /// Tells the agent which SSH session this connection signs for, so that keys restricted to
+    /// destinations can be used (PROTOCOL.agent, `session-bind@openssh.com`).
+    ///
+    /// `host_key` is the server's host key blob, `signature` the one over `session_id` that it made in the key
+    /// exchange; `forwarding` says that the connection will be forwarded to that server. Returns whether
+    /// the agent knows the extension and accepted it; OpenSSH goes on if not.
+    ///
+    /// # Errors
+    /// Those of the connection; [`AgentError::Timeout`] after ten seconds.
+    pub async fn bind_session(
+        &mut self,
+        host_key: &[u8],
+        session_id: &[u8],
+        signature: &[u8],
+        forwarding: bool,
+    ) -> Result<bool, AgentError> {
+        let request = Writer::message(EXTENSION)
+            .string("session-bind@openssh.com")
+            .string(host_key)
+            .string(session_id)
+            .string(signature)
+            .bool(forwarding)
+            .finish();
+        let reply = self.prompt_request(&request).await?;
+        if is_failure(&reply) {
+            return Ok(false);
+        }
+        self.expect(&reply, SUCCESS).map(|_| true)
+    }
+
+    /// Gives the agent a private key, with its certificate if there is one (AddKeysToAgent).
+    ///
+    /// `comment` is what `ssh-add -l` shows. A lifetime is sent in whole seconds, at least one.
+    ///
+    /// # Errors
+    /// [`AgentError::Refused`] if the agent does not take it; [`AgentError::Timeout`] after ten seconds.
+    pub async fn add(
+        &mut self,
+        key: &PrivateKey,
+        certificate: Option<&PublicKey>,
+        comment: &str,
+        constraints: Constraints,
+    ) -> Result<(), AgentError> {
+        let mut tail = Writer::new().string(comment);
+        if let Some(lifetime) = constraints.lifetime {
+            let seconds = u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX).max(1);
+            tail = tail.u8(CONSTRAIN_LIFETIME).u32(seconds);
+        }
+        if constraints.confirm {
+            tail = tail.u8(CONSTRAIN_CONFIRM);
+        }
+        let tail = tail.finish();
+        let number = if constraints == Constraints::default() {
+            ADD_IDENTITY
+        } else {
+            ADD_ID_CONSTRAINED
+        };
+        let secret = key.agent_encoding(certificate);
+        let mut request = Zeroizing::new(Vec::with_capacity(1 + secret.len() + tail.len()));
+        request.push(number);
+        request.extend_from_slice(&secret);
+        request.extend_from_slice(&tail);
+        let reply = self.prompt_request(&request).await?;
+        if is_failure(&reply) {
+            return Err(AgentError::Refused {
+                action: "take the key",
+            });
+        }
+        self.expect(&reply, SUCCESS).map(|_| ())
+    }
+
+    /// Has the agent forget the key or certificate with the blob `key`.
+    ///
+    /// # Errors
+    /// [`AgentError::KeyGone`] if it has no such key; [`AgentError::Timeout`] after ten seconds.
+    pub async fn remove(&mut self, key: &[u8]) -> Result<(), AgentError> {
+        let reply = self
+            .prompt_request(&Writer::message(REMOVE_IDENTITY).string(key).finish())
+            .await?;
+        if is_failure(&reply) {
+            return Err(AgentError::KeyGone {
+                fingerprint: keys::fingerprint(key),
+            });
+        }
+        self.expect(&reply, SUCCESS).map(|_| ())
+    }
+
+    /// The agent's word for every refusal is the same; whether it still lists the key tells more.
+    async fn why_refused(&mut self, key: &[u8]) -> AgentError {
+        match self.identities().await {
+            Ok(held) if held.is_empty() => AgentError::Empty,
+            Ok(held) if held.iter().all(|identity| identity.blob != key) => AgentError::KeyGone {
+                fingerprint: keys::fingerprint(key),
+            },
+            _ => AgentError::Refused { action: "sign" },
+        }
+    }
+
+    /// A request that no human has to answer.
+    async fn prompt_request(&mut self, request: &[u8]) -> Result<Vec<u8>, AgentError> {
+        match timeout(PROMPT_REPLY, self.request(request)).await {
+            Ok(replied) => replied,
+            Err(_) => Err(AgentError::Timeout {
+                path: self.path.clone(),
+            }),
+        }
+    }
+
+    /// Sends `request` and reads the reply, message number first; it is never empty.
+    async fn request(&mut self, request: &[u8]) -> Result<Vec<u8>, AgentError> {
+        if self.out_of_step {
+            return Err(AgentError::OutOfStep);
+        }
+        self.out_of_step = true;
+        let len = u32::try_from(request.len()).map_err(|_| self.malformed("the request is too long"))?;
+        let mut framed = Zeroizing::new(Vec::with_capacity(4 + request.len()));
+        framed.extend_from_slice(&len.to_be_bytes());
+        framed.extend_from_slice(request);
+        let reply = self
+            .exchange(&framed)
+            .await
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::InvalidData => self.malformed("its reply has an impossible length"),
+                _ => AgentError::Io {
+                    path: self.path.clone(),
+                    source,
+                },
+            })?;
+        self.out_of_step = false;
+        Ok(reply)
+    }
+
+    async fn exchange(&mut self, framed: &[u8]) -> io::Result<Vec<u8>> {
+        self.stream.write_all(framed).await?;
+        let len = self.stream.read_u32().await? as usize;
+        if !(1..=MAX_REPLY).contains(&len) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut reply = vec![0; len];
+        self.stream.read_exact(&mut reply).await?;
+        Ok(reply)
+    }
+
+    /// What follows the message number, which has to be `number`.
+    fn expect<'a>(&self, reply: &'a [u8], number: u8) -> Result<Reader<'a>, AgentError> {
+        match reply.split_first() {
+            Some((got, rest)) if *got == number => Ok(Reader::new(rest)),
+            _ if is_failure(reply) => Err(AgentError::Refused { action: "answer" }),
+            _ => Err(self.malformed("its reply does not answer the question")),
+        }
+    }
+
+    fn malformed(&self, what: &'static str) -> AgentError {
+        AgentError::Malformed {
+            path: self.path.clone(),
+            what,
+        }
+    }
+}
+
+/// A key or certificate that an agent holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The wire blob: a public key, or a certificate.
+    pub blob: Bytes,
+    /// The agent's comment. Bytes that are not UTF-8 are replaced.
+    pub comment: String,
+}
+
+impl Identity {
+    /// The type name at the front of the blob.
+    pub fn algorithm(&self) -> &str {
+        Reader::new(&self.blob).name().unwrap_or_default()
+    }
+
+    /// Whether this is a certificate.
+    pub fn is_certificate(&self) -> bool {
+        keys::is_certificate_algorithm(self.algorithm())
+    }
+
+    /// Whether signing needs a security key, and with it most often a touch.
+    pub fn is_security_key(&self) -> bool {
+        self.algorithm().starts_with("sk-")
+    }
+}
+
+/// What an agent is to watch when it uses a key that it is given.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Constraints {
+    /// Forget the key after this long.
+    pub lifetime: Option<Duration>,
+    /// Ask the user before each signature.
+    pub confirm: bool,
+}
+
+/// Why an agent could not help.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// There is no socket at the path.
+    #[error("there is no SSH agent at {}: the socket does not exist (is SSH_AUTH_SOCK of an old login?)", path.display())]
+    Missing {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The socket is there and nobody listens on it.
+    #[error("no SSH agent listens on {} any more; start one and set SSH_AUTH_SOCK", path.display())]
+    NotListening {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Connecting, writing or reading failed; the agent closed the connection, for example.
+    #[error("the connection to the SSH agent at {} failed: {source}", path.display())]
+    Io {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The agent did not answer in time what needs no human.
+    #[error("the SSH agent at {} does not answer", path.display())]
+    Timeout {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The agent's reply breaks the protocol.
+    #[error("what answers at {} is no proper SSH agent: {what}", path.display())]
+    Malformed {
+        /// The socket.
+        path: PathBuf,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The agent has the key and did not do what was asked: the user denied it, a touch was missed, or the
+    /// key is restricted to other destinations.
+    #[error("the SSH agent refused to {action}")]
+    Refused {
+        /// What it was to do.
+        action: &'static str,
+    },
+    /// The agent lists no keys at all.
+    #[error("the SSH agent is locked or holds no keys; unlock it with ssh-add -X or add a key with ssh-add")]
+    Empty,
+    /// The agent does not hold the key (any more).
+    #[error("the SSH agent no longer holds the key {fingerprint}; add it with ssh-add")]
+    KeyGone {
+        /// The key's fingerprint.
+        fingerprint: String,
+    },
+    /// The agent signed with another algorithm than it was asked for.
+    #[error("the SSH agent signed with {made} instead of {wanted}; it is too old for RSA keys")]
+    SignatureType {
+        /// The algorithm asked for.
+        wanted: String,
+        /// The algorithm used.
+        made: String,
+    },
+    /// An earlier request on this connection was given up half-way.
+    #[error("an earlier request to the SSH agent was given up; it has to be connected to anew")]
+    OutOfStep,
+}
+
+fn parse_identities(reader: &mut Reader<'_>) -> Result<Vec<Identity>, WireError> {
+    let count = reader.u32()?;
+    if count > MAX_IDENTITIES {
+        return Err(WireError::Truncated);
+    }
+    let mut identities = Vec::new();
+    for _ in 0..count {
+        let (blob, comment) = (reader.string()?, reader.string()?);
+        // What is no key cannot be offered to a server either.
+        if Reader::new(blob).name().is_ok_and(|name| !name.is_empty()) {
+            identities.push(Identity {
+                blob: Bytes::copy_from_slice(blob),
+                comment: String::from_utf8_lossy(comment).into_owned(),
+            });
+        }
+    }
+    Ok(identities)
+}
+
+/// SSH_AGENT_FAILURE, SSH_AGENT_EXTENSION_FAILURE, and what ssh.com's agents say (authfd.c, `agent_failed`).
+fn is_failure(reply: &[u8]) -> bool {
+    matches!(reply.first(), Some(5 | 28 | 30 | 102))
+}
+
+const SUCCESS: u8 = 6;
+const REQUEST_IDENTITIES: u8 = 11;
+const IDENTITIES_ANSWER: u8 = 12;
+const SIGN_REQUEST: u8 = 13;
+const SIGN_RESPONSE: u8 = 14;
+const ADD_IDENTITY: u8 = 17;
+const REMOVE_IDENTITY: u8 = 18;
+const ADD_ID_CONSTRAINED: u8 = 25;
+const EXTENSION: u8 = 27;
+const CONSTRAIN_LIFETIME: u8 = 1;
+const CONSTRAIN_CONFIRM: u8 = 2;
+const SIGN_RSA_SHA2_256: u32 = 2;
+const SIGN_RSA_SHA2_512: u32 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::KeyFile;
+    use proptest::prelude::*;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::process::Command;
+    use tempfile::TempDir;
+    use tokio::net::UnixListener;
+
+    /// A real ssh-agent, ended when dropped.
+    struct LiveAgent {
+        folder: TempDir,
+        pid: rustix::process::Pid,
+    }
+
+    impl LiveAgent {
+        /// Starts one whose questions are answered by the exit code `confirm`.
+        fn start(confirm: i32) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let askpass = folder.path().join("askpass");
+            std::fs::write(&askpass, format!("#!/bin/sh\nexit {confirm}\n")).unwrap();
+            std::fs::set_permissions(&askpass, std::fs::Permissions::from_mode(0o700)).unwrap();
+            // It returns when the socket listens, and tells the number of the process left behind.
+            let started = Command::new("ssh-agent")
+                .args(["-s", "-a"])
+                .arg(folder.path().join("agent"))
+                .env("SSH_ASKPASS", askpass)
+                .env("SSH_ASKPASS_REQUIRE", "force")
+                .output()
+                .expect("this test needs ssh-agent");
+            let said = String::from_utf8(started.stdout).unwrap();
+            let pid = said
+                .split_once("SSH_AGENT_PID=")
+                .unwrap()
+                .1
+                .split_once(';')
+                .unwrap()
+                .0;
+            let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
+            Self { folder, pid }
+        }
+
+        async fn connect(&self) -> Agent {
+            Agent::connect(&self.folder.path().join("agent")).await.unwrap()
+        }
+
+        fn key(&self, kind: &str, bits: &str) -> PrivateKey {
+            let name = format!("{kind}-{bits}");
+            let made = Command::new("ssh-keygen")
+                .args(["-q", "-t", kind, "-b", bits, "-N", "", "-f", &name])
+                .current_dir(self.folder.path())
+                .status();
+            assert!(made.expect("this test needs ssh-keygen").success());
+            PrivateKey::load(&self.folder.path().join(name), None).unwrap()
+        }
+    }
+
+    impl Drop for LiveAgent {
+        fn drop(&mut self) {
+            let _ = rustix::process::kill_process(self.pid, rustix::process::Signal::TERM);
+        }
+    }
+
+    #[tokio::test]
+    async fn every_type_of_key_is_added_listed_used_and_removed() {
+        let live = LiveAgent::start(0);
+        let mut agent = live.connect().await;
+        for (kind, bits) in [
+            ("ed25519", "256"),
+            ("ecdsa", "256"),
+            ("ecdsa", "384"),
+            ("ecdsa", "521"),
+            ("rsa", "2048"),
+        ] {
+            let key = live.key(kind, bits);
+            agent
+                .add(&key, None, "my comment", Constraints::default())
+                .await
+                .unwrap();
+            let listed = agent.identities().await.unwrap();
+            assert_eq!(listed.len(), 1);
+            assert_eq!(
+                (&listed[0].blob, &listed[0].comment[..]),
+                (key.public_blob(), "my comment")
+            );
+            for algorithm in key.signature_algorithms() {
+                let signature = agent.sign(key.public_blob(), algorithm, b"data").await.unwrap();
+                // Ed25519 and RSA signatures leave nothing to chance: the agent's is the key's own.
+                if kind != "ecdsa" {
+                    assert_eq!(signature, key.sign(algorithm, b"data").unwrap());
+                }
+            }
+            agent.remove(key.public_blob()).await.unwrap();
+            assert!(matches!(
+                agent.remove(key.public_blob()).await,
+                Err(AgentError::KeyGone { .. })
+            ));
+        }
+    }
+
+    #[tokio::test]
+    async fn certificates_of_every_type_are_held_and_sign() {
+        let live = LiveAgent::start(0);
+        let mut agent = live.connect().await;
+        live.key("ed25519", "256");
+        for (kind, bits) in [("ecdsa", "256"), ("rsa", "2048")] {
+            let key = live.key(kind, bits);
+            let name = format!("{kind}-{bits}");
+            let signed = Command::new("ssh-keygen")
+                .args(["-q", "-s", "ed25519-256", "-I", "id", "-n", "user"])
+                .arg(format!("{name}.pub"))
+                .current_dir(live.folder.path())
+                .status();
+            assert!(signed.unwrap().success());
+            let file = KeyFile::open(&live.folder.path().join(name)).unwrap();
+            let certificate = file.certificate().unwrap();
+            agent
+                .add(&key, Some(certificate), "cert", Constraints::default())
+                .await
+                .unwrap();
+            let listed = agent.identities().await.unwrap();
+            let held = listed
+                .iter()
+                .find(|identity| identity.blob == certificate.blob)
+                .unwrap();
+            assert!(held.is_certificate() && !held.is_security_key());
+            let algorithm = key.signature_algorithms()[0];
+            agent.sign(&certificate.blob, algorithm, b"data").await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refused_confirmation_is_told_from_a_missing_key() {
+        let live = LiveAgent::start(1);
+        let mut agent = live.connect().await;
+        let key = live.key("ed25519", "256");
+        let unknown = agent.sign(key.public_blob(), key.algorithm(), b"data").await;
+        assert!(matches!(unknown, Err(AgentError::Empty)), "{unknown:?}");
+        let constraints = Constraints {
+            lifetime: Some(Duration::from_secs(3600)),
+            confirm: true,
+        };
+        agent.add(&key, None, "", constraints).await.unwrap();
+        let denied = agent.sign(key.public_blob(), key.algorithm(), b"data").await;
+        assert!(matches!(denied, Err(AgentError::Refused { .. })), "{denied:?}");
+        let other = live.key("ecdsa", "256");
+        let gone = agent.sign(other.public_blob(), other.algorithm(), b"data").await;
+        assert!(matches!(gone, Err(AgentError::KeyGone { .. })), "{gone:?}");
+        // SSH_AGENTC_LOCK: from now on it lists nothing.
+        let reply = agent
+            .request(&Writer::message(22).string("password").finish())
+            .await
+            .unwrap();
+        assert_eq!(reply, [SUCCESS]);
+        let locked = agent.sign(key.public_blob(), key.algorithm(), b"data").await;
+        assert!(matches!(locked, Err(AgentError::Empty)), "{locked:?}");
+    }
+
+    #[tokio::test]
+    async fn a_confirmed_key_signs() {
+        let live = LiveAgent::start(0);
+        let mut agent = live.connect().await;
+        let key = live.key("ed25519", "256");
+        agent
+            .add(
+                &key,
+                None,
+                "",
+                Constraints {
+                    lifetime: None,
+                    confirm: true,
+                },
+            )
+            .await
+            .unwrap();
+        agent
+            .sign(key.public_blob(), key.algorithm(), b"data")
+            .await
+            .unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_session_is_bound_with_the_host_keys_own_signature_only() {
+        let live = LiveAgent::start(0);
+        let mut agent = live.connect().await;
+        let host_key = live.key("ed25519", "256");
+        let signature = host_key.sign("ssh-ed25519", b"session id").unwrap();
+        let blob = host_key.public_blob();
+        assert!(
+            !agent
+                .bind_session(blob, b"another id", &signature, false)
+                .await
+                .unwrap()
+        );
+        assert!(
+            agent
+                .bind_session(blob, b"session id", &signature, false)
+                .await
+                .unwrap()
+        );
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_is_not_there_is_told_from_one_that_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent");
+        assert!(matches!(
+            Agent::connect(&path).await,
+            Err(AgentError::Missing { .. })
+        ));
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(matches!(
+            Agent::connect(&path).await,
+            Err(AgentError::NotListening { .. })
+        ));
+    }
+
+    /// Connects to something that answers the first request with `reply` and closes.
+    async fn agent_that_says(reply: Vec<u8>) -> (Agent, TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent");
+        let listener = UnixListener::bind(&path).unwrap();
+        tokio::spawn(async move {
+            let (mut peer, _) = listener.accept().await.unwrap();
+            let len = peer.read_u32().await.unwrap();
+            let mut request = vec![0; len as usize];
+            peer.read_exact(&mut request).await.unwrap();
+            let _ = peer.write_all(&reply).await;
+        });
+        (Agent::connect(&path).await.unwrap(), folder)
+    }
+
+    fn framed(reply: &[u8]) -> Vec<u8> {
+        Writer::new().string(reply).finish().to_vec()
+    }
+
+    #[tokio::test]
+    async fn an_impossible_length_is_refused_before_anything_is_allocated() {
+        for len in [0, MAX_REPLY as u32 + 1, u32::MAX] {
+            let (mut agent, _folder) = agent_that_says(len.to_be_bytes().to_vec()).await;
+            assert!(
+                matches!(agent.identities().await, Err(AgentError::Malformed { .. })),
+                "{len}"
+            );
+            assert!(matches!(agent.identities().await, Err(AgentError::OutOfStep)));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_longer_than_its_reply_is_refused() {
+        for count in [1, MAX_IDENTITIES, MAX_IDENTITIES + 1, u32::MAX] {
+            let reply = Writer::message(IDENTITIES_ANSWER).u32(count).finish();
+            let (mut agent, _folder) = agent_that_says(framed(&reply)).await;
+            assert!(
+                matches!(agent.identities().await, Err(AgentError::Malformed { .. })),
+                "{count}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_signature_of_another_algorithm_is_refused() {
+        let signature = Writer::new().string("ssh-rsa").string("x").finish();
+        let reply = Writer::message(SIGN_RESPONSE).string(signature).finish();
+        let (mut agent, _folder) = agent_that_says(framed(&reply)).await;
+        let signed = agent.sign(b"key", "rsa-sha2-512", b"data").await;
+        assert!(
+            matches!(signed, Err(AgentError::SignatureType { .. })),
+            "{signed:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_request_given_up_spoils_the_connection_and_no_later_reply() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent");
+        let listener = UnixListener::bind(&path).unwrap();
+        let mut agent = Agent::connect(&path).await.unwrap();
+        let given_up = timeout(Duration::ZERO, agent.sign(b"key", "ssh-ed25519", b"data")).await;
+        assert!(given_up.is_err());
+        assert!(matches!(agent.identities().await, Err(AgentError::OutOfStep)));
+        drop(listener);
+    }
+
+    proptest! {
+        #[test]
+        fn no_list_of_keys_panics(reply: Vec<u8>, count in 0..4_u32) {
+            let _ = parse_identities(&mut Reader::new(&reply));
+            let counted = Writer::new().u32(count).raw(&reply).finish();
+            let _ = parse_identities(&mut Reader::new(&counted));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn no_reply_panics_or_is_waited_for_after_its_end(reply: Vec<u8>, number: u8, is_framed: bool) {
+            let reply = Writer::message(number).raw(&reply).finish();
+            let reply = if is_framed { framed(&reply) } else { reply.to_vec() };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (mut agent, _folder) = agent_that_says(reply.clone()).await;
+                let _ = agent.identities().await;
+                let (mut agent, _folder) = agent_that_says(reply).await;
+                let _ = agent.sign(b"key", "ssh-ed25519", b"data").await;
+            });
+        }
+    }
+}
