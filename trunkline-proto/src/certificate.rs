@@ -236,3 +236,248 @@ fn read_options(field: &[u8], what: &'static str) -> Result<Vec<(String, Bytes)>
     }
     Ok(options)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::signature::ssh_keygen;
+    use proptest::prelude::*;
+    use std::path::Path;
+    use std::sync::OnceLock;
+
+    /// Has `ssh-keygen` certify `key`.pub in `dir`.
+    fn certify(dir: &Path, ca: &str, key: &str, options: &[&str]) -> Vec<u8> {
+        let public = format!("{key}.pub");
+        ssh_keygen::run(
+            dir,
+            &[&["-q", "-s", ca, "-I", "the id"], options, &[public.as_str()]].concat(),
+        );
+        ssh_keygen::blob(dir.join(format!("{key}-cert.pub")))
+    }
+
+    fn sample() -> &'static [u8] {
+        static SAMPLE: OnceLock<Vec<u8>> = OnceLock::new();
+        SAMPLE.get_or_init(|| {
+            let dir = tempfile::tempdir().unwrap();
+            ssh_keygen::key(dir.path(), "ca", ssh_keygen::TYPES[0]);
+            ssh_keygen::key(dir.path(), "host", ssh_keygen::TYPES[0]);
+            certify(dir.path(), "ca", "host", &["-h", "-n", "a.example,*.b.example"])
+        })
+    }
+
+    #[test]
+    fn host_certificates_of_every_type_are_read_and_verified() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        for (i, of_type) in ssh_keygen::TYPES.into_iter().enumerate() {
+            ssh_keygen::key(dir, &format!("ca{i}"), of_type);
+            ssh_keygen::key(dir, &format!("key{i}"), of_type);
+        }
+        // Security keys need hardware to be made but none to be certified. Any point will do.
+        write_security_keys(dir);
+        let keys = ["key0", "key1", "key2", "key3", "key4", "sk-ed25519", "sk-ecdsa"];
+        for (i, key) in keys.into_iter().enumerate() {
+            let ca = format!("ca{}", i % 5);
+            let blob = certify(
+                dir,
+                &ca,
+                key,
+                &[
+                    "-h",
+                    "-n",
+                    "a.example,b.example",
+                    "-z",
+                    "42",
+                    "-V",
+                    "20200101000000Z:20300101000000Z",
+                ],
+            );
+            let certificate = Certificate::parse(&blob).unwrap();
+            assert_eq!(certificate.verify_ca_signature(), Ok(()), "{key}");
+            assert_eq!(
+                certificate.key_blob(),
+                ssh_keygen::blob(dir.join(format!("{key}.pub"))),
+                "{key}"
+            );
+            assert_eq!(
+                certificate.ca_key(),
+                ssh_keygen::blob(dir.join(format!("{ca}.pub"))),
+                "{key}"
+            );
+            assert_eq!(certificate.cert_type(), CertType::Host);
+            assert_eq!((certificate.serial(), certificate.key_id()), (42, "the id"));
+            assert_eq!(certificate.principals(), ["a.example", "b.example"]);
+            assert_eq!(
+                (certificate.valid_after(), certificate.valid_before()),
+                (1_577_836_800, 1_893_456_000)
+            );
+            assert!(certificate.critical_options().is_empty() && certificate.extensions().is_empty());
+            let algorithm = [
+                "ssh-ed25519",
+                "ecdsa-sha2-nistp256",
+                "ecdsa-sha2-nistp384",
+                "ecdsa-sha2-nistp521",
+            ]
+            .get(i % 5)
+            .copied()
+            .unwrap_or("rsa-sha2-512");
+            assert_eq!(certificate.ca_signature_algorithm(), algorithm);
+        }
+    }
+
+    #[test]
+    fn an_rsa_ca_may_choose_sha256_but_not_sha1() {
+        let dir = tempfile::tempdir().unwrap();
+        ssh_keygen::key(dir.path(), "ca", ssh_keygen::TYPES[4]);
+        ssh_keygen::key(dir.path(), "host", ssh_keygen::TYPES[0]);
+        let sha256 =
+            Certificate::parse(&certify(dir.path(), "ca", "host", &["-t", "rsa-sha2-256", "-h"])).unwrap();
+        assert_eq!(sha256.ca_signature_algorithm(), "rsa-sha2-256");
+        assert_eq!(sha256.verify_ca_signature(), Ok(()));
+        let sha1 = Certificate::parse(&certify(dir.path(), "ca", "host", &["-t", "ssh-rsa", "-h"])).unwrap();
+        assert_eq!(sha1.ca_signature_algorithm(), "ssh-rsa");
+        assert!(matches!(
+            sha1.verify_ca_signature(),
+            Err(SignatureError::UnsupportedAlgorithm { .. })
+        ));
+    }
+
+    #[test]
+    fn options_and_an_endless_validity_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        ssh_keygen::key(dir.path(), "ca", ssh_keygen::TYPES[0]);
+        ssh_keygen::key(dir.path(), "user", ssh_keygen::TYPES[0]);
+        let options = [
+            "-O",
+            "clear",
+            "-O",
+            "permit-pty",
+            "-O",
+            "force-command=uptime",
+            "-n",
+            "root",
+        ];
+        let certificate = Certificate::parse(&certify(dir.path(), "ca", "user", &options)).unwrap();
+        assert_eq!(certificate.cert_type(), CertType::User);
+        let command = Writer::new().string("uptime").finish();
+        assert_eq!(
+            certificate.critical_options(),
+            [("force-command".to_owned(), command)]
+        );
+        assert_eq!(
+            certificate.extensions(),
+            [("permit-pty".to_owned(), Bytes::new())]
+        );
+        assert_eq!(
+            (certificate.valid_after(), certificate.valid_before()),
+            (0, u64::MAX)
+        );
+    }
+
+    #[test]
+    fn more_principals_than_openssh_allows_are_refused() {
+        let field = |n: usize| (0..n).fold(Writer::new(), |field, _| field.string("x")).finish();
+        assert_eq!(
+            read_principals(&field(MAX_PRINCIPALS)).unwrap().len(),
+            MAX_PRINCIPALS
+        );
+        let refused = read_principals(&field(MAX_PRINCIPALS + 1));
+        assert_eq!(
+            refused,
+            Err(CertificateError::TooMany {
+                what: "principals",
+                max: MAX_PRINCIPALS
+            })
+        );
+        let refused = read_options(&field(2 * MAX_OPTIONS + 2), "extensions");
+        assert_eq!(
+            refused,
+            Err(CertificateError::TooMany {
+                what: "extensions",
+                max: MAX_OPTIONS
+            })
+        );
+    }
+
+    #[test]
+    fn a_plain_key_is_no_certificate_and_a_certificate_no_ca() {
+        let certificate = Certificate::parse(sample()).unwrap();
+        let refused = Certificate::parse(certificate.key_blob());
+        assert_eq!(
+            refused,
+            Err(CertificateError::UnsupportedType {
+                name: "ssh-ed25519".into()
+            })
+        );
+
+        let mut reader = Reader::new(sample());
+        for _ in 0..3 {
+            reader.string().unwrap();
+        }
+        let start = sample().len() - reader.rest().len();
+        let chained = Writer::new()
+            .raw(&sample()[..start])
+            .u64(1)
+            .u32(2)
+            .string("id")
+            .string("")
+            .u64(0)
+            .u64(u64::MAX)
+            .string("")
+            .string("")
+            .string("")
+            .string(sample())
+            .string(&certificate.signature)
+            .finish();
+        assert_eq!(
+            Certificate::parse(&chained),
+            Err(CertificateError::BadKey { whose: "CA" })
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_flipped_bit_anywhere_is_noticed(position: prop::sample::Index, bit in 0u8..8) {
+            let mut altered = sample().to_vec();
+            altered[position.index(sample().len())] ^= 1 << bit;
+            let accepted = Certificate::parse(&altered).is_ok_and(|cert| cert.verify_ca_signature().is_ok());
+            prop_assert!(!accepted);
+        }
+
+        #[test]
+        fn a_cut_certificate_is_refused(end: prop::sample::Index) {
+            prop_assert!(Certificate::parse(&sample()[..end.index(sample().len())]).is_err());
+            prop_assert!(Certificate::parse(&[sample(), &[0]].concat()).is_err());
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes: Vec<u8>, from: prop::sample::Index) {
+            let _ = Certificate::parse(&bytes);
+            let spliced = [&sample()[..from.index(sample().len())], &bytes].concat();
+            let _ = Certificate::parse(&spliced).map(|cert| cert.verify_ca_signature());
+        }
+    }
+
+    fn write_security_keys(dir: &Path) {
+        use base64::Engine as _;
+        let ed25519 = ssh_keygen::blob(dir.join("key0.pub"));
+        let ecdsa = ssh_keygen::blob(dir.join("key1.pub"));
+        for (file, name, plain) in [
+            ("sk-ed25519", "sk-ssh-ed25519@openssh.com", ed25519),
+            ("sk-ecdsa", "sk-ecdsa-sha2-nistp256@openssh.com", ecdsa),
+        ] {
+            let mut reader = Reader::new(&plain);
+            reader.string().unwrap();
+            let blob = Writer::new()
+                .string(name)
+                .raw(reader.rest())
+                .string("ssh:")
+                .finish();
+            let line = format!(
+                "{name} {} test\n",
+                base64::engine::general_purpose::STANDARD.encode(blob)
+            );
+            std::fs::write(dir.join(format!("{file}.pub")), line).unwrap();
+        }
+    }
+}
