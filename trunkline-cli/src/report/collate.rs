@@ -46,8 +46,9 @@ pub(crate) fn groups(results: &[HostResult]) -> Vec<Group<'_>> {
 }
 
 impl Group<'_> {
-    /// Writes a heading with the names and the outcome (left out where it is exit status 0), then the output; lines
-    /// of standard error are marked by `! `. The output's bytes pass unchanged, and it ends in a newline in any case.
+    /// Writes a heading with the names and the outcome (left out where it is exit status 0), then the output;
+    /// lines of standard error are marked by `! `. The output's bytes pass unchanged, and it ends in a
+    /// newline in any case.
     ///
     /// # Errors
     /// Those of `out`.

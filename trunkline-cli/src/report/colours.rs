@@ -14,8 +14,8 @@ pub(crate) enum Colours {
 }
 
 impl Colours {
-    /// Colours for a stream that is or is not a terminal. The values of `NO_COLOR` (any but the empty one turns
-    /// colours off, <https://no-color.org>) and `TERM` (`dumb` does too) are the caller's to read.
+    /// Colours for a stream that is or is not a terminal. The values of `NO_COLOR` (any but the empty one
+    /// turns colours off, <https://no-color.org>) and `TERM` (`dumb` does too) are the caller's to read.
     pub(crate) fn choose(is_terminal: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> Self {
         let unwanted = no_color.is_some_and(|value| !value.is_empty());
         let unable = term.is_none_or(|term| term == "dumb");

@@ -36,8 +36,8 @@ impl OutputDir {
         })
     }
 
-    /// The file for one stream of `host`. It lies directly in the folder whatever the name says, and no two hosts
-    /// share one.
+    /// The file for one stream of `host`. It lies directly in the folder whatever the name says, and no two
+    /// hosts share one.
     pub(crate) fn path(&self, host: &str, stream: Stream) -> PathBuf {
         let extension = match stream {
             Stream::Stdout => "stdout",
@@ -55,8 +55,8 @@ impl OutputDir {
         File::create(&path).map_err(|source| OutputError { path, source })
     }
 
-    /// Writes both files of a host that is done. Earlier ones of the same names are replaced; an empty stream leaves
-    /// an empty file, which says that the host was reached for.
+    /// Writes both files of a host that is done. Earlier ones of the same names are replaced; an empty stream
+    /// leaves an empty file, which says that the host was reached for.
     ///
     /// # Errors
     /// When one cannot be written.
@@ -72,8 +72,8 @@ impl OutputDir {
 /// The longest stem, in bytes: with an extension it stays under the 255 that Linux file systems take.
 const MAX_STEM: usize = 220;
 
-/// A host's name as the stem of a file name. What could be a path, hidden, or special to a shell is written `%XX`, as
-/// in a URI; a name that gets too long keeps its beginning and gets a hash.
+/// A host's name as the stem of a file name. What could be a path, hidden, or special to a shell is written
+/// `%XX`, as in a URI; a name that gets too long keeps its beginning and gets a hash.
 fn file_name(host: &str) -> String {
     let mut stem = String::with_capacity(host.len());
     for (index, byte) in host.bytes().enumerate() {
@@ -143,10 +143,7 @@ mod tests {
         for (host, name) in [
             ("web-1.example.com", "web-1.example.com"),
             ("u@h:22", "u@h:22"),
-            (
-                "../../etc/passwd",
-                "%2E.%2F..%2Fetc%2Fpasswd",
-            ),
+            ("../../etc/passwd", "%2E.%2F..%2Fetc%2Fpasswd"),
             ("-rf", "%2Drf"),
             ("", "%"),
             ("%", "%25"),
@@ -160,11 +157,17 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn no_name_leaves_the_folder_or_meets_another(a in "\\PC*|[./%~-]{0,6}|x{210,240}", b in "\\PC*|[./%~-]{0,6}|x{210,240}") {
+        fn no_name_leaves_the_folder_or_meets_another(
+            a in "\\PC*|[./%~-]{0,6}|x{210,240}",
+            b in "\\PC*|[./%~-]{0,6}|x{210,240}",
+        ) {
             let dir = OutputDir { path: PathBuf::from("/d") };
             let path = dir.path(&a, Stream::Stdout);
             let parts: Vec<Component<'_>> = path.components().collect();
-            prop_assert!(matches!(parts[..], [Component::RootDir, Component::Normal(_), Component::Normal(name)] if name.len() <= 255));
+            let [Component::RootDir, Component::Normal(_), Component::Normal(name)] = parts[..] else {
+                return Err(TestCaseError::fail(format!("{path:?} lies elsewhere")));
+            };
+            prop_assert!(name.len() <= 255);
             prop_assert_eq!(a == b, file_name(&a) == file_name(&b));
         }
     }

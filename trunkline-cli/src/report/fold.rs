@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Folds names that differ in numbers into ranges, as `nodeset -f` does. The result expands to exactly the names given,
-/// each once; groups are in natural order.
+/// Folds names that differ in numbers into ranges, as `nodeset -f` does. The result expands to exactly the
+/// names given, each once; groups are in natural order.
 ///
-/// Zero padding is kept: `01` and `10` fold to `[01,10]`, `1` and `10` to `[1,10]`. A name that holds a bracket, a
-/// comma or a space would not survive in an expression and stands by itself.
+/// Zero padding is kept: `01` and `10` fold to `[01,10]`, `1` and `10` to `[1,10]`. A name that holds a
+/// bracket, a comma or a space would not survive in an expression and stands by itself.
 pub(crate) fn fold<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String {
     let names: BTreeSet<Pattern> = names.into_iter().map(|name| Pattern::of(name.as_ref())).collect();
     let mut patterns: Vec<Pattern> = names.into_iter().collect();
@@ -224,7 +224,9 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn what_is_folded_expands_to_the_same_names(names in prop::collection::vec("[ab]?[0-9]{0,3}-?[0-9]{0,2}c?", 0..40)) {
+        fn what_is_folded_expands_to_the_same_names(
+            names in prop::collection::vec("[ab]?[0-9]{0,3}-?[0-9]{0,2}c?", 0..40),
+        ) {
             let names: Vec<String> = names.into_iter().filter(|name| !name.is_empty()).collect();
             let folded = fold(&names);
             let mut expanded: Vec<String> = if folded.is_empty() { Vec::new() } else { expand(&folded) };

@@ -1,7 +1,7 @@
 //! Output as it arrives, each line behind its host's name: `web01: Linux`.
 //!
-//! The prefix is what pdsh and clush print, so that `dshbak` and the pipelines people have keep working; it is not
-//! aligned, for the same reason. A line of standard error is marked by `!` in place of the colon.
+//! The prefix is what pdsh and clush print, so that `dshbak` and the pipelines people have keep working; it
+//! is not aligned, for the same reason. A line of standard error is marked by `!` in place of the colon.
 
 use super::colours::Colours;
 
@@ -22,8 +22,8 @@ pub(crate) enum Stream {
     Stderr,
 }
 
-/// The longest line that is held back until its end, in bytes. A longer one is broken here, so that a host that prints
-/// no newline does not take memory without bound.
+/// The longest line that is held back until its end, in bytes. A longer one is broken here, so that a host
+/// that prints no newline does not take memory without bound.
 pub(crate) const MAX_LINE: usize = 1 << 20;
 
 impl LinePrefixer {
@@ -39,8 +39,9 @@ impl LinePrefixer {
         }
     }
 
-    /// Takes output in pieces of any size and appends the lines it completes to `lines`. Bytes need not be UTF-8 and
-    /// pass unchanged. Write what was appended with one call, and the lines of several hosts do not mix.
+    /// Takes output in pieces of any size and appends the lines it completes to `lines`. Bytes need not be
+    /// UTF-8 and pass unchanged. Write what was appended with one call, and the lines of several hosts do not
+    /// mix.
     pub(crate) fn feed(&mut self, mut output: &[u8], lines: &mut Vec<u8>) {
         while let Some(end) = output.iter().position(|&byte| byte == b'\n') {
             let (line, rest) = output.split_at(end + 1);
@@ -144,7 +145,8 @@ mod tests {
             let pieces: Vec<&[u8]> = output.chunks(size).collect();
             let lines = prefixed(prefixer(), &pieces);
             prop_assert_eq!(&lines, &prefixed(prefixer(), &[&output]));
-            let mut bare: Vec<u8> = lines.split_inclusive(|&b| b == b'\n').flat_map(|line| line[3..].to_vec()).collect();
+            let each = lines.split_inclusive(|&byte| byte == b'\n');
+            let mut bare: Vec<u8> = each.flat_map(|line| &line["h: ".len()..]).copied().collect();
             if output.last().is_some_and(|&byte| byte != b'\n') {
                 bare.pop();
             }

@@ -1,7 +1,8 @@
-//! What `trunkline run` prints about many hosts: [lines] as they arrive, or [collated](collate), or [JSON](json), or
-//! [files]; a live [progress] line, and a [summary] at the end.
+//! What `trunkline run` prints about many hosts: [lines] as they arrive, or [collated](collate), or
+//! [JSON](json), or [files]; a live [progress] line, and a [summary] at the end.
 //!
-//! Everything here turns a [`HostResult`] into text. Nothing opens a connection, and only [`files`] touches the disk.
+//! Everything here turns a [`HostResult`] into text. Nothing opens a connection, and only [`files`] touches
+//! the disk.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};

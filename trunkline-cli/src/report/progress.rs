@@ -8,8 +8,8 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A line on standard error that shows how far a run is. Without a terminal it is silent, and the callers need not
-/// know.
+/// A line on standard error that shows how far a run is. Without a terminal it is silent, and the callers
+/// need not know.
 #[derive(Debug, Clone)]
 pub(crate) struct Progress {
     bar: ProgressBar,

@@ -6,10 +6,11 @@ use comfy_table::{ContentArrangement, Table, presets};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Sums up a run: how many hosts did well, and for the others what happened and whether the command may have run.
-/// Hosts that failed alike share a row under their folded names, most hosts first.
+/// Sums up a run: how many hosts did well, and for the others what happened and whether the command may have
+/// run. Hosts that failed alike share a row under their folded names, most hosts first.
 ///
-/// `elapsed` is the whole run's time; `width` the terminal's in columns, or `None` not to wrap. Ends in a newline.
+/// `elapsed` is the whole run's time; `width` the terminal's in columns, or `None` not to wrap. Ends in a
+/// newline.
 pub(crate) fn summary(
     results: &[HostResult],
     elapsed: Duration,

@@ -1,4 +1,5 @@
-//! What a `pty-req` tells the server about the user's terminal: its modes and its size (RFC 4254 section 6.2).
+//! What a `pty-req` tells the server about the user's terminal: its modes and its size (RFC 4254 section
+//! 6.2).
 
 use rustix::fd::AsFd;
 use rustix::termios::{
@@ -35,16 +36,16 @@ impl WindowSize {
     }
 }
 
-/// The modes of the terminal that `terminal` refers to, as the "encoded terminal modes" of a `pty-req`. Where it is
-/// none, the list is empty but for its end mark, which is what ssh sends too.
+/// The modes of the terminal that `terminal` refers to, as the "encoded terminal modes" of a `pty-req`. Where
+/// it is none, the list is empty but for its end mark, which is what ssh sends too.
 ///
 /// Call this before the terminal is put into raw mode, or give [`encode`] the modes it had before.
 pub(crate) fn of(terminal: impl AsFd) -> Vec<u8> {
     tcgetattr(terminal).map_or_else(|_| vec![TTY_OP_END], |modes| encode(&modes))
 }
 
-/// Encodes terminal modes (RFC 4254 section 8): an opcode and a `uint32` for each, then `TTY_OP_END`. The order and
-/// the choice are those of OpenSSH's `ssh_tty_make_modes` on Linux.
+/// Encodes terminal modes (RFC 4254 section 8): an opcode and a `uint32` for each, then `TTY_OP_END`. The
+/// order and the choice are those of OpenSSH's `ssh_tty_make_modes` on Linux.
 pub(crate) fn encode(modes: &Termios) -> Vec<u8> {
     let mut encoded = Vec::with_capacity(5 * (2 + CHARACTERS.len() + FLAGS.len()) + 1);
     let mut put = |opcode: u8, value: u32| {

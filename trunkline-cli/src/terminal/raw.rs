@@ -17,13 +17,14 @@ use super::modes::IUCLC;
 
 /// A terminal in raw mode for as long as this lives.
 ///
-/// The terminal gets its modes back when this is dropped (by a panic too), when SIGINT, SIGQUIT, SIGTERM or SIGHUP
-/// ends the process, and while the process is stopped: SIGTSTP restores, SIGCONT enters raw mode again. From the
-/// first [`enter`](Self::enter) of a terminal on, these signals do in this process what they do by default, after the
-/// terminal was restored; a signal that the process was started to ignore (nohup) is left alone.
+/// The terminal gets its modes back when this is dropped (by a panic too), when SIGINT, SIGQUIT, SIGTERM or
+/// SIGHUP ends the process, and while the process is stopped: SIGTSTP restores, SIGCONT enters raw mode
+/// again. From the first [`enter`](Self::enter) of a terminal on, these signals do in this process what they
+/// do by default, after the terminal was restored; a signal that the process was started to ignore (nohup) is
+/// left alone.
 ///
-/// For anything but a terminal it does nothing, so callers need not ask first. A process has one terminal: while a
-/// `RawMode` lives, a second one does nothing either.
+/// For anything but a terminal it does nothing, so callers need not ask first. A process has one terminal:
+/// while a `RawMode` lives, a second one does nothing either.
 #[derive(Debug)]
 pub(crate) struct RawMode {
     terminal: Option<Arc<Terminal>>,
@@ -59,7 +60,8 @@ impl RawMode {
         Some(terminal)
     }
 
-    /// The modes the terminal had before, for [`modes::encode`](super::modes::encode); `None` when this does nothing.
+    /// The modes the terminal had before, for [`modes::encode`](super::modes::encode); `None` when this does
+    /// nothing.
     pub(crate) fn saved(&self) -> Option<&Termios> {
         self.terminal.as_ref().map(|terminal| &terminal.saved)
     }
@@ -78,7 +80,8 @@ impl RawMode {
         }
     }
 
-    /// Stops the process, as `~^Z` asks for, and returns when it is continued. The window may have another size then.
+    /// Stops the process, as `~^Z` asks for, and returns when it is continued. The window may have another
+    /// size then.
     ///
     /// # Errors
     /// The system's error when the process could not be stopped; the terminal is in raw mode again.
@@ -112,8 +115,8 @@ struct Terminal {
 }
 
 impl Terminal {
-    /// Does nothing in the background, where changing the modes would stop the process (SIGTTOU): it enters when the
-    /// shell brings it to the foreground, which sends SIGCONT.
+    /// Does nothing in the background, where changing the modes would stop the process (SIGTTOU): it enters
+    /// when the shell brings it to the foreground, which sends SIGCONT.
     fn enter(&self) {
         let in_foreground = tcgetpgrp(&self.fd).map_or(true, |foreground| foreground == getpgrp());
         let mut in_raw_mode = locked(&self.in_raw_mode);
@@ -132,8 +135,8 @@ impl Terminal {
     }
 }
 
-/// The modes that OpenSSH's `enter_raw_mode()` sets. Unlike cfmakeraw(3), it keeps the character size, and drops what
-/// arrives with a parity error.
+/// The modes that OpenSSH's `enter_raw_mode()` sets. Unlike cfmakeraw(3), it keeps the character size, and
+/// drops what arrives with a parity error.
 fn raw(saved: &Termios) -> Termios {
     let mut raw = saved.clone();
     raw.input_modes.insert(InputModes::IGNPAR);
@@ -162,8 +165,8 @@ fn raw(saved: &Termios) -> Termios {
     raw
 }
 
-/// Starts, once in a process, the thread that restores the terminal before a signal takes effect. It never ends: a
-/// signal that was once caught would be lost for good without it.
+/// Starts, once in a process, the thread that restores the terminal before a signal takes effect. It never
+/// ends: a signal that was once caught would be lost for good without it.
 fn watch_signals() {
     static WATCHED: OnceLock<()> = OnceLock::new();
     WATCHED.get_or_init(|| {
@@ -196,7 +199,8 @@ fn watch_signals() {
     });
 }
 
-/// The signals this process ignores, one bit each (proc_pid_status(5), `SigIgn`); none where /proc is missing.
+/// The signals this process ignores, one bit each (proc_pid_status(5), `SigIgn`); none where /proc is
+/// missing.
 fn ignored_signals() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -293,8 +297,8 @@ pub(super) mod tests {
 
     const IN_CHILD: &str = "TRUNKLINE_TEST_RAW_MODE_CHILD";
 
-    /// Not a test by itself: the process that the tests below send signals to. With [`IN_CHILD`] set it holds its
-    /// standard input in raw mode and waits, or first suspends itself where the variable says "suspend".
+    /// Not a test by itself: the process that the tests below send signals to. With [`IN_CHILD`] set it holds
+    /// its standard input in raw mode and waits, or first suspends itself where the variable says "suspend".
     #[test]
     fn child_in_raw_mode() {
         let Some(role) = std::env::var_os(IN_CHILD) else {
