@@ -356,7 +356,7 @@ impl Ephemeral {
             }
             Secret::Ecdh(key) => {
                 check_len(theirs, self.public.len())?;
-                // RFC 5656 allows compressed points too; no server sends them, and OpenSSH refuses them.
+                // RFC 5656 allows compressed points too; OpenSSH neither makes nor takes them (PROTOCOL section 1.4).
                 if theirs.first() != Some(&4) {
                     return Err(KexError::BadPublicKey);
                 }
@@ -553,7 +553,7 @@ fn group_request(writer: Writer) -> Writer {
     writer.u32(dh::MIN_BITS).u32(dh::PREFERRED_BITS).u32(dh::MAX_BITS)
 }
 
-/// `K = HASH(K_PQ || K_CL)`, encoded as a string (section 2.4 of both hybrid drafts).
+/// `K = HASH(K_PQ || K_CL)`, encoded as a string, as both hybrid drafts say.
 fn agree_hybrid(
     encapsulation: &Encapsulation,
     key: EphemeralPrivateKey,

@@ -1,5 +1,5 @@
 //! Message authentication codes for the ciphers that do not authenticate by themselves (RFC 4253 section 6.4,
-//! RFC 6668, and the encrypt-then-MAC forms of OpenSSH's PROTOCOL section 1.6).
+//! RFC 6668, and the encrypt-then-MAC forms of OpenSSH's PROTOCOL section 1.5).
 
 use std::fmt;
 
