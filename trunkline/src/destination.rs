@@ -61,6 +61,25 @@ impl Destination {
         Self::new(user, host, port)
     }
 
+    /// As ProxyJump and `-J` take it: `[user@]host[:port]`, an IPv6 address in brackets.
+    ///
+    /// Not the URI of [`fmt::Display`], because OpenSSH 9.2 takes no IPv6 address in one.
+    #[must_use]
+    pub fn as_hop(&self) -> String {
+        let user = self
+            .user
+            .as_ref()
+            .map(|user| format!("{user}@"))
+            .unwrap_or_default();
+        let host = if self.host.contains(':') {
+            format!("[{}]", self.host)
+        } else {
+            self.host.clone()
+        };
+        let port = self.port.map(|port| format!(":{port}")).unwrap_or_default();
+        format!("{user}{host}{port}")
+    }
+
     /// As [`fmt::Display`], but without the port: what ssh(1) takes as an argument beside `-p`.
     #[must_use]
     pub fn without_port(&self) -> String {
@@ -323,6 +342,7 @@ mod tests {
             (Some("u"), "::1", Some(24))
         );
         assert_eq!(Destination::parse_hop("h").unwrap(), "h".parse().unwrap());
+        assert_eq!(hop.as_hop(), "u@[::1]:24");
         assert!(Destination::parse_hop("::1").is_err());
     }
 

@@ -1,6 +1,7 @@
 //! The trunkline SSH engine: connections, pool, sessions, forwarding.
 
 pub mod agent;
+pub mod config;
 pub mod destination;
 pub mod memory;
 pub mod keys;

@@ -217,7 +217,10 @@ impl HostFacts {
             .into_iter()
             .flatten()
         {
-            text.truncate(text.floor_char_boundary(LONGEST_TEXT));
+            let end = (0..=LONGEST_TEXT.min(text.len()))
+                .rev()
+                .find(|&at| text.is_char_boundary(at));
+            text.truncate(end.unwrap_or(0));
         }
         // Half a JSON document is worth nothing.
         self.tuning.take_if(|json| json.len() > LONGEST_TEXT);
@@ -659,7 +662,7 @@ mod tests {
         let memory = Memory::in_memory();
         for (name, second) in [("old", 1), ("new", 3), ("middle", 2)] {
             memory.update(&host(name), |facts| {
-                facts.last_used = UNIX_EPOCH + Duration::from_secs(second)
+                facts.last_used = UNIX_EPOCH + Duration::from_secs(second);
             });
         }
         let names: Vec<_> = memory.list().into_iter().map(|(host, _)| host.hostname).collect();

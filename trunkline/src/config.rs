@@ -1,0 +1,91 @@
+//! What ssh_config says about a destination, exactly as the user's own `ssh` reads it.
+//!
+//! `ssh -G` is the source of truth: `Host`, `Match`, `Include`, `Match exec` and every default come from it.
+//! [`Resolver`] runs it and remembers the answer, [`HostConfig`] types the answer and expands what `ssh -G` leaves
+//! unexpanded, and [`HostConfig::needs_system_ssh`] names the directives that the engine cannot honour, so that none
+//! is ever silently ignored.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use trunkline::config::{Request, Resolver, World};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let resolver = Resolver::new();
+//! let request = Request::new("db1".parse()?, Arc::new(World::current()?));
+//! let host = resolver.resolve(&request).await?;
+//! println!("{}@{}:{}", host.user, host.hostname, host.port);
+//! # Ok(())
+//! # }
+//! ```
+
+mod dump;
+pub(crate) mod files;
+mod host;
+mod resolver;
+mod sharing;
+mod support;
+mod tokens;
+mod values;
+mod world;
+
+pub use dump::Directive;
+pub use host::{HostConfig, IdentityFile, LocalCommand, Proxy};
+pub use resolver::{RESOLVING, Request, Resolver};
+pub use sharing::SharingKey;
+pub use support::Reason;
+pub use values::{
+    AddKeysToAgent, AddressFamily, ControlMaster, ControlPersist, FingerprintHash, Forward, ForwardAgent,
+    ForwardTarget, IpQos, Listen, LogLevel, PermitRemoteOpen, PubkeyAuthentication, RekeyLimit, RequestTty,
+    SessionType, StrictHostKeyChecking, UpdateHostKeys, WeakCryptoWarning,
+};
+pub use world::World;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Why a destination could not be resolved. The same failure may answer several waiting callers, hence `Clone`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// No `ssh` on the caller's `PATH`.
+    #[error("no ssh program in {0:?}; install the OpenSSH client or set TRUNKLINE_SSH to its path")]
+    NoProgram(String),
+    /// The program could not be started.
+    #[error("cannot run {program}: {reason}")]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// The operating system's reason.
+        reason: String,
+    },
+    /// `ssh -G` refused: a bad option in a file (named with its line) or among the arguments.
+    #[error("ssh refuses the configuration: {0}")]
+    Refused(String),
+    /// `ssh -G` did not finish, most likely because of a `Match exec`.
+    #[error("ssh -G did not finish within {0:?}; look for a Match exec that hangs or waits for input")]
+    TimedOut(Duration),
+    /// `ssh -G` printed something that is not a configuration.
+    #[error("{program} -G did not print a configuration ({reason}); is it OpenSSH?")]
+    NotAConfiguration {
+        /// The program.
+        program: PathBuf,
+        /// What was missing.
+        reason: &'static str,
+    },
+    /// A token or environment variable that ssh would stop at, too.
+    #[error("cannot expand {directive} {value:?}: {reason}")]
+    Expansion {
+        /// The directive.
+        directive: &'static str,
+        /// Its value as `ssh -G` prints it.
+        value: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The local user is not in the password database.
+    #[error("user id {0} has no entry in the password database, which ssh needs for the home folder")]
+    NoAccount(u32),
+    /// A jump host that cannot be read.
+    #[error("ProxyJump: {0}")]
+    Jump(#[from] crate::destination::DestinationError),
+}

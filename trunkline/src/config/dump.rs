@@ -1,0 +1,131 @@
+//! The output of `ssh -G`: one directive a line, the keyword in small letters.
+
+/// One line of `ssh -G`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Directive {
+    /// The keyword, in small letters.
+    pub keyword: String,
+    /// Everything behind the first space; empty for a keyword alone.
+    pub value: String,
+}
+
+/// Reads what `ssh -G` printed. Total: any bytes give some list, and bytes that are not UTF-8 become U+FFFD, which
+/// [`Fields::parse`] then refuses to call understood.
+pub(crate) fn parse(output: &[u8]) -> Vec<Directive> {
+    let text = String::from_utf8_lossy(output);
+    text.split('\n')
+        .map(|line| line.strip_suffix('\r').unwrap_or(line))
+        .filter(|line| !line.trim().is_empty())
+        .map(|line| {
+            let (keyword, value) = line.split_once(' ').unwrap_or((line, ""));
+            Directive {
+                keyword: keyword.to_ascii_lowercase(),
+                value: value.into(),
+            }
+        })
+        .collect()
+}
+
+/// The directives still to be read. Whatever nobody takes is left over, which is how an unknown one is noticed.
+pub(crate) struct Fields {
+    left: Vec<Directive>,
+    /// Directives that were taken but not understood.
+    pub(crate) not_understood: Vec<Directive>,
+}
+
+impl Fields {
+    pub(crate) fn new(directives: &[Directive]) -> Self {
+        Self {
+            left: directives.to_vec(),
+            not_understood: Vec::new(),
+        }
+    }
+
+    /// Takes every line of `keyword`, in order, through `read`; a line it returns `None` for counts as not
+    /// understood.
+    pub(crate) fn all<T>(&mut self, keyword: &str, mut read: impl FnMut(&str) -> Option<T>) -> Vec<T> {
+        let mut values = Vec::new();
+        let mut rest = Vec::with_capacity(self.left.len());
+        for directive in self.left.drain(..) {
+            if directive.keyword != keyword {
+                rest.push(directive);
+                continue;
+            }
+            match read(&directive.value).filter(|_| !directive.value.contains('\u{fffd}')) {
+                Some(value) => values.push(value),
+                None => self.not_understood.push(directive),
+            }
+        }
+        self.left = rest;
+        values
+    }
+
+    /// The only line of `keyword`; of several the first, as in ssh_config.
+    pub(crate) fn parse<T>(&mut self, keyword: &str, read: impl FnMut(&str) -> Option<T>) -> Option<T> {
+        self.all(keyword, read).into_iter().next()
+    }
+
+    /// A string; "none" counts as absent.
+    pub(crate) fn text(&mut self, keyword: &str) -> Option<String> {
+        self.parse(keyword, |value| Some(value.to_owned()))
+            .filter(|value| value != "none" && !value.is_empty())
+    }
+
+    /// A comma-separated list of names.
+    pub(crate) fn names(&mut self, keyword: &str) -> Vec<String> {
+        let list = self
+            .parse(keyword, |value| Some(value.to_owned()))
+            .unwrap_or_default();
+        list.split(',')
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// A yes/no directive, with ssh's default for a line that is missing.
+    pub(crate) fn flag(&mut self, keyword: &str, default: bool) -> bool {
+        self.parse(keyword, super::values::flag).unwrap_or(default)
+    }
+
+    /// A number, with ssh's default for a line that is missing.
+    pub(crate) fn number(&mut self, keyword: &str, default: u32) -> u32 {
+        self.parse(keyword, |value| value.parse().ok()).unwrap_or(default)
+    }
+
+    /// What nobody took.
+    pub(crate) fn left(self) -> (Vec<Directive>, Vec<Directive>) {
+        (self.left, self.not_understood)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_keeps_its_spaces() {
+        let read = parse(b"identityfile ~/with  space\nCanonicalizePermittedCnames none\nalone\r\n\n");
+        let pairs: Vec<_> = read
+            .iter()
+            .map(|d| (d.keyword.as_str(), d.value.as_str()))
+            .collect();
+        assert_eq!(
+            pairs,
+            [
+                ("identityfile", "~/with  space"),
+                ("canonicalizepermittedcnames", "none"),
+                ("alone", "")
+            ]
+        );
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_read_is_kept_apart() {
+        let mut fields = Fields::new(&parse(b"port many\nport 22\nuser \xff\nmystery 1\n"));
+        assert_eq!(fields.parse("port", |value| value.parse::<u16>().ok()), Some(22));
+        assert_eq!(fields.text("user"), None);
+        let (left, not_understood) = fields.left();
+        assert_eq!(left.len(), 1);
+        assert_eq!(not_understood.len(), 2);
+    }
+}

@@ -1,0 +1,475 @@
+//! The files that ssh_config is made of: which they are, what in them makes an answer short-lived, and whether they
+//! have changed since.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::digest::{SHA256, digest};
+
+use super::World;
+use super::world::Account;
+
+/// What was found in the files that `ssh -G` reads.
+///
+/// This does not interpret ssh_config; ssh does. It follows every `Include`, also those in blocks that do not
+/// match, so that it errs on the side of asking ssh again.
+#[derive(Debug, Default)]
+pub(crate) struct Sources {
+    /// Every file read, every file that is missing and every folder that a wildcard searched.
+    pub(crate) stamps: Vec<(PathBuf, Stamp)>,
+    /// Environment variables that are mentioned.
+    pub(crate) variables: BTreeSet<String>,
+    /// The answer depends on more than files and variables: a foreign `Match exec`, the network, or files beyond
+    /// the bounds below.
+    pub(crate) volatile: bool,
+    /// Names of `Host` lines that are neither patterns nor negated, in the order of the files.
+    pub(crate) aliases: Vec<String>,
+}
+
+impl Sources {
+    /// Reads the user's and the system's file, or only `config_file` (what `-F` named; "none" for no file).
+    pub(crate) fn scan(account: &Account, world: &World, config_file: Option<&OsStr>) -> Self {
+        let mut sources = Self::default();
+        match config_file {
+            Some(file) if file.eq_ignore_ascii_case("none") => {}
+            Some(file) => sources.read(&world.absolute(file.as_ref()), Origin::User, account, world, 0),
+            None => {
+                sources.read(&account.home.join(".ssh/config"), Origin::User, account, world, 0);
+                for file in SYSTEM_FILES {
+                    sources.read(Path::new(file), Origin::System, account, world, 0);
+                }
+            }
+        }
+        sources
+    }
+
+    /// Whether every file is still what it was.
+    pub(crate) fn unchanged(&self) -> bool {
+        self.stamps
+            .iter()
+            .all(|(path, stamp)| stamp.still_describes(path))
+    }
+
+    /// Notes the variables in an argument, and what in it makes the answer short-lived.
+    pub(crate) fn note_argument(&mut self, argument: &OsStr) {
+        let text = argument.to_string_lossy();
+        note_variables(&text, &mut self.variables);
+        self.volatile |= text.to_ascii_lowercase().contains("canonicalizehostname");
+    }
+
+    fn read(&mut self, path: &Path, origin: Origin, account: &Account, world: &World, depth: u32) {
+        if self.stamps.len() >= MOST_FILES || depth > DEEPEST_INCLUDE {
+            self.volatile = true;
+            return;
+        }
+        // Stamped before it is read: a change in between makes the stamp wrong, never the answer stale.
+        self.stamps.push((path.into(), Stamp::of(path)));
+        let mut text = Vec::new();
+        let opened = File::open(path).and_then(|file| file.take(LONGEST_FILE + 1).read_to_end(&mut text));
+        if opened.is_err() {
+            return;
+        }
+        if text.len() as u64 > LONGEST_FILE {
+            self.volatile = true;
+            return;
+        }
+        for line in String::from_utf8_lossy(&text).lines() {
+            self.note_line(line, origin, account, world, depth);
+        }
+    }
+
+    fn note_line(&mut self, line: &str, origin: Origin, account: &Account, world: &World, depth: u32) {
+        let words = words(line);
+        let Some((keyword, arguments)) = words.split_first() else {
+            return;
+        };
+        note_variables(line, &mut self.variables);
+        match keyword.to_ascii_lowercase().as_str() {
+            "host" => {
+                let literal = |name: &&String| !name.contains(['*', '?', '!', '%']);
+                self.aliases.extend(arguments.iter().filter(literal).cloned());
+            }
+            "match" => self.volatile |= has_foreign_condition(arguments),
+            "canonicalizehostname" => self.volatile |= arguments.first().is_some_and(|value| value != "no"),
+            "include" => {
+                for pattern in arguments {
+                    self.include(pattern, origin, account, world, depth);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// readconf.c, oInclude: relative to ~/.ssh or /etc/ssh; since 9.9 with variables and tokens.
+    fn include(&mut self, pattern: &str, origin: Origin, account: &Account, world: &World, depth: u32) {
+        let mut pattern = pattern.to_owned();
+        while let Some((before, rest)) = pattern.split_once("${") {
+            let Some((name, after)) = rest.split_once('}') else {
+                break;
+            };
+            let value = world.var(name).and_then(OsStr::to_str).unwrap_or_default();
+            // Variables in a variable's value are not expanded again.
+            pattern = format!("{before}{}{after}", value.replace("${", ""));
+        }
+        if pattern.contains('%') {
+            // Which file this is depends on the host.
+            self.volatile = true;
+            return;
+        }
+        let Some(pattern) = account.expand_tilde(&pattern) else {
+            return;
+        };
+        let base = match origin {
+            Origin::User => account.home.join(".ssh"),
+            Origin::System => PathBuf::from("/etc/ssh"),
+        };
+        let pattern = base.join(pattern);
+        for file in self.matches(&pattern) {
+            self.read(&file, origin, account, world, depth + 1);
+        }
+    }
+
+    /// The files that a pattern names, in glob(3)'s order. Folders that were searched are stamped, so that a new
+    /// file in one is noticed.
+    fn matches(&mut self, pattern: &Path) -> Vec<PathBuf> {
+        const WILD: [char; 3] = ['*', '?', '['];
+        let mut found = vec![PathBuf::new()];
+        for component in pattern.components() {
+            let Component::Normal(name) = component else {
+                found.iter_mut().for_each(|path| path.push(component));
+                continue;
+            };
+            let name = name.to_string_lossy();
+            if !name.contains(WILD) {
+                found.iter_mut().for_each(|path| path.push(&*name));
+                continue;
+            }
+            let Ok(wanted) = glob::Pattern::new(&name) else {
+                return Vec::new();
+            };
+            let mut deeper = Vec::new();
+            for folder in found {
+                if self.stamps.len() >= MOST_FILES || deeper.len() >= MOST_FILES {
+                    self.volatile = true;
+                    break;
+                }
+                self.stamps.push((folder.clone(), Stamp::of(&folder)));
+                for name in names_in(&folder).unwrap_or_default() {
+                    // glob(3): a leading dot is matched by a dot only.
+                    let hidden = name.starts_with('.') && !wanted.as_str().starts_with('.');
+                    if !hidden && wanted.matches(&name) {
+                        deeper.push(folder.join(&name));
+                    }
+                }
+            }
+            found = deeper;
+        }
+        found
+    }
+}
+
+/// Whose file: it decides where a relative `Include` begins.
+#[derive(Clone, Copy)]
+enum Origin {
+    User,
+    System,
+}
+
+/// The system's file, and openSUSE's vendor file.
+const SYSTEM_FILES: &[&str] = &["/etc/ssh/ssh_config", "/usr/etc/ssh/ssh_config"];
+
+/// readconf.c READCONF_MAX_DEPTH.
+const DEEPEST_INCLUDE: u32 = 16;
+
+/// More files, or longer ones, are not watched; ssh is then asked again and again.
+const MOST_FILES: usize = 1024;
+const LONGEST_FILE: u64 = 4 * 1024 * 1024;
+
+/// What a file or folder looked like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Stamp {
+    Missing,
+    Present {
+        device: u64,
+        inode: u64,
+        size: u64,
+        modified: (i64, i64),
+        changed: (i64, i64),
+        /// Of the content, where the file was so young that a change might leave the same times.
+        content: Option<Vec<u8>>,
+    },
+}
+
+/// Two changes within a file system's time granularity look like one; two seconds is the coarsest in use.
+const YOUNG: Duration = Duration::from_secs(2);
+
+impl Stamp {
+    pub(crate) fn of(path: &Path) -> Self {
+        let Ok(metadata) = fs::metadata(path) else {
+            return Self::Missing;
+        };
+        let content = is_young(&metadata).then(|| content(path, &metadata));
+        Self::new(&metadata, content)
+    }
+
+    fn new(metadata: &Metadata, content: Option<Vec<u8>>) -> Self {
+        Self::Present {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+            content,
+        }
+    }
+
+    fn still_describes(&self, path: &Path) -> bool {
+        match (self, fs::metadata(path)) {
+            (Self::Missing, Err(_)) => true,
+            (Self::Present { content: then, .. }, Ok(metadata)) => {
+                let now = then.as_ref().map(|_| content(path, &metadata));
+                *self == Self::new(&metadata, now)
+            }
+            _ => false,
+        }
+    }
+}
+
+fn is_young(metadata: &Metadata) -> bool {
+    let seconds = u64::try_from(metadata.mtime().max(metadata.ctime())).unwrap_or(0);
+    let touched = UNIX_EPOCH + Duration::from_secs(seconds);
+    // A file from the future is young as well.
+    SystemTime::now()
+        .duration_since(touched)
+        .map_or(true, |age| age < YOUNG)
+}
+
+/// A digest of a file's bytes or a folder's names.
+fn content(path: &Path, metadata: &Metadata) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if metadata.is_dir() {
+        bytes = names_in(path).unwrap_or_default().join("/").into_bytes();
+    } else if metadata.is_file() {
+        let _ = File::open(path).and_then(|file| file.take(LONGEST_FILE).read_to_end(&mut bytes));
+    }
+    digest(&SHA256, &bytes).as_ref().to_vec()
+}
+
+/// The names in a folder, sorted as glob(3) does. Names that are not UTF-8 are left out.
+fn names_in(folder: &Path) -> io::Result<Vec<String>> {
+    let mut names: Vec<String> = fs::read_dir(folder)?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Splits a line into its keyword and arguments (misc.c `strdelim` and `argv_split`): spaces, one `=` behind the
+/// keyword, quotes, and a comment from an unquoted `#` at the start of a word.
+pub(crate) fn words(line: &str) -> Vec<String> {
+    let line = line.trim();
+    let keyword_end = line
+        .find(|c: char| c.is_ascii_whitespace() || c == '=' || c == '"')
+        .unwrap_or(line.len());
+    let (keyword, rest) = line.split_at(keyword_end);
+    if keyword.is_empty() || keyword.starts_with('#') {
+        return Vec::new();
+    }
+    let rest = rest.trim_start();
+    let mut characters = rest.strip_prefix('=').unwrap_or(rest).chars().peekable();
+    let mut words = vec![keyword.to_owned()];
+    loop {
+        while characters.next_if(char::is_ascii_whitespace).is_some() {}
+        if matches!(characters.peek(), None | Some('#')) {
+            return words;
+        }
+        let mut word = String::new();
+        let mut quote = None;
+        while let Some(&character) = characters.peek() {
+            if quote.is_none() && character.is_ascii_whitespace() {
+                break;
+            }
+            characters.next();
+            match character {
+                '\\' if matches!(characters.peek(), Some('"' | '\'' | '\\')) => {
+                    word.extend(characters.next());
+                }
+                '"' | '\'' if quote.is_none() => quote = Some(character),
+                _ if quote == Some(character) => quote = None,
+                _ => word.push(character),
+            }
+        }
+        words.push(word);
+    }
+}
+
+/// Whether a `Match` line asks something else than the names in the request: a command other than `trunkline up`,
+/// or the addresses of this machine.
+fn has_foreign_condition(conditions: &[String]) -> bool {
+    let mut conditions = conditions.iter();
+    while let Some(condition) = conditions.next() {
+        let condition = condition.trim_start_matches('!');
+        let (name, value) = condition.split_once('=').unwrap_or((condition, ""));
+        if name.eq_ignore_ascii_case("localnetwork") {
+            return true;
+        }
+        if name.eq_ignore_ascii_case("exec") {
+            let command = if value.is_empty() {
+                conditions.next().map_or("", String::as_str)
+            } else {
+                value
+            };
+            let mut words = command.split_whitespace();
+            let program = words.next().unwrap_or_default();
+            let ours = program.rsplit('/').next() == Some("trunkline") && words.next() == Some("up");
+            // Anything a shell could do behind it is foreign.
+            if !ours || command.contains([';', '&', '|', '`', '$', '<', '>', '(', '\n']) {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+/// Collects `$NAME` and `${NAME}`.
+fn note_variables(text: &str, variables: &mut BTreeSet<String>) {
+    for part in text.split('$').skip(1) {
+        let part = part.strip_prefix('{').unwrap_or(part);
+        let end = part
+            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .unwrap_or(part.len());
+        if end > 0 {
+            variables.insert(part[..end].to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    struct Home {
+        folder: tempfile::TempDir,
+        account: Account,
+        world: World,
+    }
+
+    impl Home {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            fs::create_dir(folder.path().join(".ssh")).unwrap();
+            let account = Account {
+                uid: 0,
+                name: "me".into(),
+                home: folder.path().into(),
+            };
+            let env = [("WHERE".into(), folder.path().into())].into();
+            Self {
+                world: World {
+                    cwd: folder.path().into(),
+                    umask: 0,
+                    env,
+                },
+                folder,
+                account,
+            }
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            fs::write(self.folder.path().join(".ssh").join(name), text).unwrap();
+        }
+
+        fn scan(&self) -> Sources {
+            Sources::scan(&self.account, &self.world, Some(".ssh/config".as_ref()))
+        }
+    }
+
+    #[test]
+    fn includes_are_followed_by_glob_tilde_variable_and_relative_path() {
+        let home = Home::new();
+        home.write(
+            "config",
+            "Host a *.x !b\nInclude=conf.d/*.conf ~/.ssh/tilde\n  include \"${WHERE}/.ssh/with space\"\n",
+        );
+        fs::create_dir(home.folder.path().join(".ssh/conf.d")).unwrap();
+        home.write("conf.d/1.conf", "Host one\n");
+        home.write("conf.d/.hidden.conf", "Host hidden\n");
+        home.write("conf.d/other", "Host other\n");
+        home.write("tilde", "Host tilde # comment\n");
+        home.write("with space", "Host \"quoted\"\n");
+        let sources = home.scan();
+        assert_eq!(sources.aliases, ["a", "one", "tilde", "quoted"]);
+        assert!(!sources.volatile && sources.unchanged());
+        assert!(sources.variables.contains("WHERE"));
+    }
+
+    #[test]
+    fn every_kind_of_change_is_noticed() {
+        let home = Home::new();
+        home.write("config", "Include conf.d/*\nInclude missing\n");
+        fs::create_dir(home.folder.path().join(".ssh/conf.d")).unwrap();
+        let before = home.scan();
+        assert!(before.unchanged());
+        home.write("conf.d/new", "Host new\n");
+        assert!(!before.unchanged(), "a new file in a searched folder");
+        let before = home.scan();
+        home.write("missing", "Host found\n");
+        assert!(!before.unchanged(), "a missing file that came");
+        let before = home.scan();
+        home.write("conf.d/new", "Host now\n");
+        assert!(
+            !before.unchanged(),
+            "the same length within the clock's granularity"
+        );
+        let before = home.scan();
+        fs::remove_file(home.folder.path().join(".ssh/config")).unwrap();
+        assert!(!before.unchanged(), "a file that went");
+    }
+
+    #[test]
+    fn only_a_foreign_condition_makes_the_answer_short_lived() {
+        let volatile = |line: &str| {
+            let home = Home::new();
+            home.write("config", line);
+            home.scan().volatile
+        };
+        assert!(!volatile("Match host x user y"));
+        assert!(!volatile("Match exec \"trunkline up %n\""));
+        assert!(!volatile(
+            "Match host x exec \"/usr/bin/trunkline up --quiet %n\""
+        ));
+        assert!(volatile("Match exec \"test -f /x\""));
+        assert!(volatile("match !exec test"));
+        assert!(volatile("Match exec=\"test -f /x\""));
+        assert!(volatile("Match exec \"trunkline up %n; test -f /x\""));
+        assert!(volatile("Match localnetwork 10.0.0.0/8"));
+        assert!(volatile("CanonicalizeHostname yes"));
+        assert!(volatile("Include %h.conf"));
+    }
+
+    #[test]
+    fn a_file_that_includes_itself_ends() {
+        let home = Home::new();
+        home.write("config", "Include config\nInclude config\n");
+        assert!(home.scan().volatile);
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_panics(line in any::<String>(), near in "[Ii]nclude[= \"'\\\\#*$\\[{}a~/%]{0,20}") {
+            let home = Home::new();
+            let mut sources = Sources::default();
+            for line in [&line, &near] {
+                let _ = words(line);
+                sources.note_line(line, Origin::User, &home.account, &home.world, 0);
+            }
+        }
+    }
+}

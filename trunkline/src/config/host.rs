@@ -1,0 +1,1016 @@
+//! The resolved configuration of one host, typed.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::dump::{Directive, Fields};
+use super::support::IRRELEVANT;
+use super::tokens::{Allowed, Asked, Tokens};
+use super::values::{
+    self, AddKeysToAgent, AddressFamily, ControlMaster, ControlPersist, FingerprintHash, Forward,
+    ForwardAgent, ForwardTarget, IpQos, Listen, LogLevel, PermitRemoteOpen, PubkeyAuthentication, RekeyLimit,
+    RequestTty, SessionType, StrictHostKeyChecking, UpdateHostKeys, WeakCryptoWarning,
+};
+use super::world::Account;
+use super::{ConfigError, World};
+use crate::destination::Destination;
+
+/// Everything ssh_config says about one host, after `Host`, `Match`, `Include`, defaults, tokens and variables.
+///
+/// Paths are absolute: `~`, tokens and `${VAR}` are expanded as ssh expands them, and relative ones begin at the
+/// caller's working folder. Directives are documented in ssh_config(5); a comment here says only what differs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "one for each yes/no directive of ssh_config(5)"
+)]
+pub struct HostConfig {
+    /// The host as typed (`%n`).
+    pub original_host: String,
+    /// The name or address to connect to (`%h`).
+    pub hostname: String,
+    /// The port, 1 to 65535.
+    pub port: u16,
+    /// The remote user.
+    pub user: String,
+    /// The file that `-F` named, absolute, for resolving jump hosts from the same one; "none" stays as it is.
+    pub config_file: Option<PathBuf>,
+
+    /// `ProxyJump` and `ProxyCommand`.
+    pub proxy: Proxy,
+    /// `ProxyUseFdpass`; a reason for the system's ssh.
+    pub proxy_use_fdpass: bool,
+    /// `AddressFamily`.
+    pub address_family: AddressFamily,
+    /// `BindAddress`.
+    pub bind_address: Option<String>,
+    /// `BindInterface`.
+    pub bind_interface: Option<String>,
+    /// `ConnectTimeout`; `None` for the system's own.
+    pub connect_timeout: Option<Duration>,
+    /// `ConnectionAttempts`, at least 1.
+    pub connection_attempts: u32,
+    /// `TCPKeepAlive`.
+    pub tcp_keep_alive: bool,
+    /// `ServerAliveInterval`; `None` where it is 0.
+    pub server_alive_interval: Option<Duration>,
+    /// `ServerAliveCountMax`.
+    pub server_alive_count_max: u32,
+    /// `IPQoS`.
+    pub ip_qos: IpQos,
+    /// `VersionAddendum` (OpenSSH 10): text behind our identification line.
+    pub version_addendum: Option<String>,
+    /// `RefuseConnection` (OpenSSH 10): do not connect, and say this.
+    pub refuse_connection: Option<String>,
+
+    /// `Ciphers`, best first.
+    pub ciphers: Vec<String>,
+    /// `MACs`, best first.
+    pub macs: Vec<String>,
+    /// `KexAlgorithms`, best first.
+    pub kex_algorithms: Vec<String>,
+    /// `HostKeyAlgorithms`, best first.
+    pub host_key_algorithms: Vec<String>,
+    /// `PubkeyAcceptedAlgorithms`.
+    pub pubkey_accepted_algorithms: Vec<String>,
+    /// `CASignatureAlgorithms`.
+    pub ca_signature_algorithms: Vec<String>,
+    /// `RequiredRSASize`, in bits.
+    pub required_rsa_size: u32,
+    /// `Compression`.
+    pub compression: bool,
+    /// `RekeyLimit`.
+    pub rekey_limit: RekeyLimit,
+    /// `WarnWeakCrypto` (OpenSSH 10.1).
+    pub warn_weak_crypto: WeakCryptoWarning,
+
+    /// `UserKnownHostsFile`.
+    pub user_known_hosts_files: Vec<PathBuf>,
+    /// `GlobalKnownHostsFile`.
+    pub global_known_hosts_files: Vec<PathBuf>,
+    /// `KnownHostsCommand`, unexpanded; a reason for the system's ssh.
+    pub known_hosts_command: Option<String>,
+    /// `RevokedHostKeys`. A file that cannot be read refuses every key.
+    pub revoked_host_keys: Option<PathBuf>,
+    /// `HostKeyAlias`.
+    pub host_key_alias: Option<String>,
+    /// `StrictHostKeyChecking`.
+    pub strict_host_key_checking: StrictHostKeyChecking,
+    /// `CheckHostIP`.
+    pub check_host_ip: bool,
+    /// `HashKnownHosts`.
+    pub hash_known_hosts: bool,
+    /// `NoHostAuthenticationForLocalhost`.
+    pub no_host_authentication_for_localhost: bool,
+    /// `UpdateHostKeys`.
+    pub update_host_keys: UpdateHostKeys,
+    /// `VerifyHostKeyDNS` as printed; other than "false" a reason for the system's ssh.
+    pub verify_host_key_dns: String,
+    /// `FingerprintHash`.
+    pub fingerprint_hash: FingerprintHash,
+    /// `VisualHostKey`.
+    pub visual_host_key: bool,
+
+    /// `IdentityFile`.
+    pub identity_files: Vec<IdentityFile>,
+    /// `CertificateFile`.
+    pub certificate_files: Vec<PathBuf>,
+    /// `IdentitiesOnly`.
+    pub identities_only: bool,
+    /// The agent's socket: `IdentityAgent`, or the caller's `SSH_AUTH_SOCK`. `None` for no agent.
+    pub identity_agent: Option<PathBuf>,
+    /// `AddKeysToAgent`.
+    pub add_keys_to_agent: AddKeysToAgent,
+    /// `ForwardAgent`.
+    pub forward_agent: ForwardAgent,
+    /// `PKCS11Provider`; a reason for the system's ssh.
+    pub pkcs11_provider: Option<String>,
+    /// `SecurityKeyProvider` other than the built-in one; a reason for the system's ssh.
+    pub security_key_provider: Option<String>,
+    /// `PreferredAuthentications`, best first; empty for the default order.
+    pub preferred_authentications: Vec<String>,
+    /// `PubkeyAuthentication`.
+    pub pubkey_authentication: PubkeyAuthentication,
+    /// `PasswordAuthentication`.
+    pub password_authentication: bool,
+    /// `KbdInteractiveAuthentication`.
+    pub kbd_interactive_authentication: bool,
+    /// `KbdInteractiveDevices`.
+    pub kbd_interactive_devices: Option<String>,
+    /// `HostbasedAuthentication`; a reason for the system's ssh.
+    pub hostbased_authentication: bool,
+    /// `GSSAPIAuthentication`; a reason for the system's ssh only where no other method may be tried.
+    pub gssapi_authentication: bool,
+    /// `GSSAPIKeyExchange`; a reason for the system's ssh.
+    pub gssapi_key_exchange: bool,
+    /// `NumberOfPasswordPrompts`.
+    pub number_of_password_prompts: u32,
+    /// `BatchMode`.
+    pub batch_mode: bool,
+
+    /// `ControlMaster`.
+    pub control_master: ControlMaster,
+    /// `ControlPath`.
+    pub control_path: Option<PathBuf>,
+    /// `ControlPersist`.
+    pub control_persist: ControlPersist,
+
+    /// `RemoteCommand`.
+    pub remote_command: Option<String>,
+    /// `LocalCommand`, where `PermitLocalCommand` allows it.
+    pub local_command: Option<LocalCommand>,
+    /// `RequestTTY`.
+    pub request_tty: RequestTty,
+    /// `SessionType`.
+    pub session_type: SessionType,
+    /// `StdinNull`.
+    pub stdin_null: bool,
+    /// `ForkAfterAuthentication`.
+    pub fork_after_authentication: bool,
+    /// `SendEnv`: patterns of names.
+    pub send_env: Vec<String>,
+    /// `SetEnv`: names and values.
+    pub set_env: Vec<(String, String)>,
+    /// `EscapeChar`; `None` for none.
+    pub escape_char: Option<u8>,
+    /// `EnableEscapeCommandline`.
+    pub enable_escape_commandline: bool,
+    /// `ObscureKeystrokeTiming` (OpenSSH 9.5): the interval between packets; `None` where it is off or unknown.
+    pub obscure_keystroke_timing: Option<Duration>,
+    /// `ChannelTimeout` (OpenSSH 9.6): channel types (or "global") and how long each may be idle.
+    pub channel_timeouts: Vec<(String, Duration)>,
+
+    /// `LocalForward`.
+    pub local_forwards: Vec<Forward>,
+    /// `RemoteForward`.
+    pub remote_forwards: Vec<Forward>,
+    /// `DynamicForward`.
+    pub dynamic_forwards: Vec<Listen>,
+    /// `GatewayPorts`.
+    pub gateway_ports: bool,
+    /// `ExitOnForwardFailure`.
+    pub exit_on_forward_failure: bool,
+    /// `ClearAllForwardings`, which `ssh -G` has already applied.
+    pub clear_all_forwardings: bool,
+    /// `PermitRemoteOpen`.
+    pub permit_remote_open: PermitRemoteOpen,
+    /// `StreamLocalBindMask`: the mask for sockets that forwardings create.
+    pub stream_local_bind_mask: u32,
+    /// `StreamLocalBindUnlink`.
+    pub stream_local_bind_unlink: bool,
+    /// `ForwardX11`; a reason for the system's ssh.
+    pub forward_x11: bool,
+    /// `Tunnel` as printed; other than "false" a reason for the system's ssh.
+    pub tunnel: String,
+
+    /// `LogLevel`.
+    pub log_level: LogLevel,
+    /// Every line of `ssh -G`, in its order.
+    pub directives: Vec<Directive>,
+    /// Lines with a known keyword and a value that is not understood; each is a reason for the system's ssh.
+    pub not_understood: Vec<Directive>,
+    /// Lines with an unknown keyword; each is a reason for the system's ssh.
+    pub unknown: Vec<Directive>,
+}
+
+/// How the connection reaches the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Proxy {
+    /// By TCP.
+    Direct,
+    /// Through a command's standard input and output. Tokens are expanded; the caller's shell runs it.
+    Command(String),
+    /// Through jump hosts, the first to be reached first. Each is resolved in turn
+    /// ([`Request::for_jump`](super::Request::for_jump)).
+    Jump(Vec<Destination>),
+}
+
+/// A private key file.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct IdentityFile {
+    /// The file.
+    pub path: PathBuf,
+    /// It is one of ssh's own list, not the user's: a missing one is passed over without a word.
+    pub is_default: bool,
+}
+
+/// A command to run here once the connection stands.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LocalCommand(
+    /// The command, tokens expanded, for the caller's shell.
+    pub String,
+);
+
+/// What the reading of a dump needs beside it.
+pub(crate) struct Surroundings<'a> {
+    pub(crate) world: &'a World,
+    pub(crate) account: &'a Account,
+    pub(crate) local_host: &'a str,
+    pub(crate) original_host: &'a str,
+    pub(crate) config_file: Option<PathBuf>,
+    pub(crate) asked: Asked,
+}
+
+impl HostConfig {
+    /// Types what `ssh -G` printed. A directive that is merely odd is no error; it is kept in `not_understood`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Expansion`] for a token or variable that ssh would stop at, [`ConfigError::Jump`] for a jump
+    /// host that is none; `Err(None)` for output without host, user or port.
+    pub(crate) fn read(
+        directives: Vec<Directive>,
+        around: Surroundings<'_>,
+    ) -> Result<Self, Option<ConfigError>> {
+        let mut fields = Fields::new(&directives);
+        let f = &mut fields;
+        let hostname = f.text("hostname").ok_or(None)?;
+        let user = f.text("user").ok_or(None)?;
+        let port: u16 = f
+            .parse("port", |value| value.parse().ok())
+            .filter(|&port| port != 0)
+            .ok_or(None)?;
+        let original_host = f.text("host").unwrap_or_else(|| around.original_host.to_owned());
+        let host_key_alias = f.text("hostkeyalias");
+        let tokens = Tokens {
+            world: around.world,
+            account: around.account,
+            hostname: &hostname,
+            original_host: &original_host,
+            key_alias: host_key_alias.as_deref().unwrap_or(&original_host),
+            port,
+            user: &user,
+            local_host: around.local_host,
+            asked: around.asked,
+        };
+
+        let identity_files = identity_files(f, &tokens)?;
+        let certificate_files = f
+            .all("certificatefile", |value| Some(value.to_owned()))
+            .iter()
+            .filter(|file| !file.eq_ignore_ascii_case("none"))
+            .map(|file| tokens.path("CertificateFile", file))
+            .collect::<Result<_, _>>()?;
+        let proxy = proxy(f, &tokens)?;
+        let permitted = f.flag("permitlocalcommand", false);
+        let local_command = f
+            .text("localcommand")
+            .filter(|_| permitted)
+            .map(|command| {
+                tokens
+                    .command("LocalCommand", &command, Allowed::LocalCommand)
+                    .map(LocalCommand)
+            })
+            .transpose()?;
+        let identity_agent = identity_agent(f, around.world);
+        let forward_agent = forward_agent(f, around.world);
+        let global_known_hosts_files = path_list(f, "globalknownhostsfile")
+            .iter()
+            // ssh expands the tilde here, and nothing else.
+            .map(|file| around.account.expand_tilde(file).unwrap_or_else(|| file.clone()))
+            .map(|file| around.world.absolute(file.as_ref()))
+            .collect();
+        let absolute = |path: &String| around.world.absolute(path.as_ref());
+        let local_forwards: Vec<Forward> = f.all("localforward", Forward::parse);
+        let dynamic_forwards = f
+            .all("dynamicforward", Listen::parse)
+            .into_iter()
+            // dump_cfg_forwards prints a forwarding to a socket a second time, as if it were dynamic.
+            .filter(|listen| {
+                let is_it = |f: &Forward| f.listen == *listen && matches!(f.target, ForwardTarget::Socket(_));
+                !local_forwards.iter().any(is_it)
+            })
+            .collect();
+
+        let mut config = Self {
+            config_file: around.config_file,
+            proxy,
+            proxy_use_fdpass: f.flag("proxyusefdpass", false),
+            address_family: f
+                .parse("addressfamily", AddressFamily::parse)
+                .unwrap_or(AddressFamily::Any),
+            bind_address: f.text("bindaddress"),
+            bind_interface: f.text("bindinterface"),
+            connect_timeout: seconds(f, "connecttimeout"),
+            connection_attempts: f.number("connectionattempts", 1).max(1),
+            tcp_keep_alive: f.flag("tcpkeepalive", true),
+            server_alive_interval: seconds(f, "serveraliveinterval"),
+            server_alive_count_max: f.number("serveralivecountmax", 3),
+            ip_qos: f.parse("ipqos", IpQos::parse).unwrap_or_default(),
+            version_addendum: f.text("versionaddendum"),
+            refuse_connection: f.text("refuseconnection"),
+
+            ciphers: f.names("ciphers"),
+            macs: f.names("macs"),
+            kex_algorithms: f.names("kexalgorithms"),
+            host_key_algorithms: f.names("hostkeyalgorithms"),
+            pubkey_accepted_algorithms: either(
+                f.names("pubkeyacceptedalgorithms"),
+                f.names("pubkeyacceptedkeytypes"),
+            ),
+            ca_signature_algorithms: f.names("casignaturealgorithms"),
+            required_rsa_size: f.number("requiredrsasize", 1024),
+            compression: f.flag("compression", false),
+            rekey_limit: f.parse("rekeylimit", RekeyLimit::parse).unwrap_or_default(),
+            warn_weak_crypto: f
+                .parse("warnweakcrypto", WeakCryptoWarning::parse)
+                .unwrap_or(WeakCryptoWarning::Yes),
+
+            user_known_hosts_files: path_list(f, "userknownhostsfile").iter().map(absolute).collect(),
+            global_known_hosts_files,
+            known_hosts_command: f.text("knownhostscommand"),
+            revoked_host_keys: f.text("revokedhostkeys").as_ref().map(absolute),
+            host_key_alias: host_key_alias.clone(),
+            strict_host_key_checking: f
+                .parse("stricthostkeychecking", StrictHostKeyChecking::parse)
+                .unwrap_or(StrictHostKeyChecking::Ask),
+            check_host_ip: f.flag("checkhostip", false),
+            hash_known_hosts: f.flag("hashknownhosts", false),
+            no_host_authentication_for_localhost: f.flag("nohostauthenticationforlocalhost", false),
+            update_host_keys: f
+                .parse("updatehostkeys", UpdateHostKeys::parse)
+                .unwrap_or(UpdateHostKeys::No),
+            verify_host_key_dns: f.text("verifyhostkeydns").unwrap_or_else(|| "false".into()),
+            fingerprint_hash: f
+                .parse("fingerprinthash", FingerprintHash::parse)
+                .unwrap_or(FingerprintHash::Sha256),
+            visual_host_key: f.flag("visualhostkey", false),
+
+            identity_files,
+            certificate_files,
+            identities_only: f.flag("identitiesonly", false),
+            identity_agent,
+            add_keys_to_agent: f
+                .parse("addkeystoagent", AddKeysToAgent::parse)
+                .unwrap_or_default(),
+            forward_agent,
+            pkcs11_provider: f.text("pkcs11provider"),
+            security_key_provider: security_key_provider(f, around.world),
+            preferred_authentications: f.names("preferredauthentications"),
+            pubkey_authentication: f
+                .parse("pubkeyauthentication", PubkeyAuthentication::parse)
+                .unwrap_or(PubkeyAuthentication::Yes),
+            password_authentication: f.flag("passwordauthentication", true),
+            kbd_interactive_authentication: f.flag("kbdinteractiveauthentication", true)
+                // The name before OpenSSH 8.7, which only says so where it says no.
+                && f.flag("challengeresponseauthentication", true),
+            kbd_interactive_devices: f.text("kbdinteractivedevices"),
+            hostbased_authentication: f.flag("hostbasedauthentication", false),
+            gssapi_authentication: f.flag("gssapiauthentication", false),
+            gssapi_key_exchange: f.flag("gssapikeyexchange", false),
+            number_of_password_prompts: f.number("numberofpasswordprompts", 3),
+            batch_mode: f.flag("batchmode", false),
+
+            control_master: f
+                .parse("controlmaster", ControlMaster::parse)
+                .unwrap_or(ControlMaster::No),
+            control_path: f.text("controlpath").as_ref().map(absolute),
+            control_persist: f
+                .parse("controlpersist", ControlPersist::parse)
+                .unwrap_or(ControlPersist::No),
+
+            remote_command: f.text("remotecommand"),
+            local_command,
+            request_tty: f
+                .parse("requesttty", RequestTty::parse)
+                .unwrap_or(RequestTty::Auto),
+            session_type: f
+                .parse("sessiontype", SessionType::parse)
+                .unwrap_or(SessionType::Default),
+            stdin_null: f.flag("stdinnull", false),
+            fork_after_authentication: f.flag("forkafterauthentication", false),
+            send_env: f.all("sendenv", |value| Some(value.to_owned())),
+            set_env: f.all("setenv", |value| {
+                let (name, value) = value.split_once('=')?;
+                Some((name.to_owned(), value.to_owned()))
+            }),
+            escape_char: f.parse("escapechar", values::escape_char).unwrap_or(Some(b'~')),
+            enable_escape_commandline: f.flag("enableescapecommandline", false),
+            obscure_keystroke_timing: f.parse("obscurekeystroketiming", keystroke_interval).flatten(),
+            channel_timeouts: f.parse("channeltimeout", channel_timeouts).unwrap_or_default(),
+
+            local_forwards,
+            remote_forwards: f.all("remoteforward", Forward::parse),
+            dynamic_forwards,
+            gateway_ports: f.flag("gatewayports", false),
+            exit_on_forward_failure: f.flag("exitonforwardfailure", false),
+            clear_all_forwardings: f.flag("clearallforwardings", false),
+            permit_remote_open: f
+                .parse("permitremoteopen", |value| Some(PermitRemoteOpen::parse(value)))
+                .unwrap_or(PermitRemoteOpen::Any),
+            stream_local_bind_mask: f
+                .parse("streamlocalbindmask", |value| u32::from_str_radix(value, 8).ok())
+                .unwrap_or(0o177),
+            stream_local_bind_unlink: f.flag("streamlocalbindunlink", false),
+            forward_x11: f.flag("forwardx11", false),
+            tunnel: f.text("tunnel").unwrap_or_else(|| "false".into()),
+
+            log_level: f.parse("loglevel", LogLevel::parse).unwrap_or(LogLevel::Info),
+            original_host: original_host.clone(),
+            hostname: hostname.clone(),
+            port,
+            user: user.clone(),
+            directives: Vec::new(),
+            not_understood: Vec::new(),
+            unknown: Vec::new(),
+        };
+        let (left, not_understood) = fields.left();
+        let irrelevant =
+            |directive: &Directive| IRRELEVANT.iter().any(|(name, _)| *name == directive.keyword);
+        config.unknown = left
+            .into_iter()
+            .filter(|directive| !irrelevant(directive))
+            .collect();
+        config.not_understood = not_understood;
+        config.directives = directives;
+        Ok(config)
+    }
+}
+
+/// The lists of `~/.ssh/id_*` that ssh falls back on have these in common, from 9.2 (which adds `id_xmss` and
+/// `id_dsa`) to 10.x.
+const DEFAULT_IDENTITIES: &[&str] = &[
+    "~/.ssh/id_rsa",
+    "~/.ssh/id_ecdsa",
+    "~/.ssh/id_ecdsa_sk",
+    "~/.ssh/id_ed25519",
+    "~/.ssh/id_ed25519_sk",
+];
+
+/// `ssh -G` prints ssh's own list as if the user had written it. A list that holds all of the default names and no
+/// other is taken for it: whoever writes exactly that gets what the default would give.
+fn identity_files(fields: &mut Fields, tokens: &Tokens<'_>) -> Result<Vec<IdentityFile>, ConfigError> {
+    let files = fields.all("identityfile", |value| Some(value.to_owned()));
+    let is_default = DEFAULT_IDENTITIES
+        .iter()
+        .all(|name| files.iter().any(|file| file == name))
+        && files.iter().all(|file| {
+            DEFAULT_IDENTITIES.contains(&file.as_str())
+                || ["~/.ssh/id_xmss", "~/.ssh/id_dsa"].contains(&file.as_str())
+        });
+    files
+        .iter()
+        .filter(|file| !file.eq_ignore_ascii_case("none"))
+        .map(|file| {
+            Ok(IdentityFile {
+                path: tokens.path("IdentityFile", file)?,
+                is_default,
+            })
+        })
+        .collect()
+}
+
+fn proxy(fields: &mut Fields, tokens: &Tokens<'_>) -> Result<Proxy, ConfigError> {
+    let command = fields.text("proxycommand");
+    if let Some(jump) = fields.text("proxyjump") {
+        // ssh turns the jump into a ProxyCommand, so that the same tokens work in it.
+        let jump = tokens.command("ProxyJump", &jump, Allowed::Proxy)?;
+        let hops = jump
+            .split(',')
+            .map(|hop| Destination::parse_hop(hop.trim()))
+            .collect::<Result<_, _>>()?;
+        return Ok(Proxy::Jump(hops));
+    }
+    match command {
+        Some(command) => Ok(Proxy::Command(tokens.command(
+            "ProxyCommand",
+            &command,
+            Allowed::Proxy,
+        )?)),
+        None => Ok(Proxy::Direct),
+    }
+}
+
+/// ssh.c: `none`, `SSH_AUTH_SOCK`, `$VAR`, or a path that `ssh -G` has expanded; by default `SSH_AUTH_SOCK`.
+fn identity_agent(fields: &mut Fields, world: &World) -> Option<PathBuf> {
+    let from = |name: &str| {
+        world
+            .var(name)
+            .filter(|value| !value.is_empty())
+            .map(|value| world.absolute(value.as_ref()))
+    };
+    match fields
+        .parse("identityagent", |value| Some(value.to_owned()))
+        .as_deref()
+    {
+        None | Some("SSH_AUTH_SOCK") => from("SSH_AUTH_SOCK"),
+        Some("none") => None,
+        Some(value) => match value.strip_prefix('$') {
+            Some(name) if !name.starts_with('{') => from(name),
+            _ => Some(world.absolute(value.as_ref())),
+        },
+    }
+}
+
+/// ssh.c: a variable that is not set turns the forwarding off.
+fn forward_agent(fields: &mut Fields, world: &World) -> ForwardAgent {
+    match fields
+        .parse("forwardagent", |value| Some(value.to_owned()))
+        .as_deref()
+    {
+        None | Some("no" | "false") => ForwardAgent::No,
+        Some("yes" | "true") => ForwardAgent::Yes,
+        Some(value) => match value.strip_prefix('$') {
+            Some(name) => match world.var(name) {
+                Some(socket) => ForwardAgent::Socket(world.absolute(socket.as_ref())),
+                None => ForwardAgent::No,
+            },
+            None => ForwardAgent::Socket(world.absolute(value.as_ref())),
+        },
+    }
+}
+
+/// ssh.c: `$VAR` names a variable, and no provider where that is not set. `internal` is what the agent does, too.
+fn security_key_provider(fields: &mut Fields, world: &World) -> Option<String> {
+    let provider = fields.text("securitykeyprovider")?;
+    let provider = match provider.strip_prefix('$') {
+        Some(name) => world.var(name)?.to_string_lossy().into_owned(),
+        None => provider,
+    };
+    (provider != "internal").then_some(provider)
+}
+
+fn path_list(fields: &mut Fields, keyword: &str) -> Vec<String> {
+    let list = fields
+        .parse(keyword, |value| Some(values::paths(value)))
+        .unwrap_or_default();
+    if list.len() == 1 && list[0].eq_ignore_ascii_case("none") {
+        Vec::new()
+    } else {
+        list
+    }
+}
+
+/// A number of seconds; "none" and 0 mean no limit.
+fn seconds(fields: &mut Fields, keyword: &str) -> Option<Duration> {
+    let read = |value: &str| {
+        if value == "none" {
+            Some(Duration::ZERO)
+        } else {
+            values::duration(value)
+        }
+    };
+    fields.parse(keyword, read).filter(|time| !time.is_zero())
+}
+
+/// `yes` is 20 ms, SSH_KEYSTROKE_DEFAULT_INTERVAL_MS in OpenSSH's ssh.h.
+#[allow(clippy::option_option, reason = "\"no\" is a value that is understood")]
+fn keystroke_interval(value: &str) -> Option<Option<Duration>> {
+    match values::flag(value) {
+        Some(yes) => Some(yes.then_some(Duration::from_millis(20))),
+        None => {
+            let milliseconds = value.strip_prefix("interval:").unwrap_or(value);
+            milliseconds
+                .parse()
+                .ok()
+                .map(|milliseconds| Some(Duration::from_millis(milliseconds)))
+        }
+    }
+}
+
+fn channel_timeouts(value: &str) -> Option<Vec<(String, Duration)>> {
+    if value == "none" {
+        return Some(Vec::new());
+    }
+    value
+        .split_whitespace()
+        .map(|entry| {
+            let (kind, time) = entry.split_once('=')?;
+            Some((kind.to_owned(), values::duration(time)?))
+        })
+        .collect()
+}
+
+fn either(names: Vec<String>, older: Vec<String>) -> Vec<String> {
+    if names.is_empty() { older } else { names }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::process::{Command, Stdio};
+
+    use proptest::prelude::*;
+
+    use super::super::{dump, tokens};
+    use super::*;
+
+    /// What the installed ssh prints with no configuration file.
+    pub(crate) fn printed_by_ssh(args: &[&str], host: &str) -> String {
+        let output = Command::new("ssh")
+            .args(["-G", "-F", "none"])
+            .args(args)
+            .args(["--", host])
+            .stdin(Stdio::null())
+            .output()
+            .expect("ssh (openssh-client) must be installed");
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn read(printed: &[u8], world: &World) -> Result<HostConfig, Option<ConfigError>> {
+        let account = Account::current().unwrap();
+        let local_host = tokens::local_host();
+        let around = Surroundings {
+            world,
+            account: &account,
+            local_host: &local_host,
+            original_host: "typed",
+            config_file: None,
+            asked: Asked::default(),
+        };
+        HostConfig::read(dump::parse(printed), around)
+    }
+
+    fn world() -> World {
+        let env = [("SSH_AUTH_SOCK", "/agent"), ("OTHER", "/other")];
+        let env = env
+            .into_iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect();
+        World {
+            cwd: "/cwd".into(),
+            umask: 0o22,
+            env,
+        }
+    }
+
+    pub(crate) fn config_of(printed: &str) -> HostConfig {
+        read(printed.as_bytes(), &world()).unwrap()
+    }
+
+    fn with_options(options: &[&str]) -> HostConfig {
+        let options: Vec<String> = options.iter().map(|option| format!("-o{option}")).collect();
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        config_of(&printed_by_ssh(&options, "host"))
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_ssh() {
+        let printed = with_options(&[]);
+        let assumed = config_of("host host\nhostname host\nport 22\nuser root\n");
+        // An ssh that leaves a line out means its default: both readings agree but for what only ssh can know.
+        let known_by_ssh = HostConfig {
+            ciphers: printed.ciphers.clone(),
+            macs: printed.macs.clone(),
+            kex_algorithms: printed.kex_algorithms.clone(),
+            host_key_algorithms: printed.host_key_algorithms.clone(),
+            pubkey_accepted_algorithms: printed.pubkey_accepted_algorithms.clone(),
+            ca_signature_algorithms: printed.ca_signature_algorithms.clone(),
+            user_known_hosts_files: printed.user_known_hosts_files.clone(),
+            global_known_hosts_files: printed.global_known_hosts_files.clone(),
+            identity_files: printed.identity_files.clone(),
+            ip_qos: printed.ip_qos,
+            update_host_keys: printed.update_host_keys,
+            user: printed.user.clone(),
+            directives: printed.directives.clone(),
+            ..assumed
+        };
+        assert_eq!(printed, known_by_ssh);
+        assert!(printed.ciphers.len() > 3 && printed.identity_files.len() >= 5);
+        assert!(
+            printed
+                .identity_files
+                .iter()
+                .all(|file| file.is_default && file.path.is_absolute())
+        );
+    }
+
+    #[test]
+    fn identity_files_are_expanded_and_told_from_the_default() {
+        let config = with_options(&[
+            "IdentityFile=~/k-%h-%n-%p-%r-%%-${OTHER}",
+            "IdentityFile=\"rel key\"",
+            "CertificateFile=~/c-%u",
+        ]);
+        let account = Account::current().unwrap();
+        let home = account.home.display();
+        let user = &config.user;
+        let paths: Vec<_> = config
+            .identity_files
+            .iter()
+            .map(|file| file.path.to_str().unwrap())
+            .collect();
+        assert_eq!(
+            paths,
+            [
+                format!("{home}/k-host-host-22-{user}-%-/other"),
+                "/cwd/rel key".into()
+            ]
+        );
+        assert!(config.identity_files.iter().all(|file| !file.is_default));
+        assert_eq!(
+            config.certificate_files,
+            [PathBuf::from(format!("{home}/c-{}", account.name))]
+        );
+        assert_eq!(with_options(&["IdentityFile=none"]).identity_files, []);
+    }
+
+    #[test]
+    fn agents_are_looked_up_in_the_callers_world() {
+        let agent = |option| with_options(&[option]).identity_agent;
+        assert_eq!(with_options(&[]).identity_agent, Some("/agent".into()));
+        assert_eq!(agent("IdentityAgent=none"), None);
+        assert_eq!(agent("IdentityAgent=$OTHER"), Some("/other".into()));
+        assert_eq!(agent("IdentityAgent=$UNSET"), None);
+        assert_eq!(agent("IdentityAgent=/a-%%-%h"), Some("/a-%-host".into()));
+        let forward = |option| with_options(&[option]).forward_agent;
+        assert_eq!(forward("ForwardAgent=yes"), ForwardAgent::Yes);
+        assert_eq!(
+            forward("ForwardAgent=$OTHER"),
+            ForwardAgent::Socket("/other".into())
+        );
+        assert_eq!(forward("ForwardAgent=$UNSET"), ForwardAgent::No);
+        assert_eq!(forward("ForwardAgent=/x"), ForwardAgent::Socket("/x".into()));
+    }
+
+    #[test]
+    fn forwardings_are_read_as_typed() {
+        let tcp = |host: Option<&str>, port| Listen::Tcp {
+            host: host.map(str::to_owned),
+            port,
+        };
+        let to = |host: &str, port| ForwardTarget::Tcp {
+            host: host.into(),
+            port,
+        };
+        let config = with_options(&[
+            "LocalForward=8080 localhost:80",
+            "LocalForward=[::1]:8081 [::2]:80",
+            "LocalForward=127.0.0.1:8082 /run/%h.sock",
+            "LocalForward=/tmp/l.sock db:80",
+            "LocalForward=/tmp/a /tmp/b",
+            "DynamicForward=*:1080",
+            "RemoteForward=9090",
+            "RemoteForward=/tmp/%h 1.2.3.4:5",
+        ]);
+        let local: Vec<_> = config
+            .local_forwards
+            .into_iter()
+            .map(|f| (f.listen, f.target))
+            .collect();
+        assert_eq!(
+            local,
+            [
+                (tcp(None, 8080), to("localhost", 80)),
+                (tcp(Some("::1"), 8081), to("::2", 80)),
+                (
+                    tcp(Some("127.0.0.1"), 8082),
+                    ForwardTarget::Socket("/run/host.sock".into())
+                ),
+                (Listen::Socket("/tmp/l.sock".into()), to("db", 80)),
+                (
+                    Listen::Socket("/tmp/a".into()),
+                    ForwardTarget::Socket("/tmp/b".into())
+                ),
+            ]
+        );
+        assert_eq!(config.dynamic_forwards, [tcp(Some("*"), 1080)]);
+        let remote: Vec<_> = config
+            .remote_forwards
+            .into_iter()
+            .map(|f| (f.listen, f.target))
+            .collect();
+        assert_eq!(
+            remote,
+            [
+                (tcp(None, 9090), ForwardTarget::Socks),
+                (Listen::Socket("/tmp/host".into()), to("1.2.3.4", 5))
+            ]
+        );
+    }
+
+    #[test]
+    fn proxies_are_expanded() {
+        let proxy = |option| with_options(&[option]).proxy;
+        assert_eq!(
+            proxy("ProxyCommand=nc %h %p %% %n"),
+            Proxy::Command("nc host 22 % host".into())
+        );
+        assert_eq!(proxy("ProxyCommand=none"), Proxy::Direct);
+        assert_eq!(proxy("ProxyJump=none"), Proxy::Direct);
+        let hops = ["ssh://a@b:23", "ssh://[::1]:24", "d"]
+            .map(|hop| hop.parse().unwrap())
+            .to_vec();
+        assert_eq!(proxy("ProxyJump=a@b:23,[::1]:24,d"), Proxy::Jump(hops));
+    }
+
+    #[test]
+    fn times_limits_and_words_are_typed() {
+        let config = with_options(&[
+            "ConnectTimeout=2m30s",
+            "RekeyLimit=1G 1h",
+            "ControlPersist=10m",
+            "AddKeysToAgent=confirm 5m",
+            "EscapeChar=^A",
+            "IPQoS=af21 0x20",
+            "LogLevel=DEBUG2",
+            "StrictHostKeyChecking=accept-new",
+            "RequestTTY=force",
+            "SessionType=none",
+            "AddressFamily=inet6",
+            "PubkeyAuthentication=host-bound",
+            "SetEnv=A=x=1 B=2",
+            "SendEnv=LC_* X",
+            "ServerAliveInterval=15",
+            "PermitRemoteOpen=*:7",
+            "StreamLocalBindMask=0117",
+            "PreferredAuthentications=publickey,password",
+            "ControlMaster=autoask",
+        ]);
+        assert_eq!(config.connect_timeout, Some(Duration::from_secs(150)));
+        assert_eq!(
+            config.rekey_limit,
+            RekeyLimit {
+                bytes: Some(1 << 30),
+                interval: Some(Duration::from_secs(3600))
+            }
+        );
+        assert_eq!(
+            config.control_persist,
+            ControlPersist::For(Duration::from_secs(600))
+        );
+        let lifetime = Some(Duration::from_secs(300));
+        assert_eq!(
+            config.add_keys_to_agent,
+            AddKeysToAgent {
+                add: true,
+                ask: false,
+                confirm: true,
+                lifetime
+            }
+        );
+        assert_eq!(config.escape_char, Some(1));
+        assert_eq!(
+            config.ip_qos,
+            IpQos {
+                interactive: Some(0x48),
+                bulk: Some(0x20)
+            }
+        );
+        assert_eq!(config.log_level, LogLevel::Debug2);
+        assert_eq!(config.strict_host_key_checking, StrictHostKeyChecking::AcceptNew);
+        assert_eq!(config.request_tty, RequestTty::Force);
+        assert_eq!(config.session_type, SessionType::None);
+        assert_eq!(config.address_family, AddressFamily::Inet6);
+        assert_eq!(config.pubkey_authentication, PubkeyAuthentication::HostBound);
+        assert_eq!(
+            config.set_env,
+            [("A".into(), "x=1".into()), ("B".into(), "2".into())]
+        );
+        assert_eq!(config.send_env, ["LC_*", "X"]);
+        assert_eq!(config.server_alive_interval, Some(Duration::from_secs(15)));
+        assert_eq!(
+            config.permit_remote_open,
+            PermitRemoteOpen::Only(vec!["*:7".into()])
+        );
+        assert_eq!(config.stream_local_bind_mask, 0o117);
+        assert_eq!(config.preferred_authentications, ["publickey", "password"]);
+        assert_eq!(config.control_master, ControlMaster::AutoAsk);
+    }
+
+    #[test]
+    fn newer_directives_are_typed() {
+        let config = config_of(
+            "host h\nhostname h\nuser u\nport 22\nchanneltimeout session=5m global=60\n\
+             obscurekeystroketiming interval:80\nwarnweakcrypto no-pq-kex\nversionaddendum x\nrefuseconnection no\n",
+        );
+        let timeouts = [
+            ("session".into(), Duration::from_secs(300)),
+            ("global".into(), Duration::from_secs(60)),
+        ];
+        assert_eq!(config.channel_timeouts, timeouts);
+        assert_eq!(config.obscure_keystroke_timing, Some(Duration::from_millis(80)));
+        assert_eq!(config.warn_weak_crypto, WeakCryptoWarning::NoPqKex);
+        assert_eq!(config.refuse_connection.as_deref(), Some("no"));
+    }
+
+    #[test]
+    fn a_local_command_counts_only_where_it_is_permitted() {
+        assert_eq!(with_options(&["LocalCommand=echo %T"]).local_command, None);
+        let permitted = with_options(&["LocalCommand=echo %T %h", "PermitLocalCommand=yes"]);
+        assert_eq!(
+            permitted.local_command,
+            Some(LocalCommand("echo NONE host".into()))
+        );
+    }
+
+    #[test]
+    fn requests_that_differ_in_who_talks_to_whom_do_not_share() {
+        let plain = with_options(&[]).sharing_key();
+        for option in [
+            "User=other",
+            "Port=23",
+            "HostName=other",
+            "HostKeyAlias=x",
+            "ProxyJump=j",
+            "ProxyCommand=nc %h %p",
+            "IdentityFile=/k",
+            "CertificateFile=/c",
+            "IdentitiesOnly=yes",
+            "IdentityAgent=/a",
+            "ForwardAgent=yes",
+            "UserKnownHostsFile=/x",
+            "GlobalKnownHostsFile=/x",
+            "StrictHostKeyChecking=no",
+            "BindAddress=127.0.0.1",
+            "BindInterface=lo",
+            "Ciphers=aes128-ctr",
+            "Compression=yes",
+            "PreferredAuthentications=publickey",
+            "AddressFamily=inet",
+            "KexAlgorithms=curve25519-sha256",
+            "HostKeyAlgorithms=ssh-ed25519",
+            "MACs=hmac-sha2-256",
+            "RevokedHostKeys=/r",
+            "PubkeyAuthentication=no",
+            "PasswordAuthentication=no",
+        ] {
+            assert_ne!(with_options(&[option]).sharing_key(), plain, "{option}");
+        }
+        for option in [
+            "RemoteCommand=true",
+            "SendEnv=X",
+            "LocalForward=1 h:2",
+            "LogLevel=DEBUG",
+            "RequestTTY=force",
+        ] {
+            assert_eq!(with_options(&[option]).sharing_key(), plain, "{option}");
+        }
+        assert_eq!(plain.to_string().len(), 16);
+    }
+
+    proptest! {
+        #[test]
+        fn no_output_panics(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+            let _ = read(&bytes, &world());
+        }
+
+        #[test]
+        fn no_value_of_a_known_keyword_panics(line in 0usize..200, value in "\\PC{0,24}") {
+            let printed = printed_keywords();
+            let keyword = &printed[line % printed.len()];
+            let text = format!("host h\nhostname h\nuser u\nport 22\n{keyword} {value}\n");
+            if let Ok(config) = read(text.as_bytes(), &world()) {
+                let _ = (config.needs_system_ssh(), config.sharing_key());
+            }
+        }
+    }
+
+    fn printed_keywords() -> &'static [String] {
+        static KEYWORDS: std::sync::OnceLock<Vec<String>> = std::sync::OnceLock::new();
+        KEYWORDS.get_or_init(|| {
+            let printed = printed_by_ssh(
+                &["-oProxyJump=j", "-oLocalForward=1 a:2", "-oIdentityAgent=x"],
+                "h",
+            );
+            printed
+                .lines()
+                .filter_map(|line| line.split(' ').next())
+                .map(str::to_owned)
+                .collect()
+        })
+    }
+}

@@ -1,0 +1,927 @@
+//! Runs `ssh -G` and remembers what it said.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{OsStr, OsString};
+use std::num::NonZeroUsize;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use lru::LruCache;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+use tokio::sync::{OnceCell, Semaphore};
+
+use super::dump::{self, Directive};
+use super::files::{Sources, Stamp};
+use super::host::{HostConfig, Proxy, Surroundings};
+use super::tokens::{self, Asked};
+use super::world::Account;
+use super::{ConfigError, World};
+use crate::destination::Destination;
+
+/// Resolves destinations through the user's own `ssh -G`, once for each that is asked for.
+///
+/// An answer is kept until one of the things it came from changes: the arguments, the configuration files (their
+/// times, sizes and inodes, those of every `Include`, and files that were missing), the ssh program, and the
+/// environment variables that are mentioned in them. Where something else takes part (a `Match exec` other than
+/// `trunkline up`, a look-up in DNS) it is kept for ten seconds, and only for callers in the same world.
+#[derive(Debug)]
+pub struct Resolver {
+    /// Guards the answers; never held while anything is read or run.
+    cache: Mutex<LruCache<Question, Vec<Arc<Answer>>>>,
+    /// Guards the runs under way, which later callers with the same question wait for.
+    flights: Mutex<HashMap<(Question, Arc<World>), Flight>>,
+    permits: Semaphore,
+    time_limit: Duration,
+}
+
+/// What is asked: a destination, arguments as for ssh(1), and where the caller stands.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Where to.
+    pub destination: Destination,
+    /// Options of ssh(1) that bear on the configuration (`-F`, `-o`, `-p`, `-l`, `-i`, `-J`, ...), as typed. They
+    /// come before the destination's own user and port, and therefore win, as they do for ssh.
+    pub ssh_args: Vec<OsString>,
+    /// The caller's surroundings.
+    pub world: Arc<World>,
+}
+
+/// Set in the environment of every `ssh -G`. `trunkline up` run by a `Match exec` must fail at once where it sees
+/// this variable: the answer is being made for the engine itself, which would otherwise ask itself for ever.
+pub const RESOLVING: &str = "TRUNKLINE_RESOLVING";
+
+impl Request {
+    /// A request without arguments.
+    #[must_use]
+    pub fn new(destination: Destination, world: Arc<World>) -> Self {
+        Self {
+            destination,
+            ssh_args: Vec::new(),
+            world,
+        }
+    }
+
+    /// The request for the last of `hops` (see [`Proxy::Jump`]), reached through those before it; `None` for no
+    /// hops. As ssh does, it hands on the file that `-F` named and nothing else.
+    #[must_use]
+    pub fn for_jump(&self, hops: &[Destination]) -> Option<Self> {
+        let (last, before) = hops.split_last()?;
+        let mut ssh_args = Vec::new();
+        if let Some(file) = config_file(&self.ssh_args) {
+            ssh_args.extend(["-F".into(), file]);
+        }
+        if !before.is_empty() {
+            let hops: Vec<String> = before.iter().map(Destination::as_hop).collect();
+            ssh_args.extend(["-J".into(), hops.join(",").into()]);
+        }
+        Some(Self {
+            destination: last.clone(),
+            ssh_args,
+            world: Arc::clone(&self.world),
+        })
+    }
+
+    fn question(&self) -> Question {
+        let mut bytes = Vec::with_capacity(256);
+        let mut add = |part: &[u8]| {
+            bytes.extend_from_slice(&(part.len() as u64).to_be_bytes());
+            bytes.extend_from_slice(part);
+        };
+        let Destination { user, host, port } = &self.destination;
+        add(&[u8::from(user.is_some())]);
+        add(user.as_deref().unwrap_or_default().as_bytes());
+        add(host.as_bytes());
+        add(&port.unwrap_or(0).to_be_bytes());
+        for argument in &self.ssh_args {
+            add(argument.as_bytes());
+        }
+        let mut question = [0; 32];
+        question.copy_from_slice(digest(&SHA256, &bytes).as_ref());
+        Question(question)
+    }
+}
+
+/// A digest of the destination and the arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Question([u8; 32]);
+
+type Flight = Arc<OnceCell<Result<Arc<HostConfig>, ConfigError>>>;
+
+/// What ssh said, and all that it depends on.
+#[derive(Debug)]
+struct Answer {
+    config: Arc<HostConfig>,
+    sources: Sources,
+    program: (PathBuf, Stamp),
+    /// The variables that take part, with the value each had.
+    variables: BTreeMap<String, Option<OsString>>,
+    /// The working folder, where a relative path takes part.
+    cwd: Option<PathBuf>,
+    /// Where more than files and variables takes part: the whole world, and until when to believe it.
+    volatile: Option<(Arc<World>, Instant)>,
+}
+
+impl Answer {
+    fn holds_for(&self, world: &Arc<World>) -> bool {
+        let in_time = self.volatile.as_ref().is_none_or(|(same, until)| {
+            Instant::now() < *until && (Arc::ptr_eq(same, world) || same == world)
+        });
+        in_time
+            && self.cwd.as_ref().is_none_or(|cwd| *cwd == world.cwd)
+            && self
+                .variables
+                .iter()
+                .all(|(name, value)| world.var(name) == value.as_deref())
+            && Stamp::of(&self.program.0) == self.program.1
+            && self.sources.unchanged()
+    }
+}
+
+/// How long an answer lives in which a foreign command took part. Long enough for a playbook's burst of commands.
+const VOLATILE_LIFE: Duration = Duration::from_secs(10);
+
+/// How long `ssh -G` may take, a `Match exec` included.
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+
+/// At most this many questions are remembered, each in at most [`MOST_VARIANTS`] worlds.
+const MOST_QUESTIONS: NonZeroUsize = NonZeroUsize::new(8192).expect("not zero");
+const MOST_VARIANTS: usize = 8;
+
+/// At most this many `ssh -G` at once: each is some 4 ms of one core.
+const MOST_RUNS: usize = 8;
+
+/// `ssh -G` prints about 4 KiB; thousands of forwardings stay below this.
+const LONGEST_OUTPUT: u64 = 4 * 1024 * 1024;
+
+/// How ssh.c complains about a missing command.
+const WANTS_COMMAND: [&str; 2] = ["specify a subsystem", "without a command"];
+
+/// As much of ssh's complaint as helps.
+const LONGEST_COMPLAINT: u64 = 8 * 1024;
+
+/// Variables that take part in every answer: they choose the program and the agent.
+const ALWAYS: [&str; 4] = ["PATH", "TRUNKLINE_SSH", "SSH_AUTH_SOCK", "SSH_SK_PROVIDER"];
+
+impl Default for Resolver {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Resolver {
+    /// A resolver that remembers nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            cache: Mutex::new(LruCache::new(MOST_QUESTIONS)),
+            flights: Mutex::default(),
+            permits: Semaphore::new(MOST_RUNS),
+            time_limit: TIME_LIMIT,
+        }
+    }
+
+    /// Changes how long `ssh -G` may take (10 s).
+    #[must_use]
+    pub fn with_time_limit(mut self, time_limit: Duration) -> Self {
+        self.time_limit = time_limit;
+        self
+    }
+
+    /// The answer, where it is known and still holds. Looks at files' times and runs nothing.
+    #[must_use]
+    pub fn cached(&self, request: &Request) -> Option<Arc<HostConfig>> {
+        let variants = lock(&self.cache).get(&request.question())?.clone();
+        variants
+            .iter()
+            .find(|answer| answer.holds_for(&request.world))
+            .map(|answer| Arc::clone(&answer.config))
+    }
+
+    /// Resolves a destination, from memory or by running `ssh -G` in the caller's world.
+    ///
+    /// Callers that ask the same at the same time share one run, and its failure. Dropping the future leaves the
+    /// run to those who still wait, or ends it.
+    ///
+    /// # Errors
+    /// See [`ConfigError`]; a failure is not remembered.
+    pub async fn resolve(&self, request: &Request) -> Result<Arc<HostConfig>, ConfigError> {
+        if let Some(config) = self.cached(request) {
+            return Ok(config);
+        }
+        let key = (request.question(), Arc::clone(&request.world));
+        let flight = Arc::clone(lock(&self.flights).entry(key.clone()).or_default());
+        let _landing = Landing {
+            resolver: self,
+            key,
+            flight: Arc::clone(&flight),
+        };
+        flight.get_or_init(|| self.ask(request)).await.clone()
+    }
+
+    async fn ask(&self, request: &Request) -> Result<Arc<HostConfig>, ConfigError> {
+        let _permit = self
+            .permits
+            .acquire()
+            .await
+            .expect("the semaphore is never closed");
+        // A request from another world may have brought the answer while this one waited.
+        if let Some(config) = self.cached(request) {
+            return Ok(config);
+        }
+        let answer = Arc::new(self.run(request).await?);
+        let config = Arc::clone(&answer.config);
+        let mut cache = lock(&self.cache);
+        let variants = cache.get_or_insert_mut(request.question(), Vec::new);
+        variants.retain(|old| {
+            old.volatile
+                .as_ref()
+                .is_none_or(|(_, until)| Instant::now() < *until)
+        });
+        if variants.len() == MOST_VARIANTS {
+            variants.remove(0);
+        }
+        variants.push(answer);
+        Ok(config)
+    }
+
+    async fn run(&self, request: &Request) -> Result<Answer, ConfigError> {
+        let (account, program, mut sources) = {
+            let request = request.clone();
+            // Home folders may be on a slow network, and the password database behind a directory service.
+            tokio::task::spawn_blocking(move || {
+                let account = Account::current()?;
+                let program = find_ssh(&request.world)?;
+                let sources = Sources::scan(
+                    &account,
+                    &request.world,
+                    config_file(&request.ssh_args).as_deref(),
+                );
+                let stamp = Stamp::of(&program);
+                Ok::<_, ConfigError>((account, (program, stamp), sources))
+            })
+            .await
+            .expect("the scan neither panics nor is cancelled")?
+        };
+        for argument in &request.ssh_args {
+            sources.note_argument(argument);
+        }
+        let directives = self.dump(&program.0, request, &[]).await?;
+        let asked = self.ask_for_tokens(&program.0, request, &directives).await?;
+        let read = |world: &World| {
+            let around = Surroundings {
+                world,
+                account: &account,
+                local_host: &tokens::local_host(),
+                original_host: &request.destination.host,
+                config_file: config_file(&request.ssh_args).map(|file| {
+                    if file.eq_ignore_ascii_case("none") {
+                        file.into()
+                    } else {
+                        world.absolute(file.as_ref())
+                    }
+                }),
+                asked: asked.clone(),
+            };
+            HostConfig::read(directives.clone(), around).map_err(|error| {
+                let reason = "no host name, user or port";
+                error.unwrap_or(ConfigError::NotAConfiguration {
+                    program: program.0.clone(),
+                    reason,
+                })
+            })
+        };
+        let config = read(&request.world)?;
+        // Whether a relative path takes part is seen by standing elsewhere.
+        let elsewhere = World {
+            cwd: request.world.cwd.join("elsewhere"),
+            ..World::clone(&request.world)
+        };
+        let cwd = (read(&elsewhere)? != config).then(|| request.world.cwd.clone());
+        let names = sources.variables.iter().cloned().chain(ALWAYS.map(str::to_owned));
+        let variables = names
+            .map(|name| (name.clone(), request.world.var(&name).map(OsStr::to_owned)))
+            .collect();
+        let volatile = sources
+            .volatile
+            .then(|| (Arc::clone(&request.world), Instant::now() + VOLATILE_LIFE));
+        Ok(Answer {
+            config: Arc::new(config),
+            sources,
+            program,
+            variables,
+            cwd,
+            volatile,
+        })
+    }
+
+    /// Asks ssh for `%C` and `%j` where a value that it left unexpanded uses them.
+    ///
+    /// A forwarding whose socket is named by the tokens is added to the configuration: `ssh -G` prints its name
+    /// expanded, and nothing else depends on it.
+    async fn ask_for_tokens(
+        &self,
+        program: &Path,
+        request: &Request,
+        directives: &[Directive],
+    ) -> Result<Asked, ConfigError> {
+        let uses = |token: &str| {
+            directives.iter().any(|directive| {
+                ["identityfile", "certificatefile", "localcommand"].contains(&directive.keyword.as_str())
+                    && directive.value.contains(token)
+            })
+        };
+        let jump = uses("%j");
+        if !jump && !uses("%C") {
+            return Ok(Asked::default());
+        }
+        let probe = if jump {
+            "LocalForward=/%C/%j 127.0.0.1:1"
+        } else {
+            "LocalForward=/%C/ 127.0.0.1:1"
+        };
+        let directives = self.dump(program, request, &["-o", probe]).await?;
+        let answer = directives
+            .iter()
+            .filter(|directive| directive.keyword == "localforward")
+            .find_map(|directive| {
+                let (hash, rest) = directive.value.strip_prefix('/')?.split_once('/')?;
+                let jump = rest.strip_suffix(" [127.0.0.1]:1")?;
+                let is_hash = hash.len() == 40 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+                is_hash.then(|| (hash.to_owned(), jump.to_owned()))
+            });
+        // ClearAllForwardings clears this one, too.
+        Ok(answer.map_or_else(Asked::default, |(hash, text)| Asked {
+            connection_hash: Some(hash),
+            jump: jump.then_some(text),
+        }))
+    }
+
+    /// What `ssh -G` prints, with `first` before the caller's arguments.
+    async fn dump(
+        &self,
+        program: &Path,
+        request: &Request,
+        first: &[&str],
+    ) -> Result<Vec<Directive>, ConfigError> {
+        match self.run_ssh(program, request, first, &[]).await {
+            // `SessionType subsystem` and `ForkAfterAuthentication` want a command even for -G. Any will do, but it
+            // is given only then, since with a RemoteCommand ssh refuses one.
+            Err(ConfigError::Refused(complaint))
+                if WANTS_COMMAND.iter().any(|text| complaint.contains(text)) =>
+            {
+                self.run_ssh(program, request, first, &["true"]).await
+            }
+            other => other,
+        }
+    }
+
+    async fn run_ssh(
+        &self,
+        program: &Path,
+        request: &Request,
+        first: &[&str],
+        remote_command: &[&str],
+    ) -> Result<Vec<Directive>, ConfigError> {
+        let mut command = Command::new(program);
+        command.arg("-G").args(first).args(&request.ssh_args);
+        if let Some(port) = request.destination.port {
+            command.arg("-p").arg(port.to_string());
+        }
+        command
+            .arg("--")
+            .arg(request.destination.without_port())
+            .args(remote_command)
+            .env_clear()
+            .envs(&request.world.env)
+            .env(RESOLVING, "1")
+            .current_dir(&request.world.cwd)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // A Match exec belongs to the same group and ends with it.
+            .process_group(0)
+            .kill_on_drop(true);
+        let start = |reason: String| ConfigError::Start {
+            program: program.into(),
+            reason,
+        };
+        let child = command.spawn().map_err(|error| start(error.to_string()))?;
+        let mut run = Run(child);
+        let finished = tokio::time::timeout(self.time_limit, run.finish()).await;
+        let (success, output, complaint) = finished
+            .map_err(|_| ConfigError::TimedOut(self.time_limit))?
+            .map_err(|error| start(error.to_string()))?;
+        if !success {
+            return Err(ConfigError::Refused(complaint));
+        }
+        if output.len() as u64 > LONGEST_OUTPUT {
+            let reason = "more than 4 MiB of output";
+            return Err(ConfigError::NotAConfiguration {
+                program: program.into(),
+                reason,
+            });
+        }
+        Ok(dump::parse(&output))
+    }
+}
+
+/// Takes a finished or abandoned flight from the table.
+struct Landing<'a> {
+    resolver: &'a Resolver,
+    key: (Question, Arc<World>),
+    flight: Flight,
+}
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        let mut flights = lock(&self.resolver.flights);
+        let ours = flights
+            .get(&self.key)
+            .is_some_and(|flight| Arc::ptr_eq(flight, &self.flight));
+        // Two references: the table's and ours. Others still wait unless the run is over.
+        if ours && (self.flight.initialized() || Arc::strong_count(&self.flight) == 2) {
+            flights.remove(&self.key);
+        }
+    }
+}
+
+/// A running `ssh -G`; dropping it kills whatever its process group still runs.
+struct Run(Child);
+
+impl Run {
+    /// Success, standard output and the complaint.
+    async fn finish(&mut self) -> std::io::Result<(bool, Vec<u8>, String)> {
+        let stdout = self.0.stdout.take().expect("stdout is piped");
+        let stderr = self.0.stderr.take().expect("stderr is piped");
+        let mut complaint = Vec::new();
+        let (output, status) = {
+            let main = async { tokio::try_join!(bounded(stdout, LONGEST_OUTPUT + 1), self.0.wait()) };
+            tokio::pin!(main);
+            let mut stderr = stderr;
+            let mut done = None;
+            // What a Match exec left running may hold stderr open for ever; when ssh is gone and stdout at its
+            // end, what ssh itself wrote is in the pipe already.
+            while done.is_none() {
+                let mut chunk = [0; 4096];
+                tokio::select! {
+                    result = &mut main => done = Some(result?),
+                    read = stderr.read(&mut chunk) => match read? {
+                        0 => done = Some((&mut main).await?),
+                        count => keep(&mut complaint, &chunk[..count]),
+                    },
+                }
+            }
+            let rest = tokio::time::timeout(GRACE, async {
+                let mut chunk = [0; 4096];
+                while let Ok(count @ 1..) = stderr.read(&mut chunk).await {
+                    keep(&mut complaint, &chunk[..count]);
+                }
+            });
+            let (output, status) = done.expect("the loop ends with a result");
+            if !status.success() {
+                let _ = rest.await;
+            }
+            (output, status)
+        };
+        Ok((status.success(), output, readable(&complaint)))
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // `id` is `None` once the child was waited for: its number may be another's by then.
+        let Some(id) = self
+            .0
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .and_then(rustix::process::Pid::from_raw)
+        else {
+            return;
+        };
+        let _ = rustix::process::kill_process_group(id, rustix::process::Signal::KILL);
+    }
+}
+
+/// How long a failed ssh's last words are waited for.
+const GRACE: Duration = Duration::from_millis(200);
+
+fn keep(complaint: &mut Vec<u8>, chunk: &[u8]) {
+    let room = usize::try_from(LONGEST_COMPLAINT)
+        .unwrap_or(usize::MAX)
+        .saturating_sub(complaint.len());
+    complaint.extend_from_slice(&chunk[..chunk.len().min(room)]);
+}
+
+async fn bounded(reader: impl AsyncRead + Unpin, limit: u64) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    reader.take(limit).read_to_end(&mut bytes).await?;
+    Ok(bytes)
+}
+
+/// ssh's complaint without its debug messages and what it says to everyone without a terminal.
+fn readable(complaint: &[u8]) -> String {
+    let text = String::from_utf8_lossy(complaint);
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with("debug") && !line.starts_with("Pseudo-terminal"))
+        .collect();
+    if lines.is_empty() {
+        "it gave no reason".into()
+    } else {
+        lines.join("; ")
+    }
+}
+
+/// What `-F` names, wherever it stands among the arguments.
+fn config_file(arguments: &[OsString]) -> Option<OsString> {
+    /// ssh.c's options that take a value.
+    const WITH_VALUE: &[u8] = b"bceilmopBDEFIJLOQRSWw";
+    let mut arguments = arguments.iter();
+    let mut found = None;
+    while let Some(argument) = arguments.next() {
+        let Some(cluster) = argument.as_bytes().strip_prefix(b"-") else {
+            continue;
+        };
+        for (at, option) in cluster.iter().enumerate() {
+            if !WITH_VALUE.contains(option) {
+                continue;
+            }
+            let attached = &cluster[at + 1..];
+            let value = if attached.is_empty() {
+                arguments.next().cloned()
+            } else {
+                Some(OsStr::from_bytes(attached).to_owned())
+            };
+            if *option == b'F' {
+                // ssh takes the last one.
+                found = value;
+            }
+            break;
+        }
+    }
+    found
+}
+
+/// `TRUNKLINE_SSH`, or the first `ssh` on the caller's `PATH` that is not this very program under that name.
+fn find_ssh(world: &World) -> Result<PathBuf, ConfigError> {
+    if let Some(program) = world.var("TRUNKLINE_SSH").filter(|program| !program.is_empty()) {
+        return Ok(world.absolute(program.as_ref()));
+    }
+    let path = world
+        .var("PATH")
+        .unwrap_or(OsStr::new("/usr/local/bin:/usr/bin:/bin"));
+    let ourselves = std::env::current_exe()
+        .and_then(|program| program.canonicalize())
+        .ok();
+    std::env::split_paths(path)
+        .map(|folder| world.absolute(&folder).join("ssh"))
+        .find(|program| {
+            let executable = program
+                .metadata()
+                .is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0);
+            executable && (ourselves.is_none() || program.canonicalize().ok() != ourselves)
+        })
+        .ok_or_else(|| ConfigError::NoProgram(path.to_string_lossy().into_owned()))
+}
+
+/// A panic under one of these locks leaves whole data, so poisoning is passed over.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl HostConfig {
+    /// The jump hosts; empty where there are none.
+    #[must_use]
+    pub fn jump_hosts(&self) -> &[Destination] {
+        match &self.proxy {
+            Proxy::Jump(hops) => hops,
+            Proxy::Direct | Proxy::Command(_) => &[],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A folder with a configuration file, and a world that stands in it.
+    struct Place {
+        folder: tempfile::TempDir,
+        world: World,
+    }
+
+    impl Place {
+        fn new(config: &str) -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let env = [
+                ("PATH", "/usr/bin:/bin"),
+                ("SSH_AUTH_SOCK", "/agent"),
+                ("SHELL", "/bin/sh"),
+            ];
+            let env = env
+                .into_iter()
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect();
+            let place = Self {
+                world: World {
+                    cwd: folder.path().into(),
+                    umask: 0o22,
+                    env,
+                },
+                folder,
+            };
+            place.write("config", config);
+            place
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.folder.path().join(name)
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            fs::write(self.path(name), text).unwrap();
+        }
+
+        fn request(&self, destination: &str) -> Request {
+            let mut request = Request::new(destination.parse().unwrap(), Arc::new(self.world.clone()));
+            request.ssh_args = vec!["-F".into(), self.path("config").into()];
+            request
+        }
+
+        /// A program that counts its runs and then is ssh.
+        fn count_runs(&mut self) {
+            let script = format!(
+                "#!/bin/sh\necho >>{}\nexec /usr/bin/ssh \"$@\"\n",
+                self.path("runs").display()
+            );
+            self.write("ssh", &script);
+            fs::set_permissions(self.path("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+            self.world
+                .env
+                .insert("TRUNKLINE_SSH".into(), self.path("ssh").into());
+        }
+
+        fn runs(&self) -> usize {
+            fs::read(self.path("runs")).map_or(0, |bytes| bytes.len())
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_what_ssh_says() {
+        let place =
+            Place::new("Host db\n HostName db.example\n User deploy\n Port 2200\n IdentityFile key\n");
+        let config = Resolver::new().resolve(&place.request("db")).await.unwrap();
+        assert_eq!(
+            (config.user.as_str(), config.hostname.as_str(), config.port),
+            ("deploy", "db.example", 2200)
+        );
+        assert_eq!(config.original_host, "db");
+        assert_eq!(config.identity_files[0].path, place.path("key"));
+        let config = Resolver::new()
+            .resolve(&place.request("ssh://me@db:99"))
+            .await
+            .unwrap();
+        assert_eq!((config.user.as_str(), config.port), ("me", 99));
+    }
+
+    #[tokio::test]
+    async fn ssh_is_asked_once_until_something_changes() {
+        let mut place = Place::new("Include more\nHost db\n User one\n");
+        place.count_runs();
+        let resolver = Resolver::new();
+        assert!(resolver.cached(&place.request("db")).is_none());
+        for _ in 0..3 {
+            assert_eq!(resolver.resolve(&place.request("db")).await.unwrap().user, "one");
+        }
+        assert_eq!(place.runs(), 1);
+        assert!(resolver.cached(&place.request("db")).is_some());
+        place.write("config", "Include more\nHost db\n User two\n");
+        assert!(resolver.cached(&place.request("db")).is_none());
+        assert_eq!(resolver.resolve(&place.request("db")).await.unwrap().user, "two");
+        assert_eq!(place.runs(), 2);
+    }
+
+    #[tokio::test]
+    async fn only_what_takes_part_in_an_answer_asks_again() {
+        let mut place = Place::new("Host db\n IdentityFile /k-${TAKES_PART}\n");
+        place.count_runs();
+        place.world.env.insert("TAKES_PART".into(), "1".into());
+        let resolver = Resolver::new();
+        resolver.resolve(&place.request("db")).await.unwrap();
+        place.world.env.insert("UNRELATED".into(), "1".into());
+        place.world.cwd = "/".into();
+        resolver.resolve(&place.request("db")).await.unwrap();
+        assert_eq!(place.runs(), 1);
+        place.world.env.insert("TAKES_PART".into(), "2".into());
+        let config = resolver.resolve(&place.request("db")).await.unwrap();
+        assert_eq!(config.identity_files[0].path, Path::new("/k-2"));
+        place.world.env.insert("SSH_AUTH_SOCK".into(), "/other".into());
+        let config = resolver.resolve(&place.request("db")).await.unwrap();
+        assert_eq!(config.identity_agent.as_deref(), Some(Path::new("/other")));
+        assert_eq!(place.runs(), 3);
+    }
+
+    #[tokio::test]
+    async fn a_relative_path_binds_an_answer_to_its_folder() {
+        let mut place = Place::new("Host db\n IdentityFile key\n");
+        let resolver = Resolver::new();
+        resolver.resolve(&place.request("db")).await.unwrap();
+        place.world.cwd = "/".into();
+        let config = resolver.resolve(&place.request("db")).await.unwrap();
+        assert_eq!(config.identity_files[0].path, Path::new("/key"));
+    }
+
+    #[tokio::test]
+    async fn callers_at_the_same_time_share_one_run() {
+        let mut place = Place::new("Host db\n User one\n");
+        place.count_runs();
+        let resolver = Resolver::new();
+        let request = place.request("db");
+        let all = async {
+            tokio::join!(
+                resolver.resolve(&request),
+                resolver.resolve(&request),
+                resolver.resolve(&request)
+            )
+        };
+        let (a, b, c) = all.await;
+        assert!(a.is_ok() && b.is_ok() && c.is_ok());
+        assert_eq!(place.runs(), 1);
+        assert!(lock(&resolver.flights).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_foreign_match_exec_is_believed_only_in_the_same_world() {
+        let mut place = Place::new("Match exec \"test x$FLAG != x\"\n User flagged\nHost *\n User plain\n");
+        let resolver = Resolver::new();
+        assert_eq!(
+            resolver.resolve(&place.request("db")).await.unwrap().user,
+            "plain"
+        );
+        assert!(resolver.cached(&place.request("db")).is_some());
+        place.world.env.insert("FLAG".into(), "1".into());
+        assert!(resolver.cached(&place.request("db")).is_none());
+        assert_eq!(
+            resolver.resolve(&place.request("db")).await.unwrap().user,
+            "flagged"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_command_run_by_match_exec_sees_that_it_is_asked_by_the_engine() {
+        let place = Place::new("Match exec \"test x$TRUNKLINE_RESOLVING != x\"\n User engine\n");
+        assert_eq!(
+            Resolver::new().resolve(&place.request("db")).await.unwrap().user,
+            "engine"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_configuration_that_wants_a_command_resolves_without_one() {
+        let place = Place::new("Host sub\n SessionType subsystem\nHost fork\n ForkAfterAuthentication yes\n");
+        let resolver = Resolver::new();
+        let config = resolver.resolve(&place.request("sub")).await.unwrap();
+        assert_eq!(config.session_type, crate::config::SessionType::Subsystem);
+        assert!(
+            resolver
+                .resolve(&place.request("fork"))
+                .await
+                .unwrap()
+                .fork_after_authentication
+        );
+    }
+
+    #[tokio::test]
+    async fn a_bad_option_is_named_with_its_file_and_line() {
+        let place = Place::new("Host db\n Frobnicate yes\n");
+        let error = Resolver::new()
+            .resolve(&place.request("db"))
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("config: line 2: Bad configuration option: frobnicate"),
+            "{error}"
+        );
+        assert!(!error.contains("Pseudo-terminal"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_hanging_match_exec_is_killed_with_its_children() {
+        let place = Place::new("");
+        let config = format!(
+            "Match exec \"echo $$ >{}; sleep 1000 & wait\"\n User x\n",
+            place.path("pid").display()
+        );
+        place.write("config", &config);
+        let resolver = Resolver::new().with_time_limit(Duration::from_millis(700));
+        let error = resolver.resolve(&place.request("db")).await.unwrap_err();
+        assert!(matches!(error, ConfigError::TimedOut(_)), "{error}");
+        let pid: i32 = fs::read_to_string(place.path("pid"))
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        // The signal is sent; until the shell is reaped by init it may still be a zombie.
+        while rustix::process::test_kill_process(pid).is_ok() {
+            let state =
+                fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+            if state.is_empty() || state.contains(") Z ") {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_child_that_outlives_match_exec_does_not_hold_the_answer() {
+        let place = Place::new("");
+        let pid = place.path("pid");
+        place.write(
+            "config",
+            &format!(
+                "Match exec \"sleep 1000 & echo $! >{}\"\n User x\n",
+                pid.display()
+            ),
+        );
+        assert_eq!(
+            Resolver::new().resolve(&place.request("db")).await.unwrap().user,
+            "x"
+        );
+        let pid: i32 = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it still runs");
+    }
+
+    #[tokio::test]
+    async fn the_connection_hash_in_a_key_path_is_the_one_of_ssh() {
+        let place = Place::new("Host db\n ControlPath /%C\n IdentityFile /%C\n User u\n");
+        let config = Resolver::new().resolve(&place.request("db")).await.unwrap();
+        assert_eq!(config.control_path.as_ref(), Some(&config.identity_files[0].path));
+        assert_eq!(config.local_forwards, []);
+        // Where ssh cannot be asked, our own computation agrees with the installed version's.
+        let place = Place::new("Host db\n ControlPath /%C\n IdentityFile /%C\n ClearAllForwardings yes\n");
+        let config = Resolver::new().resolve(&place.request("db")).await.unwrap();
+        assert_eq!(config.control_path.as_ref(), Some(&config.identity_files[0].path));
+    }
+
+    #[tokio::test]
+    async fn jump_hosts_are_resolved_from_the_same_file() {
+        let place = Place::new("Host db\n ProxyJump me@one:23,two\nHost two\n User second\n");
+        let resolver = Resolver::new();
+        let request = place.request("db");
+        let config = resolver.resolve(&request).await.unwrap();
+        let jump = request.for_jump(config.jump_hosts()).unwrap();
+        let second = resolver.resolve(&jump).await.unwrap();
+        assert_eq!(
+            (second.user.as_str(), second.hostname.as_str()),
+            ("second", "two")
+        );
+        let first = resolver
+            .resolve(&jump.for_jump(second.jump_hosts()).unwrap())
+            .await
+            .unwrap();
+        assert_eq!(
+            (first.user.as_str(), first.hostname.as_str(), first.port),
+            ("me", "one", 23)
+        );
+        assert_eq!(first.proxy, Proxy::Direct);
+    }
+
+    #[test]
+    fn the_file_of_dash_f_is_found_in_any_spelling() {
+        let find = |args: &[&str]| config_file(&args.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(find(&["-F", "x"]), Some("x".into()));
+        assert_eq!(find(&["-vFx"]), Some("x".into()));
+        assert_eq!(find(&["-o", "-F", "-p1", "-Fy"]), Some("y".into()));
+        assert_eq!(find(&["-i", "-F"]), None);
+    }
+
+    #[test]
+    fn a_missing_ssh_is_told() {
+        let place = Place::new("");
+        let mut world = place.world.clone();
+        world.env.insert("PATH".into(), place.path("empty").into());
+        assert!(matches!(find_ssh(&world), Err(ConfigError::NoProgram(_))));
+    }
+
+    #[test]
+    fn this_program_under_the_name_of_ssh_is_passed_over() {
+        let place = Place::new("");
+        std::os::unix::fs::symlink(std::env::current_exe().unwrap(), place.path("ssh")).unwrap();
+        let mut world = place.world.clone();
+        let path = std::env::join_paths([place.folder.path(), Path::new("/usr/bin")]).unwrap();
+        world.env.insert("PATH".into(), path);
+        assert_eq!(find_ssh(&world).unwrap(), Path::new("/usr/bin/ssh"));
+    }
+}

@@ -1,0 +1,149 @@
+//! Which requests may use one connection: those for which everything that decides who talks to whom is equal.
+
+use std::fmt;
+
+use aws_lc_rs::digest::{Context, SHA256};
+
+use super::HostConfig;
+use super::values::ForwardAgent;
+
+/// Equal for two hosts exactly when a connection for the one may serve the other. Shown as 16 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SharingKey([u8; 32]);
+
+impl SharingKey {
+    fn of(pairs: &[(&'static str, String)]) -> Self {
+        let mut hash = Context::new(&SHA256);
+        for (name, value) in pairs {
+            for part in [name.as_bytes(), value.as_bytes()] {
+                // The length keeps ("ab", "c") apart from ("a", "bc").
+                hash.update(&(part.len() as u64).to_be_bytes());
+                hash.update(part);
+            }
+        }
+        let mut key = [0; 32];
+        key.copy_from_slice(hash.finish().as_ref());
+        Self(key)
+    }
+}
+
+impl fmt::Display for SharingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex(&self.0[..8]))
+    }
+}
+
+impl fmt::Debug for SharingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharingKey({self})")
+    }
+}
+
+impl HostConfig {
+    /// The identity of the connections that may serve this host.
+    #[must_use]
+    pub fn sharing_key(&self) -> SharingKey {
+        SharingKey::of(&self.explain_sharing())
+    }
+
+    /// What the sharing key is made of: names (directives, mostly) and values, for people to compare.
+    ///
+    /// What only concerns one session (`RemoteCommand`, `SendEnv`, forwardings, terminals) or only this side
+    /// (log levels, prompts) is not among them.
+    #[must_use]
+    pub fn explain_sharing(&self) -> Vec<(&'static str, String)> {
+        let optional = |value: &Option<String>| value.clone().unwrap_or_default();
+        let socket = self
+            .identity_agent
+            .as_ref()
+            .map(|path| format!("{path:?}"))
+            .unwrap_or_default();
+        vec![
+            ("user", self.user.clone()),
+            ("hostname", self.hostname.clone()),
+            ("port", self.port.to_string()),
+            ("hostkeyalias", optional(&self.host_key_alias)),
+            // Without an alias, known_hosts is searched by the name that was resolved; behind a proxy that is all
+            // there is. %k in a known_hosts path is part of the path by now.
+            ("proxy", format!("{:?}", self.proxy)),
+            // Jump hosts are resolved in turn, and from the file that -F named.
+            (
+                "config file",
+                self.config_file
+                    .as_ref()
+                    .map(|path| format!("{path:?}"))
+                    .unwrap_or_default(),
+            ),
+            ("bindaddress", optional(&self.bind_address)),
+            ("bindinterface", optional(&self.bind_interface)),
+            ("addressfamily", self.address_family.as_str().into()),
+            ("identityfile", format!("{:?}", self.identity_files)),
+            ("certificatefile", format!("{:?}", self.certificate_files)),
+            ("identitiesonly", self.identities_only.to_string()),
+            ("identityagent", socket),
+            ("pkcs11provider", optional(&self.pkcs11_provider)),
+            ("securitykeyprovider", optional(&self.security_key_provider)),
+            // sshd gives every session of a connection the first one's agent.
+            (
+                "forwardagent",
+                match &self.forward_agent {
+                    ForwardAgent::No => "no".into(),
+                    ForwardAgent::Yes => "yes".into(),
+                    ForwardAgent::Socket(path) => format!("{path:?}"),
+                },
+            ),
+            (
+                "preferredauthentications",
+                format!("{:?}", self.preferred_authentications),
+            ),
+            ("pubkeyauthentication", self.pubkey_authentication.as_str().into()),
+            ("passwordauthentication", self.password_authentication.to_string()),
+            (
+                "kbdinteractiveauthentication",
+                self.kbd_interactive_authentication.to_string(),
+            ),
+            ("kbdinteractivedevices", optional(&self.kbd_interactive_devices)),
+            (
+                "hostbasedauthentication",
+                self.hostbased_authentication.to_string(),
+            ),
+            ("gssapiauthentication", self.gssapi_authentication.to_string()),
+            ("userknownhostsfile", format!("{:?}", self.user_known_hosts_files)),
+            (
+                "globalknownhostsfile",
+                format!("{:?}", self.global_known_hosts_files),
+            ),
+            ("knownhostscommand", optional(&self.known_hosts_command)),
+            ("revokedhostkeys", format!("{:?}", self.revoked_host_keys)),
+            (
+                "stricthostkeychecking",
+                self.strict_host_key_checking.as_str().into(),
+            ),
+            ("checkhostip", self.check_host_ip.to_string()),
+            (
+                "nohostauthenticationforlocalhost",
+                self.no_host_authentication_for_localhost.to_string(),
+            ),
+            ("verifyhostkeydns", self.verify_host_key_dns.clone()),
+            ("ciphers", self.ciphers.join(",")),
+            ("macs", self.macs.join(",")),
+            ("kexalgorithms", self.kex_algorithms.join(",")),
+            ("hostkeyalgorithms", self.host_key_algorithms.join(",")),
+            (
+                "pubkeyacceptedalgorithms",
+                self.pubkey_accepted_algorithms.join(","),
+            ),
+            ("casignaturealgorithms", self.ca_signature_algorithms.join(",")),
+            ("requiredrsasize", self.required_rsa_size.to_string()),
+            ("compression", self.compression.to_string()),
+            ("rekeylimit", format!("{:?}", self.rekey_limit)),
+            ("ipqos", format!("{:?}", self.ip_qos)),
+            ("versionaddendum", optional(&self.version_addendum)),
+            ("refuseconnection", optional(&self.refuse_connection)),
+        ]
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,335 @@
+//! What the engine cannot do, and must therefore leave to the system's `ssh`.
+
+use std::fs::File;
+use std::io::Read;
+
+use super::HostConfig;
+use super::values::FingerprintHash;
+
+/// One directive for which a host is handed to the system's `ssh`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason {
+    /// The directive, in small letters.
+    pub directive: String,
+    /// Its value, as `ssh -G` prints it.
+    pub value: String,
+    /// A sentence for the user.
+    pub why: String,
+}
+
+/// Directives that decide nothing by themselves, and why each may be passed over.
+///
+/// Everything that `ssh -G` prints is a field of [`HostConfig`], or here, or a [`Reason`].
+pub(crate) const IRRELEVANT: &[(&str, &str)] = &[
+    (
+        "canonicaldomains",
+        "ssh -G has already made the host name canonical",
+    ),
+    (
+        "canonicalizefallbacklocal",
+        "ssh -G has already made the host name canonical",
+    ),
+    (
+        "canonicalizehostname",
+        "ssh -G has already made the host name canonical",
+    ),
+    (
+        "canonicalizemaxdots",
+        "ssh -G has already made the host name canonical",
+    ),
+    (
+        "canonicalizepermittedcnames",
+        "ssh -G has already made the host name canonical",
+    ),
+    (
+        "enablesshkeysign",
+        "only for host-based authentication, which is a reason of its own",
+    ),
+    (
+        "forwardx11timeout",
+        "only for X11 forwarding, which is a reason of its own",
+    ),
+    (
+        "forwardx11trusted",
+        "only for X11 forwarding, which is a reason of its own",
+    ),
+    (
+        "gssapiclientidentity",
+        "only for GSSAPI, which is a reason where it is needed",
+    ),
+    (
+        "gssapidelegatecredentials",
+        "only for GSSAPI, which is a reason where it is needed",
+    ),
+    (
+        "gssapikexalgorithms",
+        "only for GSSAPIKeyExchange, which is a reason of its own",
+    ),
+    (
+        "gssapirenewalforcesrekey",
+        "only for GSSAPI, which is a reason where it is needed",
+    ),
+    (
+        "gssapiserveridentity",
+        "only for GSSAPI, which is a reason where it is needed",
+    ),
+    (
+        "gssapitrustdns",
+        "only for GSSAPI, which is a reason where it is needed",
+    ),
+    (
+        "hostbasedacceptedalgorithms",
+        "only for host-based authentication, which is a reason of its own",
+    ),
+    (
+        "hostbasedkeytypes",
+        "only for host-based authentication, which is a reason of its own",
+    ),
+    ("ignoreunknown", "ssh -G has already ignored what it names"),
+    ("logverbose", "selects debug messages of ssh's own source files"),
+    (
+        "syslogfacility",
+        "ssh uses it with -y only; the engine logs through tracing",
+    ),
+    ("tag", "read by Match tagged, which ssh -G has evaluated"),
+    ("tunneldevice", "only for Tunnel, which is a reason of its own"),
+    (
+        "xauthlocation",
+        "only for X11 forwarding, which is a reason of its own",
+    ),
+];
+
+/// The first bytes of a binary key revocation list (OpenSSH's PROTOCOL.krl, section 1).
+const KRL_MAGIC: &[u8] = b"SSHKRL\n\0";
+
+impl HostConfig {
+    /// Why this host must be reached through the system's `ssh`; empty where the engine can do all that is asked.
+    ///
+    /// Reads the first bytes of the `RevokedHostKeys` file, where there is one.
+    #[must_use]
+    pub fn needs_system_ssh(&self) -> Vec<Reason> {
+        let mut reasons = Vec::new();
+        let mut add = |directive: &str, value: String, why: &str| {
+            reasons.push(Reason {
+                directive: directive.into(),
+                value,
+                why: why.into(),
+            });
+        };
+        if let Some(provider) = &self.pkcs11_provider {
+            add(
+                "pkcs11provider",
+                provider.clone(),
+                "keys in PKCS#11 tokens are used through ssh only",
+            );
+        }
+        if let Some(provider) = &self.security_key_provider {
+            add(
+                "securitykeyprovider",
+                provider.clone(),
+                "security keys with their own middleware need ssh",
+            );
+        }
+        if self.tunnel != "false" && self.tunnel != "no" {
+            add(
+                "tunnel",
+                self.tunnel.clone(),
+                "network tunnels (tun and tap devices) are opened by ssh only",
+            );
+        }
+        if self.forward_x11 {
+            add("forwardx11", "yes".into(), "X11 forwarding is done by ssh only");
+        }
+        if self.hostbased_authentication {
+            add(
+                "hostbasedauthentication",
+                "yes".into(),
+                "host-based authentication needs ssh and ssh-keysign",
+            );
+        }
+        if !matches!(self.verify_host_key_dns.as_str(), "false" | "no") {
+            let why = "host keys from DNS (SSHFP) are looked up by ssh only";
+            add("verifyhostkeydns", self.verify_host_key_dns.clone(), why);
+        }
+        if self.proxy_use_fdpass {
+            add(
+                "proxyusefdpass",
+                "yes".into(),
+                "a proxy that passes a file descriptor is understood by ssh only",
+            );
+        }
+        if let Some(command) = &self.known_hosts_command {
+            add(
+                "knownhostscommand",
+                command.clone(),
+                "known hosts from a command are asked for by ssh only",
+            );
+        }
+        if let Some(file) = &self.revoked_host_keys {
+            let mut start = [0; KRL_MAGIC.len()];
+            if File::open(file)
+                .and_then(|mut file| file.read_exact(&mut start))
+                .is_ok()
+                && start == KRL_MAGIC
+            {
+                let why = "the file is a binary revocation list, which ssh reads; a list of keys would do";
+                add("revokedhostkeys", file.display().to_string(), why);
+            }
+        }
+        if self.gssapi_key_exchange {
+            add(
+                "gssapikeyexchange",
+                "yes".into(),
+                "key exchange through Kerberos is done by ssh only",
+            );
+        }
+        if self.needs_gssapi() {
+            let methods = self.preferred_authentications.join(",");
+            add(
+                "preferredauthentications",
+                methods,
+                "only GSSAPI may authenticate, which is done by ssh only",
+            );
+        }
+        if self.fingerprint_hash == FingerprintHash::Md5 {
+            add(
+                "fingerprinthash",
+                "MD5".into(),
+                "MD5 fingerprints are shown by ssh only",
+            );
+        }
+        for directive in &self.not_understood {
+            let why = "this value is not understood here";
+            add(&directive.keyword, directive.value.clone(), why);
+        }
+        for directive in &self.unknown {
+            add(
+                &directive.keyword,
+                directive.value.clone(),
+                "this directive is not known here",
+            );
+        }
+        reasons
+    }
+
+    /// GSSAPI merely enabled is no reason, since distributions enable it for every host; that nothing else may be
+    /// tried is one.
+    fn needs_gssapi(&self) -> bool {
+        let methods = &self.preferred_authentications;
+        self.gssapi_authentication
+            && !methods.is_empty()
+            && methods.iter().all(|method| method.starts_with("gssapi-"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::host::tests::{config_of, printed_by_ssh};
+
+    /// What OpenSSH 9.2 to 10.x, Debian and Fedora print beyond the installed version, with harmless values.
+    const OTHER_VERSIONS: &str = "channeltimeout none\nobscurekeystroketiming yes\ntag web\nversionaddendum none\n\
+        refuseconnection none\nwarnweakcrypto yes\ngssapikexalgorithms gss-group14-sha256-\ngssapikeyexchange no\n\
+        gssapiclientidentity x\ngssapiserveridentity x\ngssapitrustdns no\ngssapirenewalforcesrekey no\n\
+        gssapidelegatecredentials no\ngssapiauthentication yes\nkbdinteractivedevices pam\nlogverbose none\n\
+        canonicalizepermittedcnames none\nignoreunknown x\nhostbasedkeytypes ssh-rsa\n\
+        challengeresponseauthentication yes\npubkeyacceptedkeytypes ssh-ed25519\n";
+
+    #[test]
+    fn no_directive_that_a_default_ssh_prints_is_ignored_or_needs_ssh() {
+        let printed = format!("{}{OTHER_VERSIONS}", printed_by_ssh(&[], "h"));
+        let config = config_of(&printed);
+        assert_eq!(config.unknown, []);
+        assert_eq!(config.not_understood, []);
+        assert_eq!(config.needs_system_ssh(), []);
+    }
+
+    #[test]
+    fn every_directive_that_ssh_can_print_is_a_field_or_a_reason_or_listed() {
+        // One of each that the defaults leave out.
+        let options = [
+            "BindAddress=127.0.0.1",
+            "BindInterface=lo",
+            "CertificateFile=/c",
+            "ControlPath=/s",
+            "HostKeyAlias=a",
+            "IdentityAgent=/a",
+            "IgnoreUnknown=x",
+            "KbdInteractiveDevices=pam",
+            "KnownHostsCommand=/bin/true",
+            "LocalCommand=true",
+            "RemoteCommand=true",
+            "PKCS11Provider=/p",
+            "PreferredAuthentications=publickey",
+            "RevokedHostKeys=/r",
+            "SendEnv=A",
+            "SetEnv=A=1",
+            "LocalForward=1 h:2",
+            "RemoteForward=1 h:2",
+            "DynamicForward=1",
+            "ProxyCommand=true",
+            "Tunnel=yes",
+            "ForwardX11=yes",
+        ];
+        let options: Vec<String> = options.iter().map(|option| format!("-o{option}")).collect();
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let config = config_of(&printed_by_ssh(&options, "h"));
+        assert_eq!(config.unknown, []);
+        assert_eq!(config.not_understood, []);
+        let reasons = config.needs_system_ssh();
+        let reasons: BTreeSet<_> = reasons.iter().map(|reason| reason.directive.as_str()).collect();
+        assert_eq!(
+            reasons,
+            BTreeSet::from(["forwardx11", "knownhostscommand", "pkcs11provider", "tunnel"])
+        );
+    }
+
+    #[test]
+    fn what_the_engine_cannot_do_names_its_directive() {
+        for (line, directive) in [
+            ("hostbasedauthentication yes", "hostbasedauthentication"),
+            ("verifyhostkeydns ask", "verifyhostkeydns"),
+            ("verifyhostkeydns true", "verifyhostkeydns"),
+            ("proxyusefdpass yes", "proxyusefdpass"),
+            ("securitykeyprovider /usr/lib/sk.so", "securitykeyprovider"),
+            ("gssapikeyexchange yes", "gssapikeyexchange"),
+            (
+                "gssapiauthentication yes\npreferredauthentications gssapi-with-mic,gssapi-keyex",
+                "preferredauthentications",
+            ),
+            ("fingerprinthash MD5", "fingerprinthash"),
+            ("teleport yes", "teleport"),
+            ("addressfamily inet7", "addressfamily"),
+        ] {
+            let reasons =
+                config_of(&format!("host h\nhostname h\nuser u\nport 22\n{line}\n")).needs_system_ssh();
+            let named: Vec<_> = reasons.iter().map(|reason| reason.directive.as_str()).collect();
+            assert_eq!(named, [directive], "{line}");
+        }
+    }
+
+    #[test]
+    fn enabled_gssapi_beside_other_methods_is_no_reason() {
+        let lines = "host h\nhostname h\nuser u\nport 22\ngssapiauthentication yes\n";
+        assert_eq!(config_of(lines).needs_system_ssh(), []);
+        let preferred = format!("{lines}preferredauthentications gssapi-with-mic,publickey\n");
+        assert_eq!(config_of(&preferred).needs_system_ssh(), []);
+    }
+
+    #[test]
+    fn only_a_binary_revocation_list_needs_ssh() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("revoked");
+        let config = || {
+            config_of(&format!(
+                "host h\nhostname h\nuser u\nport 22\nrevokedhostkeys {}\n",
+                file.display()
+            ))
+        };
+        std::fs::write(&file, "ssh-ed25519 AAAA\n").unwrap();
+        assert_eq!(config().needs_system_ssh(), []);
+        std::fs::write(&file, b"SSHKRL\n\0rest").unwrap();
+        assert_eq!(config().needs_system_ssh()[0].directive, "revokedhostkeys");
+    }
+}

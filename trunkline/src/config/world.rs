@@ -1,0 +1,141 @@
+//! The caller's surroundings, and the local account.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::ConfigError;
+
+/// What a caller's request means depends on where it was made: this is that place.
+///
+/// The daemon acts for callers in other folders and with other environments; its own decides nothing. The whole
+/// environment travels, not a chosen part: `SendEnv`, `${VAR}`, `Match exec`, `ProxyCommand` and `LocalCommand`
+/// may read any variable, and a missing one would silently change what ssh_config means.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct World {
+    /// The working folder, absolute: relative paths of arguments and directives begin here.
+    pub cwd: PathBuf,
+    /// The file mode creation mask.
+    pub umask: u32,
+    /// The environment.
+    pub env: BTreeMap<OsString, OsString>,
+}
+
+impl World {
+    /// The world of this process.
+    ///
+    /// # Errors
+    /// Where the working folder was deleted or cannot be read.
+    pub fn current() -> io::Result<Self> {
+        Ok(Self {
+            cwd: std::env::current_dir()?,
+            umask: current_umask(),
+            env: std::env::vars_os().collect(),
+        })
+    }
+
+    /// The value of an environment variable.
+    #[must_use]
+    pub fn var(&self, name: impl AsRef<OsStr>) -> Option<&OsStr> {
+        self.env.get(name.as_ref()).map(OsString::as_os_str)
+    }
+
+    /// `path` as seen from the working folder.
+    #[must_use]
+    pub fn absolute(&self, path: &Path) -> PathBuf {
+        self.cwd.join(path)
+    }
+}
+
+/// Without the values: environments hold secrets, and this may reach a log.
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World")
+            .field("cwd", &self.cwd)
+            .field("umask", &format_args!("{:04o}", self.umask))
+            .field("env", &self.env.keys())
+            .finish()
+    }
+}
+
+/// Linux tells the mask without changing it, which would race with other threads; elsewhere the usual one is taken.
+fn current_umask() -> u32 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let umask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    umask
+        .and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok())
+        .unwrap_or(0o022)
+}
+
+/// The local user, from the password database: as for ssh, `HOME` and `USER` decide nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Account {
+    pub(crate) uid: u32,
+    pub(crate) name: String,
+    pub(crate) home: PathBuf,
+}
+
+impl Account {
+    pub(crate) fn current() -> Result<Self, ConfigError> {
+        let uid = nix::unistd::Uid::current();
+        match nix::unistd::User::from_uid(uid) {
+            Ok(Some(user)) => Ok(Self {
+                uid: uid.as_raw(),
+                name: user.name,
+                home: user.dir,
+            }),
+            _ => Err(ConfigError::NoAccount(uid.as_raw())),
+        }
+    }
+
+    /// misc.c `tilde_expand`: `~`, `~/path` and `~user/path`. `None` for an unknown user.
+    pub(crate) fn expand_tilde(&self, path: &str) -> Option<String> {
+        let Some(rest) = path.strip_prefix('~') else {
+            return Some(path.into());
+        };
+        let (name, below) = rest.split_once('/').unwrap_or((rest, ""));
+        let home = if name.is_empty() {
+            self.home.clone()
+        } else {
+            nix::unistd::User::from_name(name).ok()??.dir
+        };
+        let home = home.to_str()?;
+        let slash = if home.ends_with('/') { "" } else { "/" };
+        Some(format!("{home}{slash}{}", below.trim_start_matches('/')))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tilde_means_the_home_of_the_password_database() {
+        let account = Account {
+            uid: 1,
+            name: "me".into(),
+            home: "/home/me".into(),
+        };
+        assert_eq!(account.expand_tilde("~/.ssh/id").unwrap(), "/home/me/.ssh/id");
+        assert_eq!(account.expand_tilde("/a/~").unwrap(), "/a/~");
+        assert_eq!(account.expand_tilde("~root/x").unwrap(), "/root/x");
+        assert_eq!(account.expand_tilde("~no-such-user-here/x"), None);
+    }
+
+    #[test]
+    fn a_world_shows_no_values() {
+        let env = BTreeMap::from([("TOKEN".into(), "hunter2".into())]);
+        let shown = format!(
+            "{:?}",
+            World {
+                cwd: "/".into(),
+                umask: 0o22,
+                env
+            }
+        );
+        assert!(shown.contains("TOKEN") && !shown.contains("hunter2"), "{shown}");
+    }
+}
