@@ -61,6 +61,10 @@ pub enum Error {
     #[error("{0}")]
     Misused(String),
 
+    /// A hostile server's script did not go as written: the client did something else, or an assertion failed.
+    #[error("the script failed: {0}")]
+    Script(String),
+
     /// A file of the fixture could not be read or written.
     #[error("{path}: {source}")]
     File {

@@ -5,9 +5,9 @@
 //! | a stock OpenSSH or dropbear server on loopback | [`Sshd`], [`Dropbear`] |
 //! | an agent with keys in it | [`Agent`] |
 //! | delay, a narrow link, a stall, a cut, a flipped bit | [`Relay`] |
-//! | a server that breaks the protocol before encryption starts | [`hostile::Misbehaviour`], [`hostile::ScriptedServer`] |
-//! | a server that breaks it afterwards, message by message | [`hostile::RawServer`] |
-//! | a second implementation with scripted commands | [`RusshServer`] |
+//! | a server that breaks the protocol in a known way | [`hostile::Misbehaviour`] |
+//! | a server whose every message the test writes itself | [`hostile::RawServer`] |
+//! | a second, well-behaved implementation with strange commands | [`hostile::RusshServer`] |
 //!
 //! Every fixture starts on a free loopback port or in a temporary folder of its own, is ready for use when its
 //! `start` returns, and takes everything it started with it when it is dropped. A fixture kept in a `static` is
@@ -32,8 +32,10 @@
 //! ```
 
 mod agent;
+mod background;
 mod dropbear;
 mod error;
+pub mod hostile;
 mod keys;
 mod log;
 mod port;

@@ -5,7 +5,6 @@ use std::future::pending;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use bytes::BufMut;
@@ -14,6 +13,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, watch};
 
 use crate::Error;
+use crate::background::Background;
 use crate::log::PATIENCE;
 use crate::port::PortReservation;
 
@@ -52,13 +52,14 @@ const RECORDING_LIMIT: usize = 64 * 1024 * 1024;
 /// two programs allow to be in flight.
 ///
 /// It runs on a thread of its own: neither a blocking test nor a busy runtime changes its timing.
-/// Dropping it resets every connection and frees the port.
+/// Dropping it ends every connection and frees the port.
 #[derive(Debug)]
 pub struct Relay {
     addr: SocketAddr,
     shared: Arc<Shared>,
     settings: watch::Sender<Settings>,
-    thread: Option<JoinHandle<()>>,
+    _background: Background,
+    _reservation: Option<PortReservation>,
 }
 
 impl Relay {
@@ -87,23 +88,22 @@ impl Relay {
         };
         let shared = Arc::new(Shared::default());
         let (settings, watched) = watch::channel(Settings::default());
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let listener = {
-            let _entered = runtime.enter();
-            open_listener(listen)?
-        };
-        let task = accept_loop(listener, listen, target, Arc::clone(&shared), watched);
-        let thread = thread::Builder::new().name("relay".to_owned()).spawn(move || {
-            let _reservation = reservation;
-            runtime.block_on(task);
+        let background = Background::start("relay", || {
+            let listener = open_listener(listen)?;
+            Ok(accept_loop(
+                listener,
+                listen,
+                target,
+                Arc::clone(&shared),
+                watched,
+            ))
         })?;
         Ok(Relay {
             addr: listen,
             shared,
             settings,
-            thread: Some(thread),
+            _background: background,
+            _reservation: reservation,
         })
     }
 
@@ -309,16 +309,6 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
-    fn drop(&mut self) {
-        self.change(|settings| settings.finished = true);
-        if let Some(thread) = self.thread.take() {
-            // A panic over there has been reported by its own message.
-            let _ = thread.join();
-        }
-    }
-}
-
 /// Which way through the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
@@ -336,7 +326,6 @@ struct Settings {
     handshake: bool,
     record: bool,
     refuse: bool,
-    finished: bool,
     /// Every cut so far. A connection ends when the list outgrows its length at the connection's start.
     cuts: Vec<Ending>,
 }
@@ -364,7 +353,6 @@ impl Default for Settings {
             handshake: true,
             record: false,
             refuse: false,
-            finished: false,
             cuts: Vec::new(),
         }
     }
@@ -487,14 +475,10 @@ async fn accept_loop(
                 }
             }
             changed = settings.changed() => {
-                let (finished, refuse) = {
-                    let settings = settings.borrow();
-                    (settings.finished, settings.refuse)
-                };
-                if changed.is_err() || finished {
+                if changed.is_err() {
                     return;
                 }
-                if refuse {
+                if settings.borrow().refuse {
                     listener = None;
                 } else if listener.is_none() {
                     listener = open_listener(addr).ok();

@@ -1,0 +1,34 @@
+//! Servers that misbehave, independent of the code under test.
+//!
+//! [`RawServer`] speaks just enough SSH to get a client where a test wants it, with one algorithm of each kind
+//! (`curve25519-sha256`, `ssh-ed25519`, `aes128-gcm@openssh.com`), and leaves every message to the test's script.
+//! [`Misbehaviour`] lists scripts that no client may fall for, so that one test can go through all of them.
+//!
+//! ```no_run
+//! use trunkline_testkit::hostile::{Payload, RawServer, number};
+//!
+//! # fn main() -> Result<(), trunkline_testkit::Error> {
+//! let server = RawServer::script(|mut wire| async move {
+//!     wire.authenticate().await?;
+//!     let session = wire.open_session().await?;
+//!     // Data on a channel that nobody opened.
+//!     wire.send(&Payload::message(number::CHANNEL_DATA).uint32(4711).string("boo")).await?;
+//!     wire.send(&Payload::message(number::CHANNEL_CLOSE).uint32(session.client_channel)).await?;
+//!     wire.expect(number::DISCONNECT).await.map(drop)
+//! })?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod encryption;
+mod key_exchange;
+mod misbehaviour;
+mod payload;
+mod raw_server;
+mod wire;
+
+pub use key_exchange::{KexFault, KexInit, KeyExchange};
+pub use misbehaviour::Misbehaviour;
+pub use payload::{Fields, Payload, number};
+pub use raw_server::RawServer;
+pub use wire::{Session, Wire};

@@ -1,0 +1,238 @@
+use std::collections::VecDeque;
+use std::fs;
+use std::future::Future;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+
+use super::key_exchange::KeyExchange;
+use super::misbehaviour::Misbehaviour;
+use super::payload::Payload;
+use super::wire::{BANNER, Wire};
+use crate::background::Background;
+use crate::log::PATIENCE;
+use crate::{Error, HostEntry, KeyPair, KeyType, write_ssh_config};
+
+/// A server on loopback that plays the same script to each client that connects.
+///
+/// A script is an async function of the connection's [`Wire`]. When it returns, the connection is closed; what it
+/// returned, or that it panicked, waits in [`RawServer::outcome`], so a script can hold the test's assertions.
+#[derive(Debug)]
+pub struct RawServer {
+    addr: SocketAddr,
+    outcomes: Arc<Outcomes>,
+    client_key: KeyPair,
+    dir: TempDir,
+    _background: Background,
+}
+
+impl RawServer {
+    /// Plays `script` from the moment a client has connected: not even a banner has been sent.
+    ///
+    /// # Errors
+    /// When no port is free, or ssh-keygen, which makes a key for the client, is missing.
+    pub fn from_connect<S, F>(script: S) -> Result<RawServer, Error>
+    where
+        S: Fn(Wire) -> F + Send + Sync + 'static,
+        F: Future<Output = io::Result<()>> + Send + 'static,
+    {
+        let dir = tempfile::Builder::new().prefix("trunkline-raw-").tempdir()?;
+        let client_key = KeyPair::generate(dir.path(), "client_key", KeyType::Ed25519)?;
+        let host_key = Arc::new(Ed25519KeyPair::generate().map_err(io::Error::other)?);
+        let outcomes = Arc::new(Outcomes::default());
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        let addr = listener.local_addr()?;
+        let background = Background::start("raw-server", || {
+            let listener = TcpListener::from_std(listener)?;
+            Ok(accept_loop(
+                listener,
+                Arc::clone(&host_key),
+                script,
+                Arc::clone(&outcomes),
+            ))
+        })?;
+
+        let blob = Payload::empty()
+            .string("ssh-ed25519")
+            .string(host_key.public_key().as_ref());
+        let known_hosts = format!(
+            "[{}]:{} ssh-ed25519 {}\n",
+            addr.ip(),
+            addr.port(),
+            STANDARD.encode(&blob)
+        );
+        fs::write(dir.path().join("known_hosts"), known_hosts)?;
+        let server = RawServer {
+            addr,
+            outcomes,
+            client_key,
+            dir,
+            _background: background,
+        };
+        write_ssh_config(&server.ssh_config(), [server.host_entry("raw")])?;
+        Ok(server)
+    }
+
+    /// Plays `script` after a well-behaved key exchange. What comes next is the client's SERVICE_REQUEST.
+    ///
+    /// # Errors
+    /// As [`RawServer::from_connect`].
+    pub fn script<S, F>(script: S) -> Result<RawServer, Error>
+    where
+        S: Fn(Wire) -> F + Send + Sync + 'static,
+        F: Future<Output = io::Result<()>> + Send + 'static,
+    {
+        RawServer::script_after(KeyExchange::default(), script)
+    }
+
+    /// Plays `script` after this key exchange.
+    ///
+    /// # Errors
+    /// As [`RawServer::from_connect`].
+    pub fn script_after<S, F>(exchange: KeyExchange, script: S) -> Result<RawServer, Error>
+    where
+        S: Fn(Wire) -> F + Send + Sync + 'static,
+        F: Future<Output = io::Result<()>> + Send + 'static,
+    {
+        let played = Arc::new((exchange, script));
+        RawServer::from_connect(move |mut wire| {
+            let played = Arc::clone(&played);
+            async move {
+                let (exchange, script) = &*played;
+                wire.exchange_banners(BANNER).await?;
+                wire.exchange_keys(exchange).await?;
+                script(wire).await
+            }
+        })
+    }
+
+    /// Misbehaves in one of the ways known to the kit.
+    ///
+    /// # Errors
+    /// As [`RawServer::from_connect`].
+    pub fn misbehaving(misbehaviour: Misbehaviour) -> Result<RawServer, Error> {
+        RawServer::from_connect(move |wire| misbehaviour.play(wire))
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// A `known_hosts` file with the server's Ed25519 host key.
+    pub fn known_hosts(&self) -> PathBuf {
+        self.dir.path().join("known_hosts")
+    }
+
+    /// A complete file for `ssh -F`, with the alias `raw`.
+    pub fn ssh_config(&self) -> PathBuf {
+        self.dir.path().join("ssh_config")
+    }
+
+    /// A key for the client to show. [`Wire::authenticate`] accepts any.
+    pub fn client_key(&self) -> &KeyPair {
+        &self.client_key
+    }
+
+    /// The `Host` block for this server.
+    pub fn host_entry(&self, alias: &str) -> HostEntry {
+        HostEntry {
+            alias: alias.to_owned(),
+            addr: self.addr,
+            user: "tester".to_owned(),
+            identities: vec![self.client_key.private_path().to_owned()],
+            known_hosts: self.known_hosts(),
+            may_ask: false,
+            extra: Vec::new(),
+        }
+    }
+
+    /// How many connections have been accepted.
+    pub fn connections(&self) -> usize {
+        self.outcomes.lock().connections
+    }
+
+    /// Waits for the next connection's script to end and returns how it did; each outcome is told once.
+    ///
+    /// # Errors
+    /// [`Error::Script`] when the script failed (the client did something else than it expected) or panicked;
+    /// [`Error::Timeout`] after 20 seconds.
+    pub async fn outcome(&self) -> Result<(), Error> {
+        let started = Instant::now();
+        loop {
+            // Asked for before the check, so that an outcome in between is not missed.
+            let told = self.outcomes.told.notified();
+            if let Some(outcome) = self.outcomes.lock().ended.pop_front() {
+                return outcome.map_err(Error::Script);
+            }
+            let left = PATIENCE.saturating_sub(started.elapsed());
+            tokio::time::timeout(left, told)
+                .await
+                .map_err(|_| Error::Timeout {
+                    what: "a script to end".to_owned(),
+                    seconds: PATIENCE.as_secs(),
+                    log: format!("{} connections accepted", self.connections()),
+                })?;
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Outcomes {
+    state: Mutex<OutcomeState>,
+    told: Notify,
+}
+
+#[derive(Debug, Default)]
+struct OutcomeState {
+    connections: usize,
+    ended: VecDeque<Result<(), String>>,
+}
+
+impl Outcomes {
+    fn lock(&self) -> MutexGuard<'_, OutcomeState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn accept_loop<S, F>(
+    listener: TcpListener,
+    host_key: Arc<Ed25519KeyPair>,
+    script: S,
+    outcomes: Arc<Outcomes>,
+) where
+    S: Fn(Wire) -> F + Send + Sync + 'static,
+    F: Future<Output = io::Result<()>> + Send + 'static,
+{
+    let script = Arc::new(script);
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        // Without it some scripts are slow, none wrong.
+        let _ = stream.set_nodelay(true);
+        outcomes.lock().connections += 1;
+        let wire = Wire::new(stream, Arc::clone(&host_key));
+        let (script, outcomes) = (Arc::clone(&script), Arc::clone(&outcomes));
+        tokio::spawn(async move {
+            // A task of its own, so that a panic is an outcome too.
+            let outcome = match tokio::spawn(async move { script(wire).await }).await {
+                Ok(outcome) => outcome.map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            outcomes.lock().ended.push_back(outcome);
+            outcomes.told.notify_waiters();
+        });
+    }
+}
