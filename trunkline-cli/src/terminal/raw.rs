@@ -1,7 +1,7 @@
 //! Raw mode: what is typed goes to the server untouched, and the terminal is given back whatever happens.
 
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::dup;
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::getpgrp;
 use rustix::termios::{
     InputModes, LocalModes, OptionalActions, OutputModes, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp,
@@ -11,6 +11,7 @@ use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use std::io;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::modes::IUCLC;
@@ -44,8 +45,8 @@ impl RawMode {
             raw: raw(&saved),
             saved,
             // Of its own, so that it can be restored after the caller has closed its end.
-            fd: dup(terminal).ok()?,
-            in_raw_mode: Mutex::new(false),
+            fd: fcntl_dupfd_cloexec(terminal, 0).ok()?,
+            state: Mutex::default(),
         });
         {
             let mut current = locked(&CURRENT);
@@ -56,7 +57,7 @@ impl RawMode {
             *current = Some(Arc::clone(&terminal));
         }
         watch_signals();
-        terminal.enter();
+        terminal.resume();
         Some(terminal)
     }
 
@@ -69,14 +70,14 @@ impl RawMode {
     /// Gives the terminal back until [`resume`](Self::resume), to ask the user something.
     pub(crate) fn pause(&self) {
         if let Some(terminal) = &self.terminal {
-            terminal.leave(OptionalActions::Drain);
+            terminal.pause();
         }
     }
 
     /// Enters raw mode again after [`pause`](Self::pause).
     pub(crate) fn resume(&self) {
         if let Some(terminal) = &self.terminal {
-            terminal.enter();
+            terminal.resume();
         }
     }
 
@@ -96,7 +97,8 @@ impl RawMode {
 impl Drop for RawMode {
     fn drop(&mut self) {
         if let Some(terminal) = &self.terminal {
-            terminal.leave(OptionalActions::Drain);
+            // Restored first: a signal in between finds nothing left to do.
+            terminal.pause();
             *locked(&CURRENT) = None;
         }
     }
@@ -110,28 +112,75 @@ struct Terminal {
     fd: OwnedFd,
     saved: Termios,
     raw: Termios,
-    /// Held while the modes are changed, so that a signal and a drop do not cross.
-    in_raw_mode: Mutex<bool>,
+    /// Held while the modes are changed, so that a signal and the owner do not cross.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The owner wants raw mode: SIGCONT may enter it.
+    wanted: bool,
+    /// Raw mode was entered and not left.
+    entered: bool,
 }
 
 impl Terminal {
-    /// Does nothing in the background, where changing the modes would stop the process (SIGTTOU): it enters
-    /// when the shell brings it to the foreground, which sends SIGCONT.
-    fn enter(&self) {
-        let in_foreground = tcgetpgrp(&self.fd).map_or(true, |foreground| foreground == getpgrp());
-        let mut in_raw_mode = locked(&self.in_raw_mode);
-        // TCSADRAIN as in OpenSSH's enter_raw_mode(): what was typed ahead is kept.
-        if in_foreground && tcsetattr(&self.fd, OptionalActions::Drain, &self.raw).is_ok() {
-            *in_raw_mode = true;
+    fn resume(&self) {
+        let mut state = locked(&self.state);
+        state.wanted = true;
+        self.enter(&mut state);
+    }
+
+    fn pause(&self) {
+        let mut state = locked(&self.state);
+        state.wanted = false;
+        self.leave(&mut state, OptionalActions::Drain);
+    }
+
+    /// SIGCONT.
+    fn continued(&self) {
+        let mut state = locked(&self.state);
+        if state.wanted {
+            self.enter(&mut state);
         }
     }
 
-    fn leave(&self, when: OptionalActions) {
-        let mut in_raw_mode = locked(&self.in_raw_mode);
-        // A terminal that is gone (EIO after a hang-up) has no modes to restore.
-        if std::mem::take(&mut *in_raw_mode) {
+    /// The process is about to be stopped or killed. Never waits: neither for output that nobody reads, nor
+    /// for an owner that waits for it in [`pause`](Self::pause).
+    fn interrupted(&self) {
+        match self.state.try_lock() {
+            Ok(mut state) => self.leave(&mut state, OptionalActions::Now),
+            Err(_) => {
+                let mut unknown = State {
+                    wanted: false,
+                    entered: true,
+                };
+                self.leave(&mut unknown, OptionalActions::Now);
+            }
+        }
+    }
+
+    /// Does nothing in the background: raw mode is entered when the shell brings the process to the
+    /// foreground, which sends SIGCONT.
+    fn enter(&self, state: &mut State) {
+        // TCSADRAIN as in OpenSSH's enter_raw_mode(): what was typed ahead is kept.
+        if self.in_foreground() && tcsetattr(&self.fd, OptionalActions::Drain, &self.raw).is_ok() {
+            state.entered = true;
+        }
+    }
+
+    fn leave(&self, state: &mut State, when: OptionalActions) {
+        // A terminal that is gone (EIO after a hang-up) has no modes to restore, and one that belongs to
+        // another job now has had them restored by the shell.
+        if std::mem::take(&mut state.entered) && self.in_foreground() {
             _ = tcsetattr(&self.fd, when, &self.saved);
         }
+    }
+
+    /// In the background, changing the modes would stop the process (SIGTTOU). A terminal that does not
+    /// control the process has no such rule.
+    fn in_foreground(&self) -> bool {
+        tcgetpgrp(&self.fd).map_or(true, |foreground| foreground == getpgrp())
     }
 }
 
@@ -165,38 +214,43 @@ fn raw(saved: &Termios) -> Termios {
     raw
 }
 
-/// Starts, once in a process, the thread that restores the terminal before a signal takes effect. It never
-/// ends: a signal that was once caught would be lost for good without it.
+/// Starts, once in a process, the thread that restores the terminal before a signal takes effect, and returns
+/// when it is on guard. Where it cannot start, the terminal is still restored in every case but a signal's.
 fn watch_signals() {
     static WATCHED: OnceLock<()> = OnceLock::new();
     WATCHED.get_or_init(|| {
-        let ignored = ignored_signals();
-        let watched = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT]
-            .into_iter()
-            .filter(|&signal| ignored & (1 << (signal - 1)) == 0);
-        // Without the handlers the terminal is still restored in every case but a signal's.
-        let Ok(mut signals) = Signals::new(watched) else {
-            return;
-        };
-        _ = std::thread::Builder::new()
-            .name("terminal-signals".into())
-            .spawn(move || {
-                for signal in signals.forever() {
-                    let terminal = locked(&CURRENT).clone();
-                    if signal == SIGCONT {
-                        if let Some(terminal) = terminal {
-                            terminal.enter();
-                        }
-                        continue;
-                    }
-                    if let Some(terminal) = terminal {
-                        // At once: output that nobody reads must not keep the process from ending.
-                        terminal.leave(OptionalActions::Now);
-                    }
-                    _ = emulate_default_handler(signal);
-                }
-            });
+        let (on_guard, ready) = channel();
+        let thread = std::thread::Builder::new().name("terminal-signals".into());
+        if thread.spawn(move || guard_terminal(&on_guard)).is_ok() {
+            // An error means that the thread gave up.
+            _ = ready.recv();
+        }
     });
+}
+
+/// Never ends: a signal that was once caught would be lost for good without it.
+fn guard_terminal(on_guard: &Sender<()>) {
+    let ignored = ignored_signals();
+    let watched = [SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT]
+        .into_iter()
+        .filter(|&signal| ignored & (1 << (signal - 1)) == 0);
+    let Ok(mut signals) = Signals::new(watched) else {
+        return;
+    };
+    _ = on_guard.send(());
+    for signal in signals.forever() {
+        let terminal = locked(&CURRENT).clone();
+        if signal == SIGCONT {
+            if let Some(terminal) = terminal {
+                terminal.continued();
+            }
+            continue;
+        }
+        if let Some(terminal) = terminal {
+            terminal.interrupted();
+        }
+        _ = emulate_default_handler(signal);
+    }
 }
 
 /// The signals this process ignores, one bit each (proc_pid_status(5), `SigIgn`); none where /proc is
@@ -296,6 +350,7 @@ pub(super) mod tests {
     }
 
     const IN_CHILD: &str = "TRUNKLINE_TEST_RAW_MODE_CHILD";
+    const CHILD: &str = "terminal::raw::tests::child_in_raw_mode";
 
     /// Not a test by itself: the process that the tests below send signals to. With [`IN_CHILD`] set it holds
     /// its standard input in raw mode and waits, or first suspends itself where the variable says "suspend".
@@ -317,11 +372,7 @@ pub(super) mod tests {
     fn child(role: &str) -> (OwnedFd, File, Child) {
         let (master, slave) = pty();
         let child = Command::new(std::env::current_exe().expect("a test knows its program"))
-            .args([
-                "--exact",
-                "terminal::raw::tests::child_in_raw_mode",
-                "--nocapture",
-            ])
+            .args(["--exact", CHILD, "--nocapture"])
             .env(IN_CHILD, role)
             .stdin(slave.try_clone().expect("a file clones"))
             .stdout(Stdio::null())
@@ -358,6 +409,28 @@ pub(super) mod tests {
             assert_eq!(status.signal(), Some(signal.as_raw()));
             assert!(!is_raw(&slave), "{signal:?}");
         }
+    }
+
+    #[test]
+    fn a_signal_that_is_ignored_from_the_start_stays_ignored() {
+        let (_master, slave) = pty();
+        let mut child = Command::new("sh")
+            .args(["-c", "trap '' HUP; exec \"$@\"", "sh"])
+            .arg(std::env::current_exe().expect("a test knows its program"))
+            .args(["--exact", CHILD, "--nocapture"])
+            .env(IN_CHILD, "wait")
+            .stdin(slave.try_clone().expect("a file clones"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("this test needs the program sh");
+        wait_until_ready(&mut child);
+        let pid = Pid::from_child(&child);
+        kill_process(pid, Signal::HUP).expect("a child takes signals");
+        kill_process(pid, Signal::TERM).expect("a child takes signals");
+        let status = child.wait().expect("a child ends");
+        assert_eq!(status.signal(), Some(Signal::TERM.as_raw()));
+        assert!(!is_raw(&slave));
     }
 
     #[test]
