@@ -53,7 +53,7 @@ pub(crate) struct SshArgs {
     pub(crate) log_file: Option<OsString>,
     /// `-y`: log to syslog.
     pub(crate) syslog: bool,
-    /// 0 to 3, for `-v`, `-vv` and `-vvv`. Overrules `LogLevel`.
+    /// 0 to 3, for `-v`, `-vv` and `-vvv`. Overrules `LogLevel`, and is overruled by [`quiet`](Self::quiet).
     pub(crate) verbosity: u8,
     /// `-q` was the last word about logging. Overrules `LogLevel`.
     pub(crate) quiet: bool,
@@ -295,14 +295,8 @@ impl Meaning {
         }
         if !ends_the_line {
             meaning.args.destination = low.destination.ok_or(UsageError::NoDestination)?;
-            if meaning
-                .args
-                .destination
-                .as_bytes()
-                .rsplitn(2, |&b| b == b'@')
-                .nth(1)
-                == Some(b"")
-            {
+            let (user, _) = user_and_port(&meaning.args.destination);
+            if user.is_some_and(|user| user.is_empty()) {
                 return Err(UsageError::NoDestination);
             }
         }
@@ -367,7 +361,7 @@ impl Meaning {
             // What decides who talks to whom, and over what.
             b'4' | b'6' | b'A' | b'a' | b'B' | b'b' | b'C' | b'c' | b'D' | b'F' | b'g' | b'i' | b'J'
             | b'k' | b'L' | b'l' | b'm' | b'p' | b'R' => self.resolve_with(*letter, value),
-            b'o' => self.directive(value.map_or(OsStr::new(""), |v| v)),
+            b'o' => self.directive(value.map_or(OsStr::new(""), OsString::as_os_str)),
             b'W' => {
                 // Resolved with, because it turns on ClearAllForwardings and ExitOnForwardFailure where they
                 // are unset.
@@ -754,6 +748,7 @@ mod tests {
             ("", UsageError::NoDestination),
             ("-v", UsageError::NoDestination),
             ("@host", UsageError::NoDestination),
+            ("ssh://@host", UsageError::NoDestination),
             ("-Z host", UsageError::UnknownOption('Z')),
             ("--help", UsageError::UnknownOption('-')),
             ("host -p", UsageError::MissingValue('p')),
