@@ -417,7 +417,6 @@ mod tests {
     use super::*;
     use crate::keys::KeyFile;
     use proptest::prelude::*;
-    use std::os::unix::fs::PermissionsExt as _;
     use std::process::Command;
     use tempfile::TempDir;
     use tokio::net::UnixListener;
@@ -433,8 +432,13 @@ mod tests {
         fn start(confirm: i32) -> Self {
             let folder = tempfile::tempdir().unwrap();
             let askpass = folder.path().join("askpass");
-            std::fs::write(&askpass, format!("#!/bin/sh\nexit {confirm}\n")).unwrap();
-            std::fs::set_permissions(&askpass, std::fs::Permissions::from_mode(0o700)).unwrap();
+            // Written by another process, as in the askpass tests.
+            let write = "printf '#!/bin/sh\\nexit %s\\n' \"$1\" > \"$2\" && chmod 700 \"$2\"";
+            let written = Command::new("sh")
+                .args(["-c", write, "sh", &confirm.to_string()])
+                .arg(&askpass)
+                .status();
+            assert!(written.unwrap().success());
             // It returns when the socket listens, and tells the number of the process left behind.
             let started = Command::new("ssh-agent")
                 .args(["-s", "-a"])

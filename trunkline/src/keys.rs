@@ -14,13 +14,13 @@ mod private;
 
 pub use file::KeyFile;
 pub use private::PrivateKey;
+pub use trunkline_proto::signature::fingerprint;
 
-use aws_lc_rs::digest;
 use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use std::path::PathBuf;
-use trunkline_proto::wire::{Reader, Writer};
+use trunkline_proto::wire::Reader;
 
 /// The public half of a key, or a certificate for one: what a line of a `.pub` file holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,7 +140,10 @@ pub enum KeyError {
         path: PathBuf,
     },
     /// The key's type is unknown here or no longer considered safe.
-    #[error("{} is a {algorithm} key, which is not supported; make a new one with: ssh-keygen -t ed25519", path.display())]
+    #[error(
+        "{} is a {algorithm} key, which is not supported; make a new one with: ssh-keygen -t ed25519",
+        path.display()
+    )]
     Unsupported {
         /// The file.
         path: PathBuf,
@@ -279,43 +282,6 @@ pub fn display_name(key_type: &str) -> &str {
         .map_or(key_type, |(_, shown)| shown)
 }
 
-/// A key's fingerprint as `ssh-keygen -l` prints it: `SHA256:` and unpadded base64 of the blob's hash.
-pub fn fingerprint(blob: &[u8]) -> String {
-    let hash = digest::digest(&digest::SHA256, blob);
-    format!("SHA256:{}", STANDARD_NO_PAD.encode(hash))
-}
-
-/// The blob of the plain key inside a certificate's blob (PROTOCOL.certkeys), whatever the certificate is worth.
-pub fn certified_key(certificate: &[u8]) -> Option<Bytes> {
-    let mut reader = Reader::new(certificate);
-    let name = reader.name().ok()?;
-    let key_type = key_type_of_algorithm(name).filter(|_| is_certificate_algorithm(name))?;
-    reader.string().ok()?; // the nonce
-    // Every number of a public key is a string or an mpint, which are framed alike.
-    let fields = match key_type {
-        "ssh-ed25519" => 1,
-        "sk-ecdsa-sha2-nistp256@openssh.com" => 3,
-        _ => 2,
-    };
-    let mut key = Writer::new().string(key_type);
-    for _ in 0..fields {
-        key = key.string(reader.string().ok()?);
-    }
-    Some(key.finish())
-}
-
-/// The size of an RSA key's modulus in bits, from its blob; `None` if it is no well-formed RSA key.
-pub fn rsa_bits(blob: &[u8]) -> Option<usize> {
-    let mut reader = Reader::new(blob);
-    if reader.name() != Ok("ssh-rsa") {
-        return None;
-    }
-    reader.mpint().ok()?;
-    let modulus = reader.mpint().ok()?;
-    let top = modulus.first()?;
-    Some(modulus.len() * 8 - top.leading_zeros() as usize)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -372,7 +338,7 @@ mod tests {
         #[test]
         fn no_line_panics(line: Vec<u8>, blob: Vec<u8>) {
             let _ = PublicKey::parse(&line);
-            let _ = (key_type(&blob), rsa_bits(&blob));
+            let _ = key_type(&blob);
         }
     }
 }

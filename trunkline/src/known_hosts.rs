@@ -22,6 +22,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use trunkline_proto::certificate::{CertType, Certificate};
 
 /// The largest file that is read, in bytes: some 100,000 hosts.
 const MAX_FILE: u64 = 64 << 20;
@@ -164,6 +165,48 @@ impl KnownHosts {
         })
     }
 
+    /// Checks a host certificate that `host` showed on `port`, at the time `now` (seconds since 1970).
+    ///
+    /// A `@cert-authority` line for the host has to hold the certificate's authority; the certificate
+    /// has to be one for hosts, to name the host (or its `alias`) among its principals or to have none, to be within its
+    /// time, to have no critical options, and to be signed with one of `ca_algorithms` (CASignatureAlgorithms).
+    /// Neither its key nor its authority may be `@revoked`. sshkey.c, `sshkey_cert_check_host`.
+    pub fn check_certificate<S: AsRef<str>>(
+        &self,
+        host: &str,
+        port: u16,
+        alias: Option<&str>,
+        certificate: &Certificate,
+        now: u64,
+        ca_algorithms: &[S],
+    ) -> CertificateVerdict {
+        let mut names = vec![lookup_name(host, port, alias)];
+        if alias.is_none() && port != DEFAULT_PORT {
+            names.push(lookup_name(host, DEFAULT_PORT, None));
+        }
+        for name in &names {
+            let revoked = self.revocation(name, certificate.key_blob());
+            if let Some(at) = revoked.or_else(|| self.revocation(name, certificate.ca_key())) {
+                return CertificateVerdict::Revoked { at };
+            }
+        }
+        let authority = names.iter().find_map(|name| {
+            self.entries_for(name).find(|entry| {
+                entry.line.marker == Marker::CertAuthority && entry.line.key == certificate.ca_key()
+            })
+        });
+        let Some(authority) = authority else {
+            return CertificateVerdict::NoAuthority;
+        };
+        let principal = alias.unwrap_or(host).to_ascii_lowercase();
+        match refusal(certificate, &principal, now, ca_algorithms) {
+            Some(refusal) => CertificateVerdict::Refused(refusal),
+            None => CertificateVerdict::Trusted {
+                at: authority.at.clone(),
+            },
+        }
+    }
+
     /// The plain keys known under exactly `name`, each with where it stands.
     pub fn keys_for(&self, name: &str) -> impl Iterator<Item = (&Location, &Bytes)> {
         self.entries_for(name)
@@ -171,9 +214,18 @@ impl KnownHosts {
             .map(|entry| (&entry.at, &entry.line.key))
     }
 
+    /// Where else a plain key stands, and under which names; `[hashed]` stands for a name that cannot be told.
+    pub fn names_of(&self, key: &[u8]) -> Vec<(Location, String)> {
+        self.entries
+            .iter()
+            .filter(|entry| entry.line.marker == Marker::Plain && entry.line.key == key)
+            .map(|entry| (entry.at.clone(), entry.line.hosts.to_string()))
+            .collect()
+    }
+
     /// Every line, for decisions that look beyond one host's lines (UpdateHostKeys).
-    pub(crate) fn lines(&self) -> impl Iterator<Item = &Line> {
-        self.entries.iter().map(|entry| &entry.line)
+    pub(crate) fn lines(&self) -> impl Iterator<Item = (&Location, &Line)> {
+        self.entries.iter().map(|entry| (&entry.at, &entry.line))
     }
 
     fn entries_for(&self, name: &str) -> impl Iterator<Item = &Entry> {
@@ -216,6 +268,111 @@ pub enum Verdict {
         /// The `@revoked` line.
         at: Location,
     },
+}
+
+/// What is known of a host certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CertificateVerdict {
+    /// The host is known by the certificate's authority, and the certificate is good.
+    Trusted {
+        /// The `@cert-authority` line.
+        at: Location,
+    },
+    /// The certificate's authority is not trusted for the host. The key inside may be known as a plain key.
+    NoAuthority,
+    /// The authority is trusted and the certificate is not good. The key inside may be known as a plain key.
+    Refused(CertificateRefusal),
+    /// The certificate's key or its authority is marked as revoked.
+    Revoked {
+        /// The `@revoked` line.
+        at: Location,
+    },
+}
+
+/// Why a certificate of a trusted authority is not good.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CertificateRefusal {
+    /// It identifies users.
+    #[error("it is a user certificate")]
+    NotForHosts,
+    /// It is for other hosts.
+    #[error("it is for {}, not for {host}", principals.join(", "))]
+    OtherHost {
+        /// The name looked for.
+        host: String,
+        /// The names it holds.
+        principals: Vec<String>,
+    },
+    /// Its time has not come.
+    #[error("it is not valid yet")]
+    NotYetValid {
+        /// When it begins, in seconds since 1970.
+        from: u64,
+    },
+    /// Its time is over.
+    #[error("it has expired")]
+    Expired {
+        /// When it ended, in seconds since 1970.
+        at: u64,
+    },
+    /// It has a critical option; none is defined for hosts.
+    #[error("it has the unknown critical option {name:?}")]
+    CriticalOption {
+        /// The option.
+        name: String,
+    },
+    /// It is signed with an algorithm that is not accepted.
+    #[error("it is signed with {algorithm}, which CASignatureAlgorithms does not allow")]
+    Algorithm {
+        /// The algorithm.
+        algorithm: String,
+    },
+    /// Its signature is wrong.
+    #[error("its signature is wrong: {0}")]
+    Signature(String),
+}
+
+/// Why `certificate`, whose authority is trusted, is not good for `host`.
+fn refusal<S: AsRef<str>>(
+    certificate: &Certificate,
+    host: &str,
+    now: u64,
+    ca_algorithms: &[S],
+) -> Option<CertificateRefusal> {
+    // Every other field is only worth something if the authority has signed it.
+    if let Err(error) = certificate.verify_ca_signature() {
+        return Some(CertificateRefusal::Signature(error.to_string()));
+    }
+    if certificate.cert_type() != CertType::Host {
+        return Some(CertificateRefusal::NotForHosts);
+    }
+    let algorithm = certificate.ca_signature_algorithm();
+    if !ca_algorithms.iter().any(|allowed| allowed.as_ref() == algorithm) {
+        return Some(CertificateRefusal::Algorithm {
+            algorithm: algorithm.to_owned(),
+        });
+    }
+    if now < certificate.valid_after() {
+        return Some(CertificateRefusal::NotYetValid {
+            from: certificate.valid_after(),
+        });
+    }
+    if now >= certificate.valid_before() {
+        return Some(CertificateRefusal::Expired {
+            at: certificate.valid_before(),
+        });
+    }
+    // PROTOCOL.certkeys: no principals means all. Wildcards are not expanded for hosts that ssh connects to.
+    let principals = certificate.principals();
+    if !principals.is_empty() && !principals.iter().any(|principal| principal == host) {
+        return Some(CertificateRefusal::OtherHost {
+            host: host.to_owned(),
+            principals: principals.to_vec(),
+        });
+    }
+    let option = certificate.critical_options().first();
+    option.map(|(name, _)| CertificateRefusal::CriticalOption { name: name.clone() })
 }
 
 /// The types of keys known for one host; see [`KnownHosts::key_types_for`].
@@ -475,6 +632,11 @@ impl Hosts {
         }
     }
 
+    /// Whether the field names more than one host.
+    pub(crate) fn is_list(&self) -> bool {
+        matches!(self, Self::Patterns(patterns) if patterns.contains(&b','))
+    }
+
     /// Whether the field has a form that ssh never writes: a wildcard, or more than `host,address`.
     pub(crate) fn is_complex(&self) -> bool {
         match self {
@@ -483,6 +645,15 @@ impl Hosts {
                 patterns.iter().any(|b| matches!(b, b'*' | b'?' | b'!'))
                     || patterns.iter().filter(|b| **b == b',').count() > 1
             }
+        }
+    }
+}
+
+impl fmt::Display for Hosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Patterns(patterns) => f.write_str(&String::from_utf8_lossy(patterns)),
+            Self::Hashed { .. } => f.write_str("[hashed]"),
         }
     }
 }

@@ -3,6 +3,8 @@
 pub mod agent;
 pub mod config;
 pub mod destination;
+pub mod host_key;
 pub mod memory;
 pub mod keys;
 pub mod known_hosts;
+pub mod prompt;

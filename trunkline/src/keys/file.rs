@@ -2,12 +2,14 @@
 
 use super::formats::{Fault, Sealed};
 use super::private::{MAX_RSA_BITS, MIN_RSA_BITS};
-use super::{KeyError, PrivateKey, PublicKey, certified_key};
+use super::{KeyError, PrivateKey, PublicKey};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use trunkline_proto::certificate::Certificate;
+use trunkline_proto::signature;
 use zeroize::Zeroizing;
 
 /// The largest key file that is read, in bytes (authfile.c, `MAX_KEY_FILE_SIZE`).
@@ -97,8 +99,8 @@ impl KeyFile {
 
     /// Whether `certificate` is a certificate for this key.
     pub fn is_certified_by(&self, certificate: &PublicKey) -> bool {
-        match (&self.public, certified_key(&certificate.blob)) {
-            (Some(public), Some(certified)) => public.blob == certified,
+        match (&self.public, Certificate::parse(&certificate.blob)) {
+            (Some(public), Ok(certificate)) => public.blob == certificate.key_blob(),
             _ => false,
         }
     }
@@ -138,7 +140,9 @@ impl KeyFile {
         let sealed = Sealed::parse(&content).map_err(fault)?;
         let (secret, comment) = sealed.open(passphrase.map(str::as_bytes)).map_err(fault)?;
         let key = PrivateKey::from_secret(&secret, comment).map_err(fault)?;
-        if let Some(bits) = super::rsa_bits(key.public_blob()).filter(|bits| *bits < min_rsa_bits) {
+        if let Ok(Some(bits)) = signature::rsa_bits(key.public_blob())
+            && bits < min_rsa_bits
+        {
             return Err(fault(Fault::RsaSize(bits)));
         }
         match &self.public {
@@ -320,9 +324,12 @@ mod tests {
         assert_eq!(&printed.blob, key.public_blob(), "{path}");
     }
 
-    /// `ssh-keygen -Y` accepts signatures made with the key (PROTOCOL.sshsig).
+    /// Both `ssh-keygen -Y` (PROTOCOL.sshsig) and the protocol crate accept signatures made with the key.
     fn assert_signs(key: &PrivateKey, folder: &TempDir) {
         for algorithm in key.signature_algorithms() {
+            let signature = key.sign(algorithm, b"message").unwrap();
+            signature::verify(key.public_blob(), algorithm, &signature, b"message").unwrap();
+            assert!(signature::verify(key.public_blob(), algorithm, &signature, b"massage").is_err());
             let hash = digest::digest(&digest::SHA512, b"message");
             let about = Writer::new().string("file").string("").string("sha512").finish();
             let signed = Writer::new().raw(b"SSHSIG").raw(&about).string(hash).finish();
@@ -632,10 +639,6 @@ mod tests {
             sign(&with_suffix(&path, ".pub"));
             let file = KeyFile::open(&path).unwrap();
             let certificate = file.certificate().unwrap_or_else(|| panic!("{kind:?}"));
-            assert_eq!(
-                certified_key(&certificate.blob).as_ref(),
-                Some(&file.public_key().unwrap().blob)
-            );
             let read = KeyFile::read_certificate(&with_suffix(&path, "-cert.pub")).unwrap();
             assert_eq!(&read, certificate);
             let other = KeyFile::open(&stranger).unwrap();

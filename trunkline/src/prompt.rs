@@ -1,0 +1,207 @@
+//! Questions to the user: passphrases, passwords, unknown host keys.
+//!
+//! A [`Prompter`] answers a [`Prompt`]. [`Never`] is BatchMode, [`Terminal`] reads from a terminal, [`Askpass`]
+//! runs a program as OpenSSH runs `SSH_ASKPASS`, and [`Standard`] chooses between the last two by ssh's
+//! rules (ssh(1), ENVIRONMENT; readpass.c). Embedding programs bring their own.
+//!
+//! The environment is always an argument: in the daemon it is that of the client that asked for the work.
+
+mod askpass;
+mod terminal;
+
+pub use askpass::{Askpass, Notice, Require};
+pub use terminal::Terminal;
+
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use zeroize::Zeroizing;
+
+/// The longest answer, in bytes. readpass.c stops at 1023.
+pub(crate) const MAX_ANSWER: usize = 4096;
+
+/// One question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt {
+    /// What to show, a blank at its end included. Text that came from a server is to be
+    /// [made safe](Prompt::from_server) first.
+    pub text: String,
+    /// Whether the answer may be seen while it is typed.
+    pub echo: bool,
+    /// What the answer is for.
+    pub kind: PromptKind,
+}
+
+impl Prompt {
+    /// A question with a text of our own.
+    pub fn new(kind: PromptKind, text: impl Into<String>, echo: bool) -> Self {
+        Self {
+            text: text.into(),
+            echo,
+            kind,
+        }
+    }
+
+    /// A question whose text a server wrote (keyboard-interactive, RFC 4256): control characters, with which it
+    /// could forge a prompt of another program, become `\ooo` as in OpenSSH (`vis(3)` in `mprintf`).
+    pub fn from_server(kind: PromptKind, text: &str, echo: bool) -> Self {
+        let mut safe = String::with_capacity(text.len());
+        for c in text.chars() {
+            match c {
+                '\n' | '\t' => safe.push(c),
+                '\r' => {}
+                c if c.is_control() => safe.push_str(&format!("\\{:03o}", u32::from(c))),
+                c => safe.push(c),
+            }
+        }
+        Self {
+            text: safe,
+            echo,
+            kind,
+        }
+    }
+}
+
+/// What an answer is for. A program can show different dialogues for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PromptKind {
+    /// The passphrase of a private key.
+    Passphrase,
+    /// The user's password on a server.
+    Password,
+    /// Whether to believe a host key: `yes`, `no` or its fingerprint.
+    HostKey,
+    /// A question that a server asks.
+    KeyboardInteractive,
+    /// A yes/no question about something that is about to be done. An empty answer is a yes, as for ssh.
+    Confirm,
+}
+
+/// The answer to a question, in time; `None` if there is none: nobody to ask, or they gave up.
+pub type Answer<'a> = Pin<Box<dyn Future<Output = Option<Zeroizing<String>>> + Send + 'a>>;
+
+/// Something that can ask the user.
+///
+/// Dropping the future before it is done takes the question back: a terminal is left as it was.
+pub trait Prompter: Send + Sync {
+    /// Asks and waits for the answer.
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Answer<'a>;
+}
+
+/// Asks nobody (BatchMode).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Never;
+
+impl Prompter for Never {
+    fn ask<'a>(&'a self, _prompt: &'a Prompt) -> Answer<'a> {
+        Box::pin(std::future::ready(None))
+    }
+}
+
+/// Asks on the terminal or through an askpass program, as ssh would in the given environment.
+pub struct Standard {
+    terminal: Terminal,
+    askpass: Askpass,
+}
+
+impl Standard {
+    /// Chooses by `SSH_ASKPASS`, `SSH_ASKPASS_REQUIRE`, `DISPLAY` and `WAYLAND_DISPLAY` of the environment `env`,
+    /// which the askpass program also runs in. The terminal is this process's `/dev/tty`.
+    pub fn from_env<K, V>(env: impl IntoIterator<Item = (K, V)>) -> Self
+    where
+        K: Into<OsString>,
+        V: Into<OsString>,
+    {
+        let env: Vec<(OsString, OsString)> = env.into_iter().map(|(k, v)| (k.into(), v.into())).collect();
+        let value = |name: &str| {
+            env.iter()
+                .find(|(key, _)| key == name)
+                .map(|(_, value)| value.as_os_str())
+        };
+        let require = Require::parse(value("SSH_ASKPASS_REQUIRE").and_then(OsStr::to_str));
+        let program = value("SSH_ASKPASS").map_or_else(default_askpass, PathBuf::from);
+        Self {
+            terminal: Terminal::default(),
+            askpass: Askpass {
+                program,
+                env,
+                require,
+            },
+        }
+    }
+
+    /// Asks on this terminal instead of `/dev/tty`.
+    pub fn on_terminal(mut self, terminal: Terminal) -> Self {
+        self.terminal = terminal;
+        self
+    }
+
+    async fn answer(&self, prompt: &Prompt) -> Option<Zeroizing<String>> {
+        let askpass = &self.askpass;
+        // ssh's ask_permission(): a program or nobody, for the terminal may be busy with a session.
+        if prompt.kind == PromptKind::Confirm {
+            return if askpass.is_allowed() {
+                askpass.ask(prompt).await
+            } else {
+                None
+            };
+        }
+        if askpass.is_preferred() || (askpass.is_allowed() && !self.terminal.exists()) {
+            askpass.ask(prompt).await
+        } else {
+            self.terminal.ask(prompt).await
+        }
+    }
+}
+
+impl Prompter for Standard {
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Answer<'a> {
+        Box::pin(self.answer(prompt))
+    }
+}
+
+impl fmt::Debug for Standard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Standard")
+            .field("askpass", &self.askpass)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where distributions put the program: Debian's build of ssh looks in the first place, the others in the rest.
+fn default_askpass() -> PathBuf {
+    let places = [
+        "/usr/bin/ssh-askpass",
+        "/usr/libexec/openssh/ssh-askpass",
+        "/usr/libexec/ssh-askpass",
+    ];
+    places
+        .iter()
+        .map(PathBuf::from)
+        .find(|path| path.exists())
+        .unwrap_or_else(|| places[0].into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn never_answers_nothing() {
+        assert!(
+            Never
+                .ask(&Prompt::new(PromptKind::Password, "? ", false))
+                .await
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn a_servers_text_cannot_steer_the_terminal() {
+        let prompt = Prompt::from_server(PromptKind::KeyboardInteractive, "a\x1b[2Jb\r\n\u{9b}c é", true);
+        assert_eq!(prompt.text, "a\\033[2Jb\n\\233c é");
+    }
+}

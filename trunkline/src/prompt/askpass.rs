@@ -1,0 +1,333 @@
+//! Asking through a program, as OpenSSH does with `SSH_ASKPASS`.
+
+use super::{Answer, MAX_ANSWER, Prompt, PromptKind, Prompter};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use tokio::io::AsyncReadExt as _;
+use tokio::process::{Child, Command};
+use zeroize::Zeroizing;
+
+/// A program that shows its argument to the user and prints the answer.
+#[derive(Clone)]
+pub struct Askpass {
+    /// The program; looked up in the `PATH` of `env` if it has no slash.
+    pub program: PathBuf,
+    /// The whole environment it runs in. `SSH_ASKPASS_PROMPT` is set by us.
+    pub env: Vec<(OsString, OsString)>,
+    /// When to use it.
+    pub require: Require,
+}
+
+/// `SSH_ASKPASS_REQUIRE`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Require {
+    /// Without a terminal, and only where there is a display.
+    #[default]
+    IfNoTerminal,
+    /// Not at all.
+    Never,
+    /// Rather than the terminal, where there is a display.
+    Prefer,
+    /// Always, display or not.
+    Force,
+}
+
+impl Require {
+    /// Reads the variable's value as ssh does: letter case is ignored, and so is an unknown word.
+    pub fn parse(value: Option<&str>) -> Self {
+        match value.map(str::to_ascii_lowercase).as_deref() {
+            Some("never") => Self::Never,
+            Some("prefer") => Self::Prefer,
+            Some("force") => Self::Force,
+            _ => Self::IfNoTerminal,
+        }
+    }
+}
+
+impl Askpass {
+    /// Whether the program may be used at all: there is a display, or it is forced.
+    pub fn is_allowed(&self) -> bool {
+        match self.require {
+            Require::Force => true,
+            Require::Never => false,
+            Require::Prefer | Require::IfNoTerminal => self.has_display(),
+        }
+    }
+
+    /// Whether it is used even where there is a terminal.
+    pub fn is_preferred(&self) -> bool {
+        matches!(self.require, Require::Force | Require::Prefer) && self.is_allowed()
+    }
+
+    /// Shows `text` without a question, for as long as the [`Notice`] lives (`SSH_ASKPASS_PROMPT=none`): "touch
+    /// your security key". `None` if the program may not be used or cannot be started.
+    pub fn notify(&self, text: &str) -> Option<Notice> {
+        if !self.is_allowed() {
+            return None;
+        }
+        let mut command = self.command(text, Some("none"));
+        command.stdout(Stdio::null());
+        Some(Notice {
+            _child: command.spawn().ok()?,
+        })
+    }
+
+    fn has_display(&self) -> bool {
+        ["DISPLAY", "WAYLAND_DISPLAY"]
+            .iter()
+            .any(|name| self.variable(name).is_some_and(|v| !v.is_empty()))
+    }
+
+    fn variable(&self, name: &str) -> Option<&OsStr> {
+        self.env
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_os_str())
+    }
+
+    fn command(&self, text: &str, hint: Option<&str>) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .arg(text)
+            .env_clear()
+            .envs(self.env.iter().map(|(key, value)| (key, value)))
+            .env_remove("SSH_ASKPASS_PROMPT")
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        if let Some(hint) = hint {
+            command.env("SSH_ASKPASS_PROMPT", hint);
+        }
+        command
+    }
+
+    /// Runs the program; its answer counts only if it ends with success.
+    async fn answer(&self, prompt: &Prompt) -> Option<Zeroizing<String>> {
+        let hint = (prompt.kind == PromptKind::Confirm).then_some("confirm");
+        let mut child = match self.command(&prompt.text, hint).stdout(Stdio::piped()).spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                tracing::warn!(program = %self.program.display(), %error, "cannot run the askpass program");
+                return None;
+            }
+        };
+        // Filled in place, so that no smaller buffer with a part of the secret is left behind by growing.
+        let mut said = Zeroizing::new(vec![0; MAX_ANSWER]);
+        let mut len = 0;
+        {
+            let mut stdout = child.stdout.take()?;
+            while len < said.len() {
+                match stdout.read(&mut said[len..]).await {
+                    Ok(0) => break,
+                    Ok(n) => len += n,
+                    Err(_) => return None,
+                }
+            }
+            // Closed here: a program that prints without end is ended by SIGPIPE instead of waited for.
+        }
+        if !child.wait().await.ok()?.success() {
+            return None;
+        }
+        let end = said[..len]
+            .iter()
+            .position(|b| matches!(b, b'\r' | b'\n'))
+            .unwrap_or(len);
+        std::str::from_utf8(&said[..end])
+            .ok()
+            .map(|line| Zeroizing::new(line.to_owned()))
+    }
+}
+
+impl Prompter for Askpass {
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Answer<'a> {
+        Box::pin(self.answer(prompt))
+    }
+}
+
+impl fmt::Debug for Askpass {
+    /// Without the environment, which may hold secrets of other programs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Askpass")
+            .field("program", &self.program)
+            .field("require", &self.require)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A message that an askpass program shows; it is taken away when this is dropped.
+#[derive(Debug)]
+pub struct Notice {
+    _child: Child,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Standard, Terminal};
+    use super::*;
+    use tempfile::TempDir;
+
+    fn askpass(script: &str, env: &[(&str, &str)], require: Require) -> (Askpass, TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("askpass");
+        // Written by another process: a descriptor of ours that is open for writing could be inherited by what another
+        // test starts at this moment, and running the program would fail with ETXTBSY.
+        let write = "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$2\" && chmod 700 \"$2\"";
+        let written = std::process::Command::new("sh")
+            .args(["-c", write, "sh", script])
+            .arg(&program)
+            .status();
+        assert!(written.unwrap().success());
+        let env = env
+            .iter()
+            .map(|(key, value)| (key.into(), value.into()))
+            .collect();
+        (
+            Askpass {
+                program,
+                env,
+                require,
+            },
+            folder,
+        )
+    }
+
+    async fn ask(askpass: &Askpass, kind: PromptKind) -> Option<String> {
+        askpass
+            .ask(&Prompt::new(kind, "Say: ", false))
+            .await
+            .map(|answer| answer.as_str().to_owned())
+    }
+
+    #[tokio::test]
+    async fn the_first_line_is_the_answer() {
+        let (askpass, _folder) = askpass("printf '%s\\r\\nmore\\n' \"got $1\"", &[], Require::Force);
+        assert_eq!(
+            ask(&askpass, PromptKind::Password).await.as_deref(),
+            Some("got Say: ")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_program_that_fails_or_is_missing_has_no_answer() {
+        let (failing, _folder) = askpass("echo secret; exit 1", &[], Require::Force);
+        assert_eq!(ask(&failing, PromptKind::Password).await, None);
+        let missing = Askpass {
+            program: "/nowhere/askpass".into(),
+            ..failing
+        };
+        assert_eq!(ask(&missing, PromptKind::Password).await, None);
+    }
+
+    #[tokio::test]
+    async fn a_program_that_never_stops_printing_is_ended() {
+        let (endless, _folder) = askpass("exec yes", &[("PATH", "/usr/bin:/bin")], Require::Force);
+        assert_eq!(ask(&endless, PromptKind::Password).await, None);
+    }
+
+    #[tokio::test]
+    async fn a_confirmation_is_announced_and_nothing_else_is() {
+        let script = "echo \"${SSH_ASKPASS_PROMPT-unset} ${MINE-unset} ${HOME-unset}\"";
+        let (askpass, _folder) = askpass(
+            script,
+            &[("MINE", "1"), ("SSH_ASKPASS_PROMPT", "x")],
+            Require::Force,
+        );
+        assert_eq!(
+            ask(&askpass, PromptKind::Password).await.as_deref(),
+            Some("unset 1 unset")
+        );
+        assert_eq!(
+            ask(&askpass, PromptKind::Confirm).await.as_deref(),
+            Some("confirm 1 unset")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_notice_goes_away_when_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("fifo");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &fifo,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        let script = format!(
+            "exec 3>'{}'; echo \"$SSH_ASKPASS_PROMPT $1\" >&3; exec sleep 1000",
+            fifo.display()
+        );
+        let (askpass, _folder) = askpass(&script, &[("PATH", "/usr/bin:/bin")], Require::Force);
+        let notice = askpass.notify("Touch it").unwrap();
+        let mut shown = tokio::net::unix::pipe::OpenOptions::new()
+            .open_receiver(&fifo)
+            .unwrap();
+        let mut line = [0; 14];
+        // Until the program has opened its end, the pipe reads as ended.
+        while shown.read(&mut line[..1]).await.unwrap() == 0 {
+            tokio::task::yield_now().await;
+        }
+        shown.read_exact(&mut line[1..]).await.unwrap();
+        assert_eq!(&line, b"none Touch it\n");
+        drop(notice);
+        // The pipe ends when the last of the program's processes does.
+        assert_eq!(shown.read(&mut line).await.unwrap(), 0);
+    }
+
+    #[test]
+    fn the_rules_of_ssh_decide_when_it_is_used() {
+        let allowed = |env: &[(&str, &str)], require| {
+            let (askpass, _folder) = askpass("", env, Require::parse(require));
+            (askpass.is_allowed(), askpass.is_preferred())
+        };
+        let display: &[_] = &[("DISPLAY", ":0")];
+        assert_eq!(allowed(&[], None), (false, false));
+        assert_eq!(allowed(&[("DISPLAY", "")], None), (false, false));
+        assert_eq!(allowed(display, None), (true, false));
+        assert_eq!(
+            allowed(&[("WAYLAND_DISPLAY", "wayland-0")], Some("bogus")),
+            (true, false)
+        );
+        assert_eq!(allowed(display, Some("never")), (false, false));
+        assert_eq!(allowed(display, Some("Prefer")), (true, true));
+        assert_eq!(allowed(&[], Some("prefer")), (false, false));
+        assert_eq!(allowed(&[], Some("FORCE")), (true, true));
+    }
+
+    #[tokio::test]
+    async fn the_standard_prompter_falls_back_to_the_program_without_a_terminal() {
+        let (program, _folder) = askpass("echo from askpass", &[], Require::IfNoTerminal);
+        let standard = |more: &[(&str, &str)]| {
+            let mut env = vec![("SSH_ASKPASS", program.program.to_str().unwrap())];
+            env.extend_from_slice(more);
+            Standard::from_env(env).on_terminal(Terminal::at("/nowhere/tty"))
+        };
+        let ask = async |standard: Standard, kind| {
+            standard
+                .ask(&Prompt::new(kind, "? ", false))
+                .await
+                .map(|answer| answer.as_str().to_owned())
+        };
+        let from_askpass = Some("from askpass".to_owned());
+        assert_eq!(
+            ask(standard(&[("DISPLAY", ":0")]), PromptKind::Password).await,
+            from_askpass
+        );
+        assert_eq!(
+            ask(standard(&[("DISPLAY", ":0")]), PromptKind::Confirm).await,
+            from_askpass
+        );
+        assert_eq!(
+            ask(
+                standard(&[("SSH_ASKPASS_REQUIRE", "force")]),
+                PromptKind::Password
+            )
+            .await,
+            from_askpass
+        );
+        assert_eq!(ask(standard(&[]), PromptKind::Password).await, None);
+        assert_eq!(ask(standard(&[]), PromptKind::Confirm).await, None);
+    }
+}
