@@ -3,6 +3,7 @@
 //! [`RawServer`] speaks just enough SSH to get a client where a test wants it, with one algorithm of each kind
 //! (`curve25519-sha256`, `ssh-ed25519`, `aes128-gcm@openssh.com`), and leaves every message to the test's script.
 //! [`Misbehaviour`] lists scripts that no client may fall for, so that one test can go through all of them.
+//! [`RusshServer`] is a complete server on another implementation, whose commands do strange but legal things.
 //!
 //! ```no_run
 //! use trunkline_testkit::hostile::{Payload, RawServer, number};
@@ -25,10 +26,12 @@ mod key_exchange;
 mod misbehaviour;
 mod payload;
 mod raw_server;
+mod russh_server;
 mod wire;
 
 pub use key_exchange::{KexFault, KexInit, KeyExchange};
 pub use misbehaviour::Misbehaviour;
 pub use payload::{Fields, Payload, number};
 pub use raw_server::RawServer;
+pub use russh_server::{AuthStep, Question, RusshServer, RusshServerBuilder};
 pub use wire::{Session, Wire};

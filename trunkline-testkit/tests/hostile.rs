@@ -45,7 +45,11 @@ async fn no_misbehaviour_passes_for_a_login() {
     let mut wrong = String::new();
     for client in ended {
         let (misbehaviour, output) = client.unwrap();
-        let expected = if misbehaviour.holds_on() { [124, 255] } else { [255, 255] };
+        let expected = if misbehaviour.holds_on() {
+            [124, 255]
+        } else {
+            [255, 255]
+        };
         let code = output.status.code().unwrap();
         if !expected.contains(&code) {
             wrong += &format!("{misbehaviour:?}: {code}\n{}", stderr(&output));

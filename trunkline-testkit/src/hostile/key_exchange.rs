@@ -151,7 +151,7 @@ impl Wire {
             .string(shown.public_key().as_ref());
         let secret = Payload::empty().mpint(&shared);
         let hash = sha256(
-            Payload::empty()
+            &Payload::empty()
                 .string(&self.client_banner)
                 .string(&self.server_banner)
                 .string(&client_init)
@@ -188,7 +188,7 @@ impl Wire {
                 .raw(&hash)
                 .byte(letter)
                 .raw(&session_id);
-            sha256(input)
+            sha256(&input)
         };
         self.output = Some(keyed(&derive(b'D'), &derive(b'B')));
         self.expect_in_exchange(number::NEWKEYS).await?;
@@ -258,7 +258,7 @@ fn guessed_wrong(client_init: &[u8], server_init: &[u8]) -> io::Result<bool> {
     Ok(fields.boolean()? && !(same_first(&client.0, &server.0) && same_first(&client.1, &server.1)))
 }
 
-fn sha256(input: Payload) -> Vec<u8> {
+fn sha256(input: &Payload) -> Vec<u8> {
     digest(&SHA256, input.as_ref()).as_ref().to_vec()
 }
 

@@ -1,0 +1,650 @@
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use russh::keys::{Certificate, load_secret_key};
+use russh::server::{
+    Auth, ChannelOpenHandle, Config, Handle, Handler, Msg, Response, Session, VerifiedPublicKey, run_stream,
+};
+use russh::{
+    Channel, ChannelId, ChannelMsg, ChannelOpenFailure, Disconnect, Limits, MethodKind, MethodSet, Sig,
+};
+use tempfile::TempDir;
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::background::Background;
+use crate::{Error, HostEntry, KeyPair, KeyType, write_ssh_config};
+
+/// A complete server on another implementation (russh), whose commands do strange but legal things.
+///
+/// Nothing runs on the machine: a session's command is one of these words.
+///
+/// | command | what the session does |
+/// |---|---|
+/// | `echo WORDS` | prints the words and a newline, exits 0 |
+/// | `cat` (also a shell, and the subsystem `cat`) | prints what it reads until the end, exits 0 |
+/// | `exit N` | exits N |
+/// | `signal NAME` | ends by a signal (`TERM`, `SEGV`, …), with a message |
+/// | `flood N` | prints N bytes as fast as the window lets it, exits 0 |
+/// | `stderr N` | the same on standard error |
+/// | `deaf` | never reads its input, never ends |
+/// | `close` | closes at once, without a status |
+/// | `eof` | ends its output and goes on for ever |
+/// | `refuse` | fails the request |
+/// | `mute` | never answers the request |
+/// | `hangup` | disconnects the whole connection |
+///
+/// Other commands exit 127. `direct-tcpip` channels are connected through to where they ask. Window updates are
+/// russh's: credit returns on receipt, and a session that stops reading (`deaf`) holds up the whole connection
+/// after a hundred messages. What russh will not send (data behind an EOF or a CLOSE, say) is
+/// [`RawServer`](super::RawServer)'s business.
+#[derive(Debug)]
+pub struct RusshServer {
+    addr: SocketAddr,
+    client_key: KeyPair,
+    dir: TempDir,
+    counts: Arc<Counts>,
+    _background: Background,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    connections: AtomicUsize,
+    authentications: AtomicUsize,
+    sessions: AtomicUsize,
+}
+
+impl RusshServer {
+    /// A server that accepts any key or password.
+    ///
+    /// # Errors
+    /// As [`RusshServerBuilder::start`].
+    pub fn start_default() -> Result<RusshServer, Error> {
+        RusshServer::builder().start()
+    }
+
+    /// Everything that can be chosen.
+    pub fn builder() -> RusshServerBuilder {
+        RusshServerBuilder::default()
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// A `known_hosts` file with the server's Ed25519 host key.
+    pub fn known_hosts(&self) -> PathBuf {
+        self.dir.path().join("known_hosts")
+    }
+
+    /// A complete file for `ssh -F`, with the alias `russh`.
+    pub fn ssh_config(&self) -> PathBuf {
+        self.dir.path().join("ssh_config")
+    }
+
+    /// A key for the client to show.
+    pub fn client_key(&self) -> &KeyPair {
+        &self.client_key
+    }
+
+    /// The `Host` block for this server.
+    pub fn host_entry(&self, alias: &str) -> HostEntry {
+        HostEntry {
+            alias: alias.to_owned(),
+            addr: self.addr,
+            user: "tester".to_owned(),
+            identities: vec![self.client_key.private_path().to_owned()],
+            known_hosts: self.known_hosts(),
+            may_ask: true,
+            extra: Vec::new(),
+        }
+    }
+
+    /// How many connections have been accepted.
+    pub fn connections(&self) -> usize {
+        self.counts.connections.load(Ordering::SeqCst)
+    }
+
+    /// How many logins have succeeded.
+    pub fn authentications(&self) -> usize {
+        self.counts.authentications.load(Ordering::SeqCst)
+    }
+
+    /// How many session channels have been opened.
+    pub fn sessions(&self) -> usize {
+        self.counts.sessions.load(Ordering::SeqCst)
+    }
+}
+
+/// One step of a login.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AuthStep {
+    /// Any key.
+    PublicKey,
+    /// This password.
+    Password(String),
+    /// Rounds of questions (RFC 4256 section 3.2), each of none, one or several.
+    KeyboardInteractive(Vec<Vec<Question>>),
+}
+
+/// One prompt of `keyboard-interactive`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// What the user is shown.
+    pub prompt: String,
+    /// Whether the answer may be seen.
+    pub echo: bool,
+    /// The right answer.
+    pub answer: String,
+}
+
+impl AuthStep {
+    fn method(&self) -> MethodKind {
+        match self {
+            AuthStep::PublicKey => MethodKind::PublicKey,
+            AuthStep::Password(_) => MethodKind::Password,
+            AuthStep::KeyboardInteractive(_) => MethodKind::KeyboardInteractive,
+        }
+    }
+}
+
+/// What a [`RusshServer`] should be.
+#[derive(Debug, Clone, Default)]
+pub struct RusshServerBuilder {
+    steps: Vec<AuthStep>,
+    banner: Option<String>,
+    rekey_after: Option<usize>,
+    max_sessions: Option<usize>,
+    delay: Duration,
+    window: Option<u32>,
+    max_packet: Option<u32>,
+}
+
+impl RusshServerBuilder {
+    /// The steps of a login, in order: each success but the last is a partial one (RFC 4252 section 5.1). Without
+    /// any, every key and every password is enough.
+    #[must_use]
+    pub fn auth_steps(mut self, steps: impl IntoIterator<Item = AuthStep>) -> RusshServerBuilder {
+        self.steps = steps.into_iter().collect();
+        self
+    }
+
+    /// A text that is shown before the login (RFC 4252 section 5.4).
+    #[must_use]
+    pub fn auth_banner(mut self, text: &str) -> RusshServerBuilder {
+        self.banner = Some(text.to_owned());
+        self
+    }
+
+    /// Exchanges keys anew after so many bytes in either direction, at most 1 GiB.
+    #[must_use]
+    pub fn rekey_after(mut self, bytes: usize) -> RusshServerBuilder {
+        self.rekey_after = Some(bytes);
+        self
+    }
+
+    /// Refuses sessions beyond so many open ones on a connection, with ADMINISTRATIVELY_PROHIBITED; 0 refuses all.
+    #[must_use]
+    pub fn max_sessions(mut self, sessions: usize) -> RusshServerBuilder {
+        self.max_sessions = Some(sessions);
+        self
+    }
+
+    /// Waits so long before it answers the opening of a channel or a request to run something.
+    #[must_use]
+    pub fn delay(mut self, delay: Duration) -> RusshServerBuilder {
+        self.delay = delay;
+        self
+    }
+
+    /// The window of the client's channels, in bytes; 2 MiB by default.
+    #[must_use]
+    pub fn window(mut self, bytes: u32) -> RusshServerBuilder {
+        self.window = Some(bytes);
+        self
+    }
+
+    /// The largest packet the client may send on a channel, in bytes; 32 KiB by default, 65,535 at most.
+    #[must_use]
+    pub fn max_packet(mut self, bytes: u32) -> RusshServerBuilder {
+        self.max_packet = Some(bytes);
+        self
+    }
+
+    /// Makes the keys and starts the server.
+    ///
+    /// # Errors
+    /// When no port is free, or ssh-keygen is missing.
+    pub fn start(self) -> Result<RusshServer, Error> {
+        let dir = tempfile::Builder::new().prefix("trunkline-russh-").tempdir()?;
+        let client_key = KeyPair::generate(dir.path(), "client_key", KeyType::Ed25519)?;
+        let host_key = KeyPair::generate(dir.path(), "host_key", KeyType::Ed25519)?;
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        let addr = listener.local_addr()?;
+        let config = Arc::new(self.config(&host_key)?);
+        let counts = Arc::new(Counts::default());
+        let background = Background::start("russh-server", || {
+            let listener = TcpListener::from_std(listener)?;
+            Ok(accept_loop(listener, config, Arc::new(self), Arc::clone(&counts)))
+        })?;
+        let known_hosts = format!("[{}]:{} {}\n", addr.ip(), addr.port(), host_key.public_key());
+        fs::write(dir.path().join("known_hosts"), known_hosts)?;
+        let server = RusshServer {
+            addr,
+            client_key,
+            dir,
+            counts,
+            _background: background,
+        };
+        write_ssh_config(&server.ssh_config(), [server.host_entry("russh")])?;
+        Ok(server)
+    }
+
+    fn config(&self, host_key: &KeyPair) -> Result<Config, Error> {
+        let defaults = Config::default();
+        let key = load_secret_key(host_key.private_path(), None)
+            .map_err(|error| Error::Misused(format!("russh does not take the host key: {error}")))?;
+        let limit = self.rekey_after.unwrap_or(1 << 30).min(1 << 30);
+        Ok(Config {
+            keys: vec![key],
+            methods: MethodSet::from(&self.methods_at(0)[..]),
+            // A test's server has no guesses to slow down.
+            auth_rejection_time: Duration::ZERO,
+            inactivity_timeout: None,
+            limits: Limits::new(limit, limit, Duration::from_secs(3600)),
+            window_size: self.window.unwrap_or(defaults.window_size),
+            maximum_packet_size: self
+                .max_packet
+                .unwrap_or(defaults.maximum_packet_size)
+                .min(65_535),
+            nodelay: true,
+            ..defaults
+        })
+    }
+
+    /// The methods that can continue a login of which so many steps are done.
+    fn methods_at(&self, done: usize) -> Vec<MethodKind> {
+        match self.steps.get(done) {
+            Some(step) => vec![step.method()],
+            None => vec![
+                MethodKind::PublicKey,
+                MethodKind::Password,
+                MethodKind::KeyboardInteractive,
+            ],
+        }
+    }
+}
+
+async fn accept_loop(
+    listener: TcpListener,
+    config: Arc<Config>,
+    behaviour: Arc<RusshServerBuilder>,
+    counts: Arc<Counts>,
+) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        // Without it the server is slow, not wrong.
+        let _ = stream.set_nodelay(true);
+        counts.connections.fetch_add(1, Ordering::SeqCst);
+        let peer = Peer {
+            behaviour: Arc::clone(&behaviour),
+            counts: Arc::clone(&counts),
+            steps_done: 0,
+            rounds_done: 0,
+            open: Arc::new(AtomicUsize::new(0)),
+            waiting: HashMap::new(),
+        };
+        let config = Arc::clone(&config);
+        tokio::spawn(async move {
+            // How a connection ends is the client's affair; the test sees it there.
+            if let Ok(session) = run_stream(config, stream, peer).await {
+                let _ = session.await;
+            }
+        });
+    }
+}
+
+/// One connection's state.
+struct Peer {
+    behaviour: Arc<RusshServerBuilder>,
+    counts: Arc<Counts>,
+    steps_done: usize,
+    rounds_done: usize,
+    /// Sessions open on this connection.
+    open: Arc<AtomicUsize>,
+    /// Channels on which nothing runs yet.
+    waiting: HashMap<ChannelId, Channel<Msg>>,
+}
+
+impl Peer {
+    /// The answer to a step that was tried with this method, and passed or not.
+    fn step(&mut self, method: MethodKind, passed: bool) -> Auth {
+        let steps = &self.behaviour.steps;
+        if steps.is_empty() && method != MethodKind::None {
+            return Auth::Accept;
+        }
+        let passed = passed
+            && steps
+                .get(self.steps_done)
+                .is_some_and(|step| step.method() == method);
+        if passed {
+            self.steps_done += 1;
+            self.rounds_done = 0;
+            if self.steps_done == steps.len() {
+                return Auth::Accept;
+            }
+        }
+        Auth::Reject {
+            proceed_with_methods: Some(MethodSet::from(&self.behaviour.methods_at(self.steps_done)[..])),
+            partial_success: passed,
+        }
+    }
+
+    fn current_step(&self) -> Option<&AuthStep> {
+        self.behaviour.steps.get(self.steps_done)
+    }
+
+    /// Checks the answers to the last round, if there was one, and asks the next.
+    fn interact(&mut self, response: Option<Response<'_>>) -> Auth {
+        let Some(AuthStep::KeyboardInteractive(rounds)) = self.current_step().cloned() else {
+            return self.step(MethodKind::KeyboardInteractive, false);
+        };
+        match response {
+            None => self.rounds_done = 0,
+            Some(answers) => {
+                let expected = rounds.get(self.rounds_done).into_iter().flatten();
+                if !answers.eq(expected.map(|question| question.answer.as_bytes())) {
+                    return self.step(MethodKind::KeyboardInteractive, false);
+                }
+                self.rounds_done += 1;
+            }
+        }
+        let Some(round) = rounds.get(self.rounds_done) else {
+            return self.step(MethodKind::KeyboardInteractive, true);
+        };
+        let prompts: Vec<(Cow<'static, str>, bool)> = round
+            .iter()
+            .map(|question| (Cow::Owned(question.prompt.clone()), question.echo))
+            .collect();
+        Auth::Partial {
+            name: format!("Round {}", self.rounds_done + 1).into(),
+            instructions: "Answer the questions.".into(),
+            prompts: prompts.into(),
+        }
+    }
+
+    /// Runs a command on a channel that waits for one.
+    async fn run(
+        &mut self,
+        id: ChannelId,
+        command: String,
+        session: &mut Session,
+    ) -> Result<(), russh::Error> {
+        let (word, rest) = command.split_once(' ').unwrap_or((command.as_str(), ""));
+        match word {
+            "mute" => return Ok(()),
+            "refuse" => return session.channel_failure(id),
+            _ => {}
+        }
+        let Some(channel) = self.waiting.remove(&id) else {
+            return session.channel_failure(id);
+        };
+        let run = Run {
+            channel,
+            handle: session.handle(),
+            open: Arc::clone(&self.open),
+        };
+        let (word, rest, delay) = (word.to_owned(), rest.to_owned(), self.behaviour.delay);
+        tokio::spawn(async move {
+            tokio::time::sleep(delay).await;
+            // Fails when the client is gone, and then there is nobody to tell.
+            let _ = run.command(&word, &rest).await;
+        });
+        Ok(())
+    }
+}
+
+impl Handler for Peer {
+    type Error = russh::Error;
+
+    async fn auth_none(&mut self, _user: &str) -> Result<Auth, russh::Error> {
+        Ok(self.step(MethodKind::None, false))
+    }
+
+    async fn auth_password(&mut self, _user: &str, password: &str) -> Result<Auth, russh::Error> {
+        let right = self.current_step() == Some(&AuthStep::Password(password.to_owned()));
+        Ok(self.step(MethodKind::Password, right))
+    }
+
+    async fn auth_publickey(
+        &mut self,
+        _user: &str,
+        _key: VerifiedPublicKey<'_>,
+    ) -> Result<Auth, russh::Error> {
+        Ok(self.step(MethodKind::PublicKey, true))
+    }
+
+    async fn auth_openssh_certificate(
+        &mut self,
+        _user: &str,
+        _certificate: &Certificate,
+    ) -> Result<Auth, russh::Error> {
+        Ok(self.step(MethodKind::PublicKey, true))
+    }
+
+    async fn auth_keyboard_interactive<'a>(
+        &'a mut self,
+        _user: &str,
+        _submethods: &str,
+        response: Option<Response<'a>>,
+    ) -> Result<Auth, russh::Error> {
+        Ok(self.interact(response))
+    }
+
+    async fn authentication_banner(&mut self) -> Result<Option<String>, russh::Error> {
+        Ok(self.behaviour.banner.clone())
+    }
+
+    async fn auth_succeeded(&mut self, _session: &mut Session) -> Result<(), russh::Error> {
+        self.counts.authentications.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    async fn channel_open_session(
+        &mut self,
+        channel: Channel<Msg>,
+        reply: ChannelOpenHandle,
+        _session: &mut Session,
+    ) -> Result<(), russh::Error> {
+        tokio::time::sleep(self.behaviour.delay).await;
+        if self
+            .behaviour
+            .max_sessions
+            .is_some_and(|most| self.open.load(Ordering::SeqCst) >= most)
+        {
+            reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
+            return Ok(());
+        }
+        self.open.fetch_add(1, Ordering::SeqCst);
+        self.counts.sessions.fetch_add(1, Ordering::SeqCst);
+        self.waiting.insert(channel.id(), channel);
+        reply.accept().await;
+        Ok(())
+    }
+
+    async fn channel_open_direct_tcpip(
+        &mut self,
+        channel: Channel<Msg>,
+        host: &str,
+        port: u32,
+        _originator: &str,
+        _originator_port: u32,
+        reply: ChannelOpenHandle,
+        _session: &mut Session,
+    ) -> Result<(), russh::Error> {
+        let target = u16::try_from(port).ok().map(|port| (host.to_owned(), port));
+        tokio::spawn(async move {
+            let connected = match target {
+                Some(target) => TcpStream::connect(target).await.ok(),
+                None => None,
+            };
+            let Some(mut target) = connected else {
+                return reply.reject(ChannelOpenFailure::ConnectFailed).await;
+            };
+            reply.accept().await;
+            // Either side's end, however it comes, is passed on by dropping both.
+            let _ = tokio::io::copy_bidirectional(&mut channel.into_stream(), &mut target).await;
+        });
+        Ok(())
+    }
+
+    async fn channel_close(&mut self, id: ChannelId, _session: &mut Session) -> Result<(), russh::Error> {
+        if self.waiting.remove(&id).is_some() {
+            self.open.fetch_sub(1, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    async fn exec_request(
+        &mut self,
+        id: ChannelId,
+        command: &[u8],
+        session: &mut Session,
+    ) -> Result<(), russh::Error> {
+        self.run(id, String::from_utf8_lossy(command).into_owned(), session)
+            .await
+    }
+
+    async fn shell_request(&mut self, id: ChannelId, session: &mut Session) -> Result<(), russh::Error> {
+        self.run(id, "cat".to_owned(), session).await
+    }
+
+    async fn subsystem_request(
+        &mut self,
+        id: ChannelId,
+        name: &str,
+        session: &mut Session,
+    ) -> Result<(), russh::Error> {
+        let command = if name == "cat" { "cat" } else { "refuse" };
+        self.run(id, command.to_owned(), session).await
+    }
+
+    async fn env_request(
+        &mut self,
+        id: ChannelId,
+        _name: &str,
+        _value: &str,
+        session: &mut Session,
+    ) -> Result<(), russh::Error> {
+        session.channel_success(id)
+    }
+}
+
+/// One command under way. Ends the session's place in the count when dropped.
+struct Run {
+    channel: Channel<Msg>,
+    handle: Handle,
+    open: Arc<AtomicUsize>,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Run {
+    async fn command(mut self, word: &str, rest: &str) -> Result<(), russh::Error> {
+        let id = self.channel.id();
+        self.handle
+            .channel_success(id)
+            .await
+            .map_err(|()| russh::Error::SendError)?;
+        match word {
+            "echo" => {
+                self.channel.data_bytes(format!("{rest}\n")).await?;
+                self.exit(0).await
+            }
+            "cat" => {
+                while let Some(message) = self.channel.wait().await {
+                    match message {
+                        ChannelMsg::Data { data } => self.channel.data_bytes(data).await?,
+                        ChannelMsg::Eof => break,
+                        _ => {}
+                    }
+                }
+                self.exit(0).await
+            }
+            "exit" => self.exit(rest.parse().unwrap_or(127)).await,
+            "signal" => {
+                let signal = match rest {
+                    "TERM" => Sig::TERM,
+                    "KILL" => Sig::KILL,
+                    "SEGV" => Sig::SEGV,
+                    "INT" => Sig::INT,
+                    other => Sig::Custom(other.to_owned()),
+                };
+                let sent =
+                    self.handle
+                        .exit_signal_request(id, signal, false, "as asked".to_owned(), String::new());
+                sent.await.map_err(|()| russh::Error::SendError)?;
+                self.channel.eof().await?;
+                self.channel.close().await
+            }
+            "flood" | "stderr" => {
+                self.pour(rest.parse().unwrap_or(0), word == "stderr").await?;
+                self.exit(0).await
+            }
+            "deaf" => std::future::pending().await,
+            "close" => self.channel.close().await,
+            "eof" => {
+                self.channel.eof().await?;
+                std::future::pending().await
+            }
+            "hangup" => {
+                let told =
+                    self.handle
+                        .disconnect(Disconnect::ByApplication, "as asked".to_owned(), String::new());
+                told.await.map(drop)
+            }
+            _ => {
+                self.channel
+                    .extended_data_bytes(1, format!("{word}: not a command of this server\n"))
+                    .await?;
+                self.exit(127).await
+            }
+        }
+    }
+
+    async fn exit(&self, status: u32) -> Result<(), russh::Error> {
+        self.channel.exit_status(status).await?;
+        self.channel.eof().await?;
+        self.channel.close().await
+    }
+
+    async fn pour(&self, mut bytes: u64, to_stderr: bool) -> Result<(), russh::Error> {
+        let chunk = vec![b'x'; 32 * 1024];
+        while bytes > 0 {
+            let length = usize::try_from(bytes).unwrap_or(chunk.len()).min(chunk.len());
+            let piece = chunk[..length].to_vec();
+            if to_stderr {
+                self.channel.extended_data_bytes(1, piece).await?;
+            } else {
+                self.channel.data_bytes(piece).await?;
+            }
+            bytes -= length as u64;
+        }
+        Ok(())
+    }
+}
