@@ -256,3 +256,188 @@ fn is_accepted<S: AsRef<str>>(key: &[u8], algorithms: &[S]) -> bool {
             .any(|algorithm| names.contains(&algorithm.as_ref()))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::StrictHostKeyChecking::Yes;
+    use super::super::tests::{SERVER, key, line, policy, trust};
+    use super::*;
+    use crate::keys::PrivateKey;
+    use proptest::prelude::*;
+    use std::fs;
+    use std::process::Command;
+
+    const ALGORITHMS: [&str; 3] = ["ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-512"];
+
+    fn list(keys: &[&[u8]]) -> Bytes {
+        keys.iter().fold(Writer::new(), Writer::string).finish()
+    }
+
+    fn plan(user: &str, advertised: &[&[u8]]) -> Option<KeyUpdate> {
+        let trust = trust(&[("user", user.to_owned())]);
+        KeyUpdate::plan(&policy(Yes), &trust, &SERVER, &list(advertised), &ALGORITHMS)
+    }
+
+    #[test]
+    fn new_keys_are_to_be_proven_and_missing_ones_to_go() {
+        let lines = line("host.example", &key(1)) + &line("host.example", &key(2));
+        let update = plan(&lines, &[&key(1), &key(3)]).unwrap();
+        assert_eq!((update.unproven, update.remove), (vec![key(3)], vec![key(2)]));
+        assert_eq!(plan(&lines, &[&key(1), &key(2)]), None);
+    }
+
+    #[test]
+    fn what_a_person_wrote_is_left_to_a_person() {
+        let own = line("host.example", &key(1));
+        for more in [
+            line("*.example", &key(1)),
+            line("host.example,b,c", &key(1)),
+            line("@cert-authority *", &key(9)),
+            line("@revoked host.example", &key(9)),
+            // The new key stands under another name; the old one does.
+            line("other.example", &key(3)),
+        ] {
+            assert_eq!(plan(&(own.clone() + &more), &[&key(1), &key(3)]), None, "{more}");
+        }
+        let old_elsewhere = own + &line("host.example", &key(2)) + &line("other.example", &key(2));
+        assert_eq!(plan(&old_elsewhere, &[&key(1)]), None);
+    }
+
+    #[test]
+    fn keys_that_are_not_accepted_are_neither_learned_nor_forgotten() {
+        let dsa = Writer::new().string("ssh-dss").string("x").finish();
+        let lines = line("host.example", &key(1)) + &line("host.example", &dsa);
+        assert_eq!(plan(&lines, &[&key(1), &dsa]), None);
+        assert_eq!(plan(&line("host.example", &key(1)), &[&dsa]), None);
+    }
+
+    #[test]
+    fn a_list_that_repeats_itself_or_is_damaged_changes_nothing() {
+        let lines = line("host.example", &key(1));
+        assert_eq!(plan(&lines, &[&key(1), &key(3), &key(3)]), None);
+        let cut = &list(&[&key(1), &key(3)])[..60];
+        let trust = trust(&[("user", lines)]);
+        assert_eq!(
+            KeyUpdate::plan(&policy(Yes), &trust, &SERVER, cut, &ALGORITHMS),
+            None
+        );
+    }
+
+    /// A server with one key of each type, and the user's file that knows the first.
+    struct Host {
+        keys: Vec<PrivateKey>,
+        folder: tempfile::TempDir,
+    }
+
+    impl Host {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let keys = [("ed25519", "256"), ("ecdsa", "256"), ("rsa", "2048")].map(|(kind, bits)| {
+                let made = Command::new("ssh-keygen")
+                    .args(["-q", "-t", kind, "-b", bits, "-N", "", "-f", kind])
+                    .current_dir(folder.path())
+                    .status();
+                assert!(made.expect("this test needs ssh-keygen").success());
+                PrivateKey::load(&folder.path().join(kind), None).unwrap()
+            });
+            let known = line("host.example", keys[0].public_blob()) + &line("host.example", &key(7));
+            fs::write(folder.path().join("user"), known + "# end\n").unwrap();
+            Self {
+                keys: keys.into(),
+                folder,
+            }
+        }
+
+        fn plan(&self) -> KeyUpdate {
+            let user_files = vec![self.folder.path().join("user"), self.folder.path().join("none")];
+            let policy = Policy {
+                user_files,
+                global_files: vec![],
+                ..policy(Yes)
+            };
+            let blobs: Vec<&[u8]> = self.keys.iter().map(|key| &key.public_blob()[..]).collect();
+            let trust = policy.load().unwrap();
+            KeyUpdate::plan(&policy, &trust, &SERVER, &list(&blobs), &ALGORITHMS).unwrap()
+        }
+
+        fn proof(&self, session_id: &[u8], rsa: &str) -> Bytes {
+            let proofs = self.keys[1..].iter().map(|key| {
+                let signed = Writer::new()
+                    .string("hostkeys-prove-00@openssh.com")
+                    .string(session_id)
+                    .string(key.public_blob())
+                    .finish();
+                let algorithm = if key.algorithm() == "ssh-rsa" {
+                    rsa
+                } else {
+                    key.algorithm()
+                };
+                key.sign(algorithm, &signed).unwrap()
+            });
+            proofs.fold(Writer::new(), Writer::string).finish()
+        }
+    }
+
+    #[test]
+    fn proven_keys_replace_those_that_are_gone() {
+        let host = Host::new();
+        let update = host.plan();
+        let asked = update.proof_request().unwrap();
+        assert_eq!(
+            asked,
+            list(&[host.keys[1].public_blob(), host.keys[2].public_blob()])
+        );
+        let proven = update
+            .prove(b"id", "ssh-ed25519", &host.proof(b"id", "rsa-sha2-256"))
+            .unwrap();
+        assert_eq!((proven.added().len(), proven.removed()), (2, &[key(7)][..]));
+        assert!(
+            proven.question().contains("new RSA key SHA256:"),
+            "{}",
+            proven.question()
+        );
+        assert!(proven.apply().unwrap());
+        let own = |index: usize| line("host.example", host.keys[index].public_blob());
+        let now = fs::read_to_string(host.folder.path().join("user")).unwrap();
+        assert_eq!(now, own(0) + "# end\n" + &own(1) + &own(2));
+        assert!(!host.folder.path().join("none").exists());
+    }
+
+    #[test]
+    fn nothing_is_learned_from_a_proof_that_is_not_whole() {
+        let host = Host::new();
+        let good = host.proof(b"id", "rsa-sha2-512");
+        let long = Writer::new().raw(&good).string("more").finish();
+        let swapped: Vec<Bytes> = {
+            let mut reader = Reader::new(&good);
+            let (a, b) = (reader.string().unwrap(), reader.string().unwrap());
+            vec![Writer::new().string(b).string(a).finish()]
+        };
+        for (bad, id) in [
+            (&good[..good.len() - 1], &b"id"[..]),
+            (&good[..], b"another session"),
+            (&long[..], b"id"),
+            (&swapped[0][..], b"id"),
+            (b"", b"id"),
+        ] {
+            let refused = host.plan().prove(id, "ssh-ed25519", bad);
+            assert!(
+                matches!(refused, Err(HostKeyError::NotProven { .. })),
+                "{refused:?}"
+            );
+        }
+        // Where the key exchange used RSA, its algorithm is the one that counts.
+        assert!(host.plan().prove(b"id", "rsa-sha2-512", &good).is_ok());
+        assert!(host.plan().prove(b"id", "rsa-sha2-256", &good).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_list_and_no_proof_panics(advertised: Vec<u8>, reply: Vec<u8>) {
+            let trust = trust(&[("user", line("host.example", &key(1)))]);
+            let _ = KeyUpdate::plan(&policy(Yes), &trust, &SERVER, &advertised, &ALGORITHMS);
+            let update = plan(&line("host.example", &key(1)), &[&key(1), &key(3)]).unwrap();
+            prop_assert!(update.prove(b"id", "ssh-ed25519", &reply).is_err());
+        }
+    }
+}
