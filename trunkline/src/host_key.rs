@@ -6,6 +6,8 @@
 //!
 //! [`KeyUpdate`] is the other half, UpdateHostKeys: what to learn from a server that lists its keys.
 
+#[cfg(test)]
+mod as_ssh;
 mod update;
 
 pub use update::{KeyUpdate, ProvenUpdate};

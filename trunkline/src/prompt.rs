@@ -80,7 +80,8 @@ pub enum PromptKind {
     Confirm,
 }
 
-/// The answer to a question, in time; `None` if there is none: nobody to ask, or they gave up.
+/// The answer to a question, in time; `None` if there is none: nobody to ask, or they gave up, or typed what is no
+/// UTF-8 (RFC 4252 section 8 has passwords in nothing else).
 pub type Answer<'a> = Pin<Box<dyn Future<Output = Option<Zeroizing<String>>> + Send + 'a>>;
 
 /// Something that can ask the user.

@@ -1,0 +1,219 @@
+//! The same host keys shown to the real ssh and to [`decide`]: both have to decide and to write the same.
+
+use super::StrictHostKeyChecking::{AcceptNew, No, Yes};
+use super::tests::{SERVER, key, line, policy, trust};
+use super::{Decision, HostKeyError, Policy, Server, decide};
+use crate::{keys, known_hosts};
+use bytes::Bytes;
+use std::process::Command;
+
+/// The real ssh in front of a real sshd that it talks to through a pipe (`sshd -i`), and the same decision here.
+struct SideBySide {
+    folder: tempfile::TempDir,
+    shown: Bytes,
+    algorithm: &'static str,
+    proxy: String,
+}
+
+impl SideBySide {
+    /// An sshd with one Ed25519 key, and with `certified` a certificate for the principal `host.example`.
+    fn new(certified: bool) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let run = |args: &[&str]| {
+            let ran = Command::new("ssh-keygen")
+                .args(args)
+                .current_dir(folder.path())
+                .status();
+            assert!(ran.expect("this test needs ssh-keygen").success());
+        };
+        for name in ["host", "ca"] {
+            run(&["-q", "-t", "ed25519", "-N", "", "-f", name]);
+        }
+        run(&[
+            "-q",
+            "-s",
+            "ca",
+            "-I",
+            "id",
+            "-h",
+            "-n",
+            "host.example",
+            "host.pub",
+        ]);
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let mut proxy = format!("/usr/sbin/sshd -i -f /dev/null -o UsePAM=no -h {}", path("host"));
+        if certified {
+            proxy.push_str(&format!(" -o HostCertificate={}", path("host-cert.pub")));
+        }
+        let (name, algorithm) = match certified {
+            true => ("host-cert.pub", "ssh-ed25519-cert-v01@openssh.com"),
+            false => ("host.pub", "ssh-ed25519"),
+        };
+        let shown = keys::PublicKey::parse(&std::fs::read(path(name)).unwrap())
+            .unwrap()
+            .blob;
+        Self {
+            folder,
+            shown,
+            algorithm,
+            proxy,
+        }
+    }
+
+    fn blob(&self, name: &str) -> Bytes {
+        let file = self.folder.path().join(name);
+        keys::PublicKey::parse(&std::fs::read(file).unwrap())
+            .unwrap()
+            .blob
+    }
+
+    /// Has both decide by every policy that asks nobody, and compares what they decide and what they write.
+    fn agree(&self, known_hosts: &str, port: u16, alias: Option<&str>) {
+        for (strict, name) in [(Yes, "yes"), (AcceptNew, "accept-new"), (No, "no")] {
+            let (theirs, ours) = (self.folder.path().join("theirs"), self.folder.path().join("ours"));
+            for file in [&theirs, &ours] {
+                std::fs::write(file, known_hosts).unwrap();
+            }
+            let ssh = Command::new("ssh")
+                .args([
+                    "-F",
+                    "/dev/null",
+                    "-o",
+                    "BatchMode=yes",
+                    "-o",
+                    "GlobalKnownHostsFile=/dev/null",
+                ])
+                .args(["-o", "PreferredAuthentications=none", "-o", "IdentityAgent=none"])
+                .arg(format!("-oProxyCommand={}", self.proxy))
+                .arg(format!("-oUserKnownHostsFile={}", theirs.display()))
+                .arg(format!("-oHostKeyAlgorithms={}", self.algorithm))
+                .arg(format!("-oStrictHostKeyChecking={name}"))
+                .args(alias.map(|alias| format!("-oHostKeyAlias={alias}")))
+                .args(["-p", &port.to_string(), "Host.Example", "true"])
+                .output()
+                .expect("this test needs ssh");
+            let said = String::from_utf8_lossy(&ssh.stderr);
+            let accepted = said.contains("Permission denied");
+            assert!(
+                accepted || said.contains("Host key verification failed"),
+                "this test needs sshd: {said}"
+            );
+
+            let policy = Policy {
+                user_files: vec![ours.clone()],
+                global_files: vec![],
+                ..policy(strict)
+            };
+            let server = Server {
+                name: "Host.Example",
+                port,
+                alias,
+                address: None,
+            };
+            let now = std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .unwrap()
+                .as_secs();
+            let decision = decide(&policy, &policy.load().unwrap(), &server, &self.shown, now);
+            let case =
+                format!("{name} port {port} alias {alias:?}:\n{known_hosts}\n{decision:?}\nssh: {said}");
+            assert_eq!(accepted, !matches!(decision, Decision::Reject(_)), "{case}");
+            if let Decision::AcceptAndRemember(_, remember) = decision {
+                remember.write().unwrap();
+            }
+            assert_eq!(
+                std::fs::read_to_string(theirs).unwrap(),
+                std::fs::read_to_string(ours).unwrap(),
+                "{case}"
+            );
+        }
+    }
+}
+
+#[test]
+fn ssh_itself_decides_the_same_about_plain_keys() {
+    let both = SideBySide::new(false);
+    let (own, other) = (both.shown.clone(), key(2));
+    let salted = {
+        let file = both.folder.path().join("hashed");
+        known_hosts::append(&file, &["host.example"], &own, true).unwrap();
+        std::fs::read_to_string(file).unwrap()
+    };
+    let mistyped = line("host.example", &own).replace(" ssh-ed25519", " ssh-rsa");
+    for known_hosts in [
+        String::new(),
+        line("host.example", &own),
+        line("host.example", &other),
+        line("host.example", &other) + &line("host.example", &own),
+        line("elsewhere", &own),
+        line("*.EXAMPLE,!other.example", &own),
+        line("*.example,!host.example", &own),
+        line("!host.example", &own),
+        line("ho?t.example", &own),
+        line("[host.example]:2222", &own),
+        line("[host.example]:2222", &other) + &line("host.example", &own),
+        line("[host.example]:*", &own),
+        line("@revoked *", &other) + &line("host.example", &own),
+        line("@revoked *", &own),
+        line("@cert-authority *", &own),
+        line("@revoked @revoked host.example", &own),
+        line("@unknown host.example", &own),
+        salted,
+        mistyped,
+        "\t ".to_owned() + &line("host.example", &own).replace(' ', "\t"),
+        line("host.example", &own).replace('\n', "\r\n"),
+        line("host.example", &own).replace('\n', " a comment\r\n"),
+        "host.example\nhost.example ssh-ed25519\n# comment\n\n".to_owned() + &line("host.example", &own),
+    ] {
+        both.agree(&known_hosts, 22, None);
+        both.agree(&known_hosts, 2222, None);
+    }
+    // Only on port 22: on another one ssh warns of the key that is revoked for the name without port, and then
+    // takes it for that of a new host. Here it stays refused.
+    let revoked = line("@revoked host.example", &own) + &line("host.example", &own);
+    both.agree(&revoked, 22, None);
+    let other_port = Server { port: 2222, ..SERVER };
+    let decision = decide(
+        &policy(AcceptNew),
+        &trust(&[("user", revoked)]),
+        &other_port,
+        &own,
+        0,
+    );
+    assert!(
+        matches!(decision, Decision::Reject(HostKeyError::Revoked { .. })),
+        "{decision:?}"
+    );
+    both.agree(&line("alias", &own), 2222, Some("alias"));
+    both.agree(&line("host.example", &own), 22, Some("alias"));
+}
+
+#[test]
+fn ssh_itself_decides_the_same_about_certificates() {
+    let both = SideBySide::new(true);
+    let (own, ca, other) = (both.blob("host.pub"), both.blob("ca.pub"), key(2));
+    for known_hosts in [
+        String::new(),
+        line("@cert-authority *.example", &ca),
+        line("@cert-authority [host.example]:2222", &ca),
+        line("@cert-authority host.example", &other),
+        line("@cert-authority host.example", &other) + &line("host.example", &own),
+        line("host.example", &ca),
+        line("host.example", &own),
+        line("host.example", &other),
+        line("host.example", &other) + &line("@cert-authority *", &ca),
+        line("@revoked *", &ca) + &line("@cert-authority *", &ca),
+        line("@revoked *", &own) + &line("@cert-authority *", &ca),
+        line("@revoked *", &ca) + &line("host.example", &own),
+    ] {
+        both.agree(&known_hosts, 22, None);
+        both.agree(&known_hosts, 2222, None);
+    }
+    // The certificate is not for the alias.
+    both.agree(&line("@cert-authority *", &ca), 22, Some("alias"));
+    both.agree(
+        &(line("@cert-authority *", &ca) + &line("alias", &own)),
+        22,
+        Some("alias"),
+    );
+}
