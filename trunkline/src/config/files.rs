@@ -32,6 +32,14 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
+    /// As [`Sources::scan`], for whoever runs this process.
+    pub(crate) fn for_current_user(
+        world: &World,
+        config_file: Option<&OsStr>,
+    ) -> Result<Self, super::ConfigError> {
+        Ok(Self::scan(&Account::current()?, world, config_file))
+    }
+
     /// Reads the user's and the system's file, or only `config_file` (what `-F` named; "none" for no file).
     pub(crate) fn scan(account: &Account, world: &World, config_file: Option<&OsStr>) -> Self {
         let mut sources = Self::default();

@@ -79,7 +79,7 @@ words! {
         /// Unknown and changed keys are refused.
         Yes = "yes" | "true",
         /// Unknown keys are taken and remembered, changed keys accepted with restrictions.
-        Off = "no" | "false" | "off",
+        No = "no" | "false" | "off",
         /// The user decides about an unknown key; a changed one is refused.
         Ask = "ask",
         /// Unknown keys are taken and remembered, changed keys refused.

@@ -1,0 +1,456 @@
+//! Host list expressions, as pdsh and ClusterShell have them.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::MOST_HOSTS;
+
+/// The hosts that `expression` names, in its order, each once.
+///
+/// Names are separated by commas or white space. `[01-20]` counts, as wide as its first number is written;
+/// `[1-9/2]` counts in steps; `[1,4-6]` lists. Several brackets in a name multiply. `!name` takes hosts away,
+/// wherever it stands. `@file` reads a file of expressions, where `#` begins a comment; a relative path begins at
+/// `folder`, and at its own folder inside a file. Brackets that hold a colon are an IPv6 address and stay.
+///
+/// # Errors
+/// With the column (from 1, in characters) of what is wrong, and the file and line it is in; for more than
+/// [`MOST_HOSTS`] hosts; for a file that cannot be read.
+pub fn expand(expression: &str, folder: &Path) -> Result<Vec<String>, HostListError> {
+    let mut list = List::default();
+    list.add(
+        expression,
+        folder,
+        &Place {
+            file: None,
+            line: 0,
+            depth: 0,
+        },
+    )?;
+    let mut seen = HashSet::new();
+    list.wanted
+        .retain(|name| !list.unwanted.contains(name) && seen.insert(name.clone()));
+    Ok(list.wanted)
+}
+
+/// What is wrong with a host list.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostListError {
+    /// The expression is malformed.
+    #[error("{place}column {column}: {problem}")]
+    Syntax {
+        /// The file and line, with a separator behind them; empty for what was typed.
+        place: String,
+        /// The column, from 1, in characters.
+        column: usize,
+        /// What is wrong there.
+        problem: &'static str,
+    },
+    /// More hosts than [`MOST_HOSTS`].
+    #[error("{place}the list names more than {MOST_HOSTS} hosts")]
+    TooMany {
+        /// As in `Syntax`.
+        place: String,
+    },
+    /// A file of hosts cannot be read.
+    #[error("cannot read the host list {file}: {error}")]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// The system's reason.
+        error: std::io::Error,
+    },
+    /// Files that name one another too deeply, or in a circle.
+    #[error("the host list {0} is named through more than {DEEPEST} files")]
+    TooDeep(PathBuf),
+}
+
+const DEEPEST: u32 = 8;
+
+/// The longest range that is written out as text; no host name has more digits than this.
+const MOST_DIGITS: usize = 18;
+
+#[derive(Default)]
+struct List {
+    wanted: Vec<String>,
+    unwanted: HashSet<String>,
+}
+
+/// Where an expression stands, for errors.
+struct Place<'a> {
+    file: Option<&'a Path>,
+    line: usize,
+    depth: u32,
+}
+
+impl Place<'_> {
+    fn prefix(&self) -> String {
+        self.file
+            .map(|file| format!("{}:{}: ", file.display(), self.line))
+            .unwrap_or_default()
+    }
+}
+
+impl List {
+    fn add(&mut self, text: &str, folder: &Path, place: &Place<'_>) -> Result<(), HostListError> {
+        for (offset, item) in items(text) {
+            let wrong = |error: Wrong| error.at(text, offset, place);
+            if let Some(file) = item.strip_prefix('@') {
+                self.add_file(&folder.join(file), place)?;
+                continue;
+            }
+            let (name, unwanted) = match item.strip_prefix('!') {
+                Some(name) => (name, true),
+                None => (item, false),
+            };
+            let skipped = item.len() - name.len();
+            let parts = parts(name).map_err(|error| wrong(error.shifted(skipped)))?;
+            let count = parts
+                .iter()
+                .try_fold(1u64, |count, part| count.checked_mul(part.count()));
+            let room = (MOST_HOSTS - self.wanted.len().min(MOST_HOSTS)) as u64;
+            let room = if unwanted { MOST_HOSTS as u64 } else { room };
+            if count.is_none_or(|count| count > room) {
+                return Err(HostListError::TooMany {
+                    place: place.prefix(),
+                });
+            }
+            if unwanted {
+                write_out(&parts, &mut |name| {
+                    self.unwanted.insert(name);
+                });
+            } else {
+                write_out(&parts, &mut |name| self.wanted.push(name));
+            }
+            if self.unwanted.len() > MOST_HOSTS {
+                return Err(HostListError::TooMany {
+                    place: place.prefix(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn add_file(&mut self, file: &Path, place: &Place<'_>) -> Result<(), HostListError> {
+        if place.depth == DEEPEST {
+            return Err(HostListError::TooDeep(file.into()));
+        }
+        let text = fs::read_to_string(file).map_err(|error| HostListError::File {
+            file: file.into(),
+            error,
+        })?;
+        let folder = file.parent().unwrap_or(Path::new("/"));
+        for (number, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default();
+            let place = Place {
+                file: Some(file),
+                line: number + 1,
+                depth: place.depth + 1,
+            };
+            self.add(line, folder, &place)?;
+        }
+        Ok(())
+    }
+}
+
+/// A problem and the byte it is at.
+struct Wrong {
+    at: usize,
+    problem: &'static str,
+}
+
+impl Wrong {
+    fn shifted(self, by: usize) -> Self {
+        Self {
+            at: self.at + by,
+            ..self
+        }
+    }
+
+    fn at(self, text: &str, offset: usize, place: &Place<'_>) -> HostListError {
+        let before = text.get(..offset + self.at).unwrap_or(text);
+        let column = before.chars().count() + 1;
+        HostListError::Syntax {
+            place: place.prefix(),
+            column,
+            problem: self.problem,
+        }
+    }
+}
+
+/// Splits at commas and white space outside brackets; with the byte each item begins at.
+fn items(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut depth = 0usize;
+    let mut start = 0;
+    let ends = text
+        .char_indices()
+        .map(|(at, c)| (at, at + c.len_utf8(), c))
+        .chain([(text.len(), text.len(), ',')]);
+    ends.filter_map(move |(at, next, c)| {
+        match c {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        // The end of the text ends an item even inside brackets, so that its error is found there.
+        let separates = at == text.len() || depth == 0 && (c == ',' || c.is_whitespace());
+        if !separates {
+            return None;
+        }
+        let item = (start, &text[start..at]);
+        start = next;
+        (!item.1.is_empty()).then_some(item)
+    })
+}
+
+/// A piece of a name.
+enum Part<'a> {
+    Text(&'a str),
+    Ranges(Vec<Range>),
+}
+
+/// `first-last/step`, each number at least `width` digits wide.
+struct Range {
+    first: u64,
+    last: u64,
+    step: u64,
+    width: usize,
+}
+
+impl Part<'_> {
+    fn count(&self) -> u64 {
+        match self {
+            Part::Text(_) => 1,
+            Part::Ranges(ranges) => ranges
+                .iter()
+                .map(|range| (range.last - range.first) / range.step + 1)
+                .fold(0, u64::saturating_add),
+        }
+    }
+}
+
+fn parts(name: &str) -> Result<Vec<Part<'_>>, Wrong> {
+    let mut parts = Vec::new();
+    let mut rest = name;
+    let at = |rest: &str| name.len() - rest.len();
+    if name.is_empty() {
+        return Err(Wrong {
+            at: 0,
+            problem: "a name is missing",
+        });
+    }
+    while let Some(open) = rest.find(['[', ']']) {
+        let (text, bracket) = rest.split_at(open);
+        if bracket.starts_with(']') {
+            return Err(Wrong {
+                at: at(bracket),
+                problem: "\"]\" without \"[\"",
+            });
+        }
+        let Some(close) = bracket.find(']') else {
+            return Err(Wrong {
+                at: at(bracket),
+                problem: "\"[\" without \"]\"",
+            });
+        };
+        let inside = &bracket[1..close];
+        if inside.contains(':') {
+            parts.push(Part::Text(&rest[..open + close + 1]));
+        } else {
+            if !text.is_empty() {
+                parts.push(Part::Text(text));
+            }
+            parts.push(Part::Ranges(
+                ranges(inside).map_err(|error| error.shifted(at(bracket) + 1))?,
+            ));
+        }
+        rest = &bracket[close + 1..];
+    }
+    if !rest.is_empty() {
+        parts.push(Part::Text(rest));
+    }
+    Ok(parts)
+}
+
+fn ranges(inside: &str) -> Result<Vec<Range>, Wrong> {
+    let mut start = 0;
+    inside
+        .split(',')
+        .map(|text| {
+            let range = range(text).map_err(|problem| Wrong { at: start, problem });
+            start += text.len() + 1;
+            range
+        })
+        .collect()
+}
+
+fn range(text: &str) -> Result<Range, &'static str> {
+    let number = |text: &str| {
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let fits = text.len() <= MOST_DIGITS;
+        text.parse::<u64>()
+            .ok()
+            .filter(|_| digits && fits)
+            .ok_or("a number or a range such as 01-20 belongs here")
+    };
+    let (span, step) = text.split_once('/').unwrap_or((text, "1"));
+    let (first, last) = span.split_once('-').unwrap_or((span, span));
+    let (from, to, step) = (number(first)?, number(last)?, number(step)?);
+    if from > to {
+        return Err("the range ends before it begins");
+    }
+    if step == 0 {
+        return Err("the step of a range is at least 1");
+    }
+    Ok(Range {
+        first: from,
+        last: to,
+        step,
+        width: first.len(),
+    })
+}
+
+/// Every combination, the last bracket counting fastest.
+fn write_out(parts: &[Part<'_>], take: &mut impl FnMut(String)) {
+    fn go(parts: &[Part<'_>], name: &mut String, take: &mut impl FnMut(String)) {
+        let Some((part, rest)) = parts.split_first() else {
+            take(name.clone());
+            return;
+        };
+        let length = name.len();
+        match part {
+            Part::Text(text) => {
+                name.push_str(text);
+                go(rest, name, take);
+                name.truncate(length);
+            }
+            Part::Ranges(ranges) => {
+                for range in ranges {
+                    let mut number = range.first;
+                    while number <= range.last {
+                        name.push_str(&format!("{number:0width$}", width = range.width));
+                        go(rest, name, take);
+                        name.truncate(length);
+                        number += range.step;
+                    }
+                }
+            }
+        }
+    }
+    go(parts, &mut String::new(), take);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn names(expression: &str) -> Vec<String> {
+        expand(expression, Path::new("/")).unwrap_or_else(|error| panic!("{expression}: {error}"))
+    }
+
+    fn column(expression: &str) -> usize {
+        match expand(expression, Path::new("/")) {
+            Err(HostListError::Syntax { column, .. }) => column,
+            other => panic!("{expression}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn ranges_count_as_wide_as_they_are_written() {
+        assert_eq!(names("db[08-11],web1"), ["db08", "db09", "db10", "db11", "web1"]);
+        assert_eq!(names("n[8-11]"), ["n8", "n9", "n10", "n11"]);
+        assert_eq!(names("n[1-9/4]"), ["n1", "n5", "n9"]);
+    }
+
+    #[test]
+    fn brackets_multiply_and_list() {
+        assert_eq!(
+            names("r[1-2]n[1,3-4].x"),
+            ["r1n1.x", "r1n3.x", "r1n4.x", "r2n1.x", "r2n3.x", "r2n4.x"]
+        );
+        assert_eq!(names("rack[1-3]n[001-100]").len(), 300);
+    }
+
+    #[test]
+    fn a_host_comes_once_and_may_be_taken_away() {
+        assert_eq!(names("!c,b,a,b c a,,"), ["b", "a"]);
+        assert_eq!(names("db[1-5],!db[2-4]"), ["db1", "db5"]);
+    }
+
+    #[test]
+    fn an_address_in_brackets_is_no_range() {
+        assert_eq!(
+            names("ssh://u@[::1]:22,[fe80::1]"),
+            ["ssh://u@[::1]:22", "[fe80::1]"]
+        );
+    }
+
+    #[test]
+    fn errors_name_the_column() {
+        assert_eq!(column("a,db[1-"), 5);
+        assert_eq!(column("é,db]"), 5);
+        assert_eq!(column("db[1-2,x]"), 8);
+        assert_eq!(column("!db[9-2]"), 5);
+        assert_eq!(column("db[]"), 4);
+        assert_eq!(column("db[1-2/0]"), 4);
+        assert_eq!(column("a,!"), 4);
+    }
+
+    #[test]
+    fn files_hold_expressions_and_comments() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("all"), "web[1-2] # front\n\n@more\n!web1\n").unwrap();
+        fs::write(folder.path().join("more"), "db[1\n").unwrap();
+        let error = expand("@all", folder.path()).unwrap_err().to_string();
+        assert!(error.contains("more:1: column 3: "), "{error}");
+        fs::write(folder.path().join("more"), "db1").unwrap();
+        assert_eq!(expand("@all", folder.path()).unwrap(), ["web2", "db1"]);
+        fs::write(folder.path().join("more"), "@all").unwrap();
+        assert!(matches!(
+            expand("@all", folder.path()),
+            Err(HostListError::TooDeep(_))
+        ));
+        assert!(matches!(
+            expand("@none", folder.path()),
+            Err(HostListError::File { .. })
+        ));
+    }
+
+    #[test]
+    fn an_endless_list_is_refused_before_it_is_written_out() {
+        for expression in [
+            "n[1-1000001]",
+            "n[0-999][0-999],x",
+            "a[0-999999999999999999][0-999999999999999999]",
+            "!n[1-2000000]",
+        ] {
+            assert!(
+                matches!(
+                    expand(expression, Path::new("/")),
+                    Err(HostListError::TooMany { .. })
+                ),
+                "{expression}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in any::<String>(), near in "[a\\[\\]0-9,!/ -]{0,24}") {
+            // A name that is a file is read; this folder has none.
+            let _ = expand(&text, Path::new("/nonexistent"));
+            let _ = expand(&near, Path::new("/nonexistent"));
+        }
+
+        #[test]
+        fn a_range_holds_every_number(first in 0u32..500, length in 0u32..500, width in 1usize..6) {
+            let last = first + length;
+            let written = names(&format!("h[{first:0width$}-{last}]"));
+            let wanted: Vec<_> = (first..=last).map(|n| format!("h{n:0width$}", width = width)).collect();
+            prop_assert_eq!(written, wanted);
+        }
+    }
+}
