@@ -2,7 +2,8 @@
 //!
 //! [`RawServer`] speaks just enough SSH to get a client where a test wants it, with one algorithm of each kind
 //! (`curve25519-sha256`, `ssh-ed25519`, `aes128-gcm@openssh.com`), and leaves every message to the test's script.
-//! [`Misbehaviour`] lists scripts that no client may fall for, so that one test can go through all of them.
+//! [`Misbehaviour`] lists scripts that no client may fall for before it is logged in, and [`SessionMisbehaviour`] those
+//! for afterwards, so that one test can go through all of them.
 //! [`RusshServer`] is a complete server on another implementation, whose commands do strange but legal things.
 //!
 //! ```no_run
@@ -27,6 +28,7 @@ mod misbehaviour;
 mod payload;
 mod raw_server;
 mod russh_server;
+mod session_misbehaviour;
 mod wire;
 
 pub use key_exchange::{KexFault, KexInit, KeyExchange};
@@ -34,4 +36,5 @@ pub use misbehaviour::Misbehaviour;
 pub use payload::{Fields, Payload, number};
 pub use raw_server::RawServer;
 pub use russh_server::{AuthStep, Question, RusshServer, RusshServerBuilder};
+pub use session_misbehaviour::SessionMisbehaviour;
 pub use wire::{Session, Wire};

@@ -33,7 +33,7 @@ impl ProcessTree {
         scratch: &Path,
         mark: Option<String>,
     ) -> Result<ProcessTree, Error> {
-        let root = command
+        let mut root = command
             .stdin(Stdio::null())
             // Ctrl-C in the terminal must reach the test program alone: it, or the leash, ends the server.
             .process_group(0)
@@ -42,7 +42,11 @@ impl ProcessTree {
                 program: program::name(command),
                 source,
             })?;
-        let leash = Leash::around(root.id(), scratch)?;
+        let leash = Leash::around(root.id(), scratch).inspect_err(|_| {
+            // Nobody would end it any more. That it has ended by itself is no error.
+            let _ = root.kill();
+            let _ = root.wait();
+        })?;
         Ok(ProcessTree { root, mark, leash })
     }
 

@@ -148,7 +148,8 @@ impl Relay {
         self.change(|settings| settings.handshake = simulated);
     }
 
-    /// Forwards nothing more, either way, and leaves every connection open: a path that has gone dark.
+    /// Forwards nothing more, either way, and leaves every connection open: a path that has gone dark. (New connections
+    /// still succeed, because the kernel accepts them, and then hear nothing.)
     pub fn stall(&self) {
         self.stall_direction(Direction::ToServer);
         self.stall_direction(Direction::ToClient);
@@ -853,6 +854,7 @@ async fn discard(socket: &TcpStream) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::{prop_assert, proptest};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -1045,19 +1047,29 @@ mod tests {
         assert_eq!(relay.recording(1, Direction::ToClient), b"");
     }
 
-    #[test]
-    fn later_bytes_never_overtake_earlier_ones() {
-        let start = Instant::now();
-        let mut line = Line {
-            free_at: start,
-            last_due: start,
-        };
-        let slow = Link {
-            delay: Duration::from_millis(80),
-            ..Link::default()
-        };
-        let first = line.due(start, 10, slow);
-        let second = line.due(start + Duration::from_millis(1), 10, Link::default());
-        assert!(second >= first);
+    proptest! {
+        #[test]
+        fn bytes_keep_their_order_and_never_arrive_early(
+            chunks in proptest::collection::vec(
+                (0..5_000_u64, 0..CHUNK, 0..200_000_u64, proptest::option::of(1..u64::MAX)), 1..50)
+        ) {
+            let mut arrived = Instant::now();
+            let mut line = Line { free_at: arrived, last_due: arrived };
+            let mut last_due = arrived;
+            for (gap, length, delay, rate) in chunks {
+                arrived += Duration::from_micros(gap);
+                let link = Link { delay: Duration::from_micros(delay), rate, stalled: false };
+                let due = line.due(arrived, length, link);
+                prop_assert!(due >= arrived + link.delay);
+                prop_assert!(due >= last_due);
+                last_due = due;
+            }
+        }
+
+        #[test]
+        fn a_chunk_is_never_empty_and_never_above_the_limit(rate in proptest::option::of(1..u64::MAX)) {
+            let size = Link { rate, ..Link::default() }.chunk_size();
+            prop_assert!((1..=CHUNK).contains(&size));
+        }
     }
 }

@@ -23,7 +23,8 @@ const MAX_LISTEN_SOCKETS: usize = 16;
 ///
 /// It logs in the user who runs the tests, with keys, certificates or a password of its own, and with a
 /// configuration that is Debian's but for what the builder was told, `StrictModes no`, `UsePAM no` and
-/// `PermitRootLogin yes`. It runs as root and as an ordinary user.
+/// `PermitRootLogin yes`. It runs as root and as an ordinary user, whose account must not be locked (a `!` in front of
+/// its password in `/etc/shadow`): sshd refuses such users where it can see it, and says so in its log.
 ///
 /// Its port stays reserved between [`Sshd::stop`] and [`Sshd::start`]; connecting meanwhile is refused.
 /// Sessions carry the environment variable `TRUNKLINE_TESTKIT`.

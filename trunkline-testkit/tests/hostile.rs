@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use tokio::process::Command;
 use tokio::task::JoinSet;
-use trunkline_testkit::hostile::{KexInit, KeyExchange, Misbehaviour, Payload, RawServer, number};
+use trunkline_testkit::hostile::{
+    KexInit, KeyExchange, Misbehaviour, Payload, RawServer, SessionMisbehaviour, number,
+};
 use trunkline_testkit::{Error, Relay};
 
 /// `ssh` under a time limit of its own: status 124 when it had to be ended.
@@ -132,50 +134,18 @@ async fn keys_are_exchanged_again_in_the_middle_of_a_session() {
 }
 
 #[tokio::test]
-async fn the_client_disconnects_over_what_only_a_raw_server_can_send() {
-    let unknown_channel: Messages =
-        |_| vec![Payload::message(number::CHANNEL_DATA).uint32(4711).string("boo")];
-    let window_overrun: Messages = |channel| {
-        let chunk = vec![0; 32 * 1024];
-        (0..80)
-            .map(|_| {
-                Payload::message(number::CHANNEL_DATA)
-                    .uint32(channel)
-                    .string(&chunk)
-            })
-            .collect()
-    };
-    let window_overflow: Messages = |channel| {
-        (0..2)
-            .map(|_| {
-                Payload::message(number::CHANNEL_WINDOW_ADJUST)
-                    .uint32(channel)
-                    .uint32(u32::MAX)
-            })
-            .collect()
-    };
-    let truncated_message: Messages = |_| vec![Payload::message(number::CHANNEL_DATA).byte(0)];
-    for (name, messages) in [
-        ("unknown channel", unknown_channel),
-        ("window overrun", window_overrun),
-        ("window overflow", window_overflow),
-        ("truncated message", truncated_message),
-    ] {
-        let server = RawServer::script(move |mut wire| async move {
-            wire.authenticate().await?;
-            let session = wire.open_session().await?;
-            wire.send_together(&messages(session.client_channel)).await?;
-            wire.until_closed().await;
-            Ok(())
-        })
-        .unwrap();
-        // A client that does not read its standard output leaves the window where it is.
+async fn misbehaviour_in_a_session_is_fatal_where_it_should_be_and_never_hangs() {
+    let mut wrong = String::new();
+    for &misbehaviour in SessionMisbehaviour::ALL {
+        let server = RawServer::misbehaving_in_session(misbehaviour).unwrap();
         let output = ssh(&server, &[], "true").await;
-        assert_ne!(output.status.code(), Some(0), "{name}: {}", stderr(&output));
+        let code = output.status.code().unwrap();
+        if code == 124 || (misbehaviour.is_fatal() && code != 255) {
+            wrong += &format!("{misbehaviour:?}: {code}\n{}", stderr(&output));
+        }
     }
+    assert!(wrong.is_empty(), "{wrong}");
 }
-
-type Messages = fn(u32) -> Vec<Payload>;
 
 #[tokio::test]
 async fn sequence_numbers_begin_again_with_strict_key_exchange() {

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use super::key_exchange::KeyExchange;
 use super::misbehaviour::Misbehaviour;
 use super::payload::Payload;
+use super::session_misbehaviour::SessionMisbehaviour;
 use super::wire::{BANNER, Wire};
 use crate::background::Background;
 use crate::log::PATIENCE;
@@ -122,6 +123,14 @@ impl RawServer {
     /// As [`RawServer::from_connect`].
     pub fn misbehaving(misbehaviour: Misbehaviour) -> Result<RawServer, Error> {
         RawServer::from_connect(move |wire| misbehaviour.play(wire))
+    }
+
+    /// Misbehaves in one of the ways known to the kit, in the middle of a session.
+    ///
+    /// # Errors
+    /// As [`RawServer::from_connect`].
+    pub fn misbehaving_in_session(misbehaviour: SessionMisbehaviour) -> Result<RawServer, Error> {
+        RawServer::script(move |wire| misbehaviour.play(wire))
     }
 
     /// Where it listens.

@@ -385,13 +385,8 @@ impl Peer {
     }
 
     /// Runs a command on a channel that waits for one.
-    async fn run(
-        &mut self,
-        id: ChannelId,
-        command: String,
-        session: &mut Session,
-    ) -> Result<(), russh::Error> {
-        let (word, rest) = command.split_once(' ').unwrap_or((command.as_str(), ""));
+    fn run(&mut self, id: ChannelId, command: &str, session: &mut Session) -> Result<(), russh::Error> {
+        let (word, rest) = command.split_once(' ').unwrap_or((command, ""));
         match word {
             "mute" => return Ok(()),
             "refuse" => return session.channel_failure(id),
@@ -522,12 +517,11 @@ impl Handler for Peer {
         command: &[u8],
         session: &mut Session,
     ) -> Result<(), russh::Error> {
-        self.run(id, String::from_utf8_lossy(command).into_owned(), session)
-            .await
+        self.run(id, &String::from_utf8_lossy(command), session)
     }
 
     async fn shell_request(&mut self, id: ChannelId, session: &mut Session) -> Result<(), russh::Error> {
-        self.run(id, "cat".to_owned(), session).await
+        self.run(id, "cat", session)
     }
 
     async fn subsystem_request(
@@ -537,7 +531,7 @@ impl Handler for Peer {
         session: &mut Session,
     ) -> Result<(), russh::Error> {
         let command = if name == "cat" { "cat" } else { "refuse" };
-        self.run(id, command.to_owned(), session).await
+        self.run(id, command, session)
     }
 
     async fn env_request(

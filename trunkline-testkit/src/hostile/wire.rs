@@ -368,3 +368,33 @@ pub(super) fn not_the_one(wanted: u8, message: &[u8]) -> io::Error {
 pub(super) fn unexpected(what: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::{prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn every_frame_is_whole_blocks_with_enough_padding(length in 0..70_000_usize, with_gcm: bool) {
+            let body = frame(&vec![7; length], with_gcm);
+            let padding = usize::from(body[0]);
+            let (block, counted) = if with_gcm { (16, 0) } else { (8, 4) };
+            prop_assert!(padding >= 4);
+            prop_assert_eq!(body.len(), 1 + length + padding);
+            prop_assert_eq!((body.len() + counted) % block, 0);
+        }
+
+        #[test]
+        fn what_is_sealed_opens_again_in_order(messages in proptest::collection::vec(0..300_usize, 1..20)) {
+            let (mut seal, mut open) = (Gcm::new(&[1; 16], [0xff; 12]), Gcm::new(&[1; 16], [0xff; 12]));
+            for size in messages {
+                let length = (size as u32).to_be_bytes();
+                let sealed = seal.seal(length, vec![9; size]).unwrap();
+                prop_assert_eq!(sealed.len(), size + TAG_LEN);
+                prop_assert_eq!(open.open(length, sealed).unwrap(), vec![9; size]);
+            }
+        }
+    }
+}
