@@ -216,12 +216,12 @@ impl Resolver {
         }
         let key = (request.question(), Arc::clone(&request.world));
         let flight = Arc::clone(lock(&self.flights).entry(key.clone()).or_default());
-        let _landing = Landing {
+        let landing = Landing {
             resolver: self,
             key,
-            flight: Arc::clone(&flight),
+            flight,
         };
-        flight.get_or_init(|| self.ask(request)).await.clone()
+        landing.flight.get_or_init(|| self.ask(request)).await.clone()
     }
 
     async fn ask(&self, request: &Request) -> Result<Arc<HostConfig>, ConfigError> {
@@ -271,6 +271,8 @@ impl Resolver {
         for argument in &request.ssh_args {
             sources.note_argument(argument);
         }
+        // Thousands of answers would each keep the names of thousands of hosts.
+        sources.aliases = Vec::new();
         let directives = self.dump(&program.0, request, &[]).await?;
         let asked = self.ask_for_tokens(&program.0, request, &directives).await?;
         let read = |world: &World| {
@@ -760,6 +762,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_caller_who_gives_up_leaves_nothing_behind() {
+        let place = Place::new("");
+        let pid = place.path("pid");
+        place.write(
+            "config",
+            &format!("Match exec \"echo $$ >{}; sleep 1000\"\n User x\n", pid.display()),
+        );
+        let resolver = Resolver::new();
+        let request = place.request("db");
+        let resolving = resolver.resolve(&request);
+        tokio::select! {
+            _ = resolving => panic!("the command hangs"),
+            () = async {
+                // The shell has written its number once the file ends in a newline.
+                while !fs::read_to_string(&pid).is_ok_and(|text| text.ends_with('\n')) {
+                    tokio::task::yield_now().await;
+                }
+            } => {}
+        }
+        assert!(lock(&resolver.flights).is_empty());
+        gone(&pid).await;
+    }
+
+    #[tokio::test]
     async fn a_foreign_match_exec_is_believed_only_in_the_same_world() {
         let mut place = Place::new("Match exec \"test x$FLAG != x\"\n User flagged\nHost *\n User plain\n");
         let resolver = Resolver::new();
@@ -826,18 +852,16 @@ mod tests {
         let resolver = Resolver::new().with_time_limit(Duration::from_millis(700));
         let error = resolver.resolve(&place.request("db")).await.unwrap_err();
         assert!(matches!(error, ConfigError::TimedOut(_)), "{error}");
-        let pid: i32 = fs::read_to_string(place.path("pid"))
-            .unwrap()
-            .trim()
-            .parse()
-            .unwrap();
-        let pid = rustix::process::Pid::from_raw(pid).unwrap();
-        // The signal is sent; until the shell is reaped by init it may still be a zombie.
-        while rustix::process::test_kill_process(pid).is_ok() {
-            let state =
-                fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+        gone(&place.path("pid")).await;
+    }
+
+    /// Waits until the process whose number the file holds has ended; a zombie that nobody has reaped has.
+    async fn gone(pid_file: &Path) {
+        let pid = fs::read_to_string(pid_file).unwrap();
+        loop {
+            let state = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
             if state.is_empty() || state.contains(") Z ") {
-                break;
+                return;
             }
             tokio::task::yield_now().await;
         }
