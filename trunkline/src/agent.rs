@@ -29,6 +29,19 @@ const MAX_REPLY: usize = 256 << 10;
 const MAX_IDENTITIES: u32 = 2048;
 
 /// A connection to an agent.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), trunkline::agent::AgentError> {
+/// use trunkline::agent::Agent;
+///
+/// let mut agent = Agent::connect("/run/user/1000/ssh-agent".as_ref()).await?;
+/// let keys = agent.identities().await?;
+/// if let Some(key) = keys.iter().find(|key| key.algorithm() == "ssh-ed25519") {
+///     let signature = agent.sign(&key.blob, "ssh-ed25519", b"data").await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Agent {
     path: PathBuf,

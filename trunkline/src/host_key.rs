@@ -392,6 +392,27 @@ fn hint(refusal: Option<&CertificateRefusal>) -> String {
 /// Decides about `presented`, the host key or certificate blob of the key exchange, whose signature has been verified.
 ///
 /// `now` is the time in seconds since 1970, for certificates.
+///
+/// ```no_run
+/// # async fn example(policy: trunkline::host_key::Policy, key: &[u8], now: u64) -> Result<(), Box<dyn std::error::Error>> {
+/// use trunkline::host_key::{Decision, Server, decide};
+/// use trunkline::prompt::Standard;
+///
+/// let trust = policy.load()?;
+/// let server = Server { name: "db.example", port: 22, alias: None, address: None };
+/// let decision = match decide(&policy, &trust, &server, key, now) {
+///     Decision::Ask(question) => question.put_to(&Standard::from_env(std::env::vars_os())).await,
+///     decision => decision,
+/// };
+/// match decision {
+///     Decision::Accept(accepted) => println!("warnings: {:?}", accepted.warnings),
+///     Decision::AcceptAndRemember(_, remember) => drop(remember.write()?),
+///     Decision::Reject(error) => return Err(error.into()),
+///     Decision::Ask(_) => unreachable!("put_to decides"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub fn decide(policy: &Policy, trust: &Trust, server: &Server<'_>, presented: &[u8], now: u64) -> Decision {
     let host = server.lookup_name();
     let certificate = match parse_certificate(presented) {
@@ -507,9 +528,8 @@ impl Case<'_> {
                 Some(remember) => Decision::AcceptAndRemember(accepted, remember),
                 None => Decision::Accept(accepted),
             },
-            Some((address, Verdict::Trusted { at, .. })) => {
+            Some((_, Verdict::Trusted { at, .. })) => {
                 accepted.may_update &= self.policy.is_user_file(&at);
-                debug_assert!(!address.is_empty());
                 Decision::Accept(accepted)
             }
             Some((address, Verdict::Changed { at, .. } | Verdict::Revoked { at })) => {

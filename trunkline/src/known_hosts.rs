@@ -31,6 +31,20 @@ const MAX_FILE: u64 = 64 << 20;
 const MAX_LINE: usize = 64 << 10;
 
 /// What the known_hosts files hold.
+///
+/// ```
+/// use trunkline::known_hosts::{KnownHosts, Verdict};
+///
+/// let line = b"*.example ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti\n";
+/// let mut known = KnownHosts::default();
+/// known.add_file("known_hosts".as_ref(), line);
+///
+/// assert_eq!(known.key_types_for("db.example").plain, ["ssh-ed25519"]);
+/// let offered = ["rsa-sha2-512", "ssh-ed25519"];
+/// assert_eq!(known.order_algorithms("db.example", &offered), ["ssh-ed25519", "rsa-sha2-512"]);
+/// let shown = b"a key that the server showed";
+/// assert!(matches!(known.check("db.example", 22, None, shown), Verdict::Changed { at, .. } if at.line == 1));
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct KnownHosts {
     entries: Vec<Entry>,
@@ -449,8 +463,8 @@ pub enum KnownHostsError {
     },
     /// The revocation file is a binary key revocation list, or holds a line that is no key.
     #[error(
-        "{at} is no public key; trunkline reads RevokedHostKeys as a list of keys (set \
-         `transport = \"openssh\"` for a host that needs a binary revocation list)"
+        "{at} is no public key; trunkline reads RevokedHostKeys as a list of keys, so a host that needs a binary \
+         revocation list has to be reached through the OpenSSH transport"
     )]
     NotAKeyList {
         /// The line.

@@ -87,6 +87,20 @@ pub type Answer<'a> = Pin<Box<dyn Future<Output = Option<Zeroizing<String>>> + S
 /// Something that can ask the user.
 ///
 /// Dropping the future before it is done takes the question back: a terminal is left as it was.
+///
+/// ```
+/// use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
+///
+/// /// Knows one password and nothing else.
+/// struct Vault(&'static str);
+///
+/// impl Prompter for Vault {
+///     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Answer<'a> {
+///         let known = (prompt.kind == PromptKind::Password).then(|| self.0.to_owned().into());
+///         Box::pin(std::future::ready(known))
+///     }
+/// }
+/// ```
 pub trait Prompter: Send + Sync {
     /// Asks and waits for the answer.
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Answer<'a>;

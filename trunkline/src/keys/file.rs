@@ -18,6 +18,20 @@ const MAX_KEY_FILE: u64 = 1 << 20;
 /// An identity before its secret is needed: what can be offered to a server without a passphrase.
 ///
 /// The file is read again by [`unlock`](Self::unlock); no secret stays in memory in between.
+///
+/// ```no_run
+/// use trunkline::keys::{KeyError, KeyFile};
+///
+/// # fn ask_user() -> String { String::new() }
+/// let file = KeyFile::open("/home/me/.ssh/id_ed25519".as_ref())?;
+/// // The public half can be offered at once; only when the server wants it is a passphrase needed.
+/// let key = match file.unlock(None, 2048) {
+///     Err(KeyError::PassphraseNeeded { .. }) => file.unlock(Some(&ask_user()), 2048)?,
+///     other => other?,
+/// };
+/// let signature = key.sign(key.signature_algorithms()[0], b"data")?;
+/// # Ok::<(), KeyError>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct KeyFile {
     path: PathBuf,
