@@ -58,11 +58,12 @@ impl Terminal {
         let device = register(self.open()?)?;
         loop {
             // A carriage return first, as ssh does: it moves the question over what was typed too early.
-            write(&device, format!("\r{}", prompt.text).as_bytes()).await?;
+            let question = format!("\r{}", prompt.text);
             let typed = if prompt.echo {
+                write(&device, question.as_bytes()).await?;
                 read_line(&device).await?
             } else {
-                read_secret(&device).await?
+                read_secret(&device, question.as_bytes()).await?
             };
             let signal = match typed {
                 Typed::Line(line) => {
@@ -126,12 +127,14 @@ async fn read_line(device: &AsyncFd<File>) -> io::Result<Typed> {
     }
 }
 
-/// Reads a line that is not shown.
+/// Asks `question` and reads a line that is not shown.
 ///
 /// The terminal's line editing has to be off, for with it the keys that make signals do so while echo is off; the few
 /// editing keys that make sense without seeing the line are done here.
-async fn read_secret(device: &AsyncFd<File>) -> io::Result<Typed> {
+async fn read_secret(device: &AsyncFd<File>, question: &[u8]) -> io::Result<Typed> {
+    // In this order: a program that types as soon as it sees the question (expect) is neither echoed nor flushed away.
     let silenced = Silenced::new(device)?;
+    write(device, question).await?;
     let key = |index: SpecialCodeIndex| {
         let code = silenced.saved.special_codes[index];
         // POSIX: 0 (_POSIX_VDISABLE on Linux and the BSDs' 255) switches a key off.
@@ -300,15 +303,12 @@ mod tests {
             write(&self.side, keys.as_bytes()).await.unwrap();
         }
 
-        /// Asks, types `keys` once the question is shown and echo is off, and returns the answer.
+        /// Asks, types `keys` as soon as the question is shown, and returns the answer.
         async fn answers(&self, keys: &str, echo: bool) -> Option<String> {
             let terminal = Terminal::at(&self.path);
             let prompt = Prompt::new(PromptKind::Password, "Password: ", echo);
             let typing = async {
                 self.sees("Password: ").await;
-                while !echo && self.modes().contains(LocalModes::ECHO) {
-                    tokio::task::yield_now().await;
-                }
                 self.types(keys).await;
             };
             let (answer, ()) = tokio::join!(terminal.ask(&prompt), typing);
@@ -371,9 +371,7 @@ mod tests {
         let prompt = Prompt::new(PromptKind::Passphrase, "Passphrase: ", false);
         let taken_back = async {
             user.sees("Passphrase: ").await;
-            while user.modes().contains(LocalModes::ECHO) {
-                tokio::task::yield_now().await;
-            }
+            assert!(!user.modes().contains(LocalModes::ECHO));
         };
         tokio::select! {
             _ = terminal.ask(&prompt) => panic!("nobody answered"),
