@@ -480,7 +480,11 @@ async fn accept_loop(
                     return;
                 }
                 if settings.borrow().refuse {
-                    listener = None;
+                    if let Some(listener) = listener.take() {
+                        // Closing is not enough: a process that the test is just starting holds a copy of every
+                        // descriptor until it executes its program. Nothing can be done about an error.
+                        let _ = shutdown(&listener, Shutdown::Read);
+                    }
                 } else if listener.is_none() {
                     listener = open_listener(addr).ok();
                 }
