@@ -71,6 +71,12 @@ pub struct HostConfig {
     pub kex_algorithms: Vec<String>,
     /// `HostKeyAlgorithms`, best first.
     pub host_key_algorithms: Vec<String>,
+    /// Whether known_hosts may decide which of `host_key_algorithms` come first.
+    ///
+    /// ssh lets it where the user set no list, or one that begins with `+` or `-` (sshconnect2.c, `ssh_kex2`).
+    /// `ssh -G` prints the resulting list only, so this is true for its default with more behind it or with some
+    /// left out: an own list in the default's order expresses no other preference, and is told apart by no one.
+    pub host_key_order_is_free: bool,
     /// `PubkeyAcceptedAlgorithms`.
     pub pubkey_accepted_algorithms: Vec<String>,
     /// `CASignatureAlgorithms`.
@@ -249,6 +255,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) original_host: &'a str,
     pub(crate) config_file: Option<PathBuf>,
     pub(crate) asked: Asked,
+    /// What the same ssh prints for `HostKeyAlgorithms` where nothing is configured.
+    pub(crate) default_host_key_algorithms: &'a [String],
 }
 
 impl HostConfig {
@@ -321,6 +329,9 @@ impl HostConfig {
             })
             .collect();
 
+        let host_key_algorithms = f.names("hostkeyalgorithms");
+        let default = around.default_host_key_algorithms;
+
         let mut config = Self {
             config_file: around.config_file,
             proxy,
@@ -342,7 +353,9 @@ impl HostConfig {
             ciphers: f.names("ciphers"),
             macs: f.names("macs"),
             kex_algorithms: f.names("kexalgorithms"),
-            host_key_algorithms: f.names("hostkeyalgorithms"),
+            host_key_order_is_free: host_key_algorithms.starts_with(default)
+                || is_subsequence(&host_key_algorithms, default),
+            host_key_algorithms,
             pubkey_accepted_algorithms: either(
                 f.names("pubkeyacceptedalgorithms"),
                 f.names("pubkeyacceptedkeytypes"),
@@ -620,6 +633,12 @@ fn channel_timeouts(value: &str) -> Option<Vec<(String, Duration)>> {
         .collect()
 }
 
+/// Whether `part` is `whole` with some left out.
+fn is_subsequence(part: &[String], whole: &[String]) -> bool {
+    let mut whole = whole.iter();
+    part.iter().all(|name| whole.any(|other| other == name))
+}
+
 fn either(names: Vec<String>, older: Vec<String>) -> Vec<String> {
     if names.is_empty() { older } else { names }
 }
@@ -660,6 +679,7 @@ pub(crate) mod tests {
             original_host: "typed",
             config_file: None,
             asked: Asked::default(),
+            default_host_key_algorithms: &["ssh-ed25519".into(), "rsa-sha2-512".into()],
         };
         HostConfig::read(dump::parse(printed), around)
     }
@@ -697,6 +717,7 @@ pub(crate) mod tests {
             macs: printed.macs.clone(),
             kex_algorithms: printed.kex_algorithms.clone(),
             host_key_algorithms: printed.host_key_algorithms.clone(),
+            host_key_order_is_free: printed.host_key_order_is_free,
             pubkey_accepted_algorithms: printed.pubkey_accepted_algorithms.clone(),
             ca_signature_algorithms: printed.ca_signature_algorithms.clone(),
             user_known_hosts_files: printed.user_known_hosts_files.clone(),
@@ -925,6 +946,24 @@ pub(crate) mod tests {
         assert_eq!(config.obscure_keystroke_timing, Some(Duration::from_millis(80)));
         assert_eq!(config.warn_weak_crypto, WeakCryptoWarning::NoPqKex);
         assert_eq!(config.refuse_connection.as_deref(), Some("no"));
+    }
+
+    #[test]
+    fn known_hosts_may_reorder_only_a_list_in_the_default_order() {
+        let free = |list: &str| {
+            config_of(&format!(
+                "host h\nhostname h\nuser u\nport 22\nhostkeyalgorithms {list}\n"
+            ))
+            .host_key_order_is_free
+        };
+        assert!(free("ssh-ed25519,rsa-sha2-512"), "the default");
+        assert!(free("ssh-ed25519,rsa-sha2-512,ssh-rsa"), "+ssh-rsa");
+        assert!(free("rsa-sha2-512"), "-ssh-ed25519");
+        assert!(!free("rsa-sha2-512,ssh-ed25519"));
+        assert!(
+            !free("ecdsa-sha2-nistp256,ssh-ed25519,rsa-sha2-512"),
+            "^ecdsa-sha2-nistp256"
+        );
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub struct Resolver {
     /// Guards the runs under way, which later callers with the same question wait for.
     flights: Mutex<HashMap<(Question, Arc<World>), Flight>>,
     permits: Semaphore,
+    /// What the ssh program last used prints for `HostKeyAlgorithms` where nothing is configured.
+    defaults: Mutex<Option<Defaults>>,
     time_limit: Duration,
 }
 
@@ -111,6 +113,9 @@ impl Request {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Question([u8; 32]);
 
+/// A program as it was, and its default host key algorithms.
+type Defaults = ((PathBuf, Stamp), Arc<[String]>);
+
 type Flight = Arc<OnceCell<Result<Arc<HostConfig>, ConfigError>>>;
 
 /// What ssh said, and all that it depends on.
@@ -182,6 +187,7 @@ impl Resolver {
             cache: Mutex::new(LruCache::new(MOST_QUESTIONS)),
             flights: Mutex::default(),
             permits: Semaphore::new(MOST_RUNS),
+            defaults: Mutex::default(),
             time_limit: TIME_LIMIT,
         }
     }
@@ -274,6 +280,7 @@ impl Resolver {
         // Thousands of answers would each keep the names of thousands of hosts.
         sources.aliases = Vec::new();
         let directives = self.dump(&program.0, request, &[]).await?;
+        let default_host_key_algorithms = self.default_host_key_algorithms(&program, request).await?;
         let asked = self.ask_for_tokens(&program.0, request, &directives).await?;
         let read = |world: &World| {
             let around = Surroundings {
@@ -289,6 +296,7 @@ impl Resolver {
                     }
                 }),
                 asked: asked.clone(),
+                default_host_key_algorithms: &default_host_key_algorithms,
             };
             HostConfig::read(directives.clone(), around).map_err(|error| {
                 let reason = "no host name, user or port";
@@ -320,6 +328,33 @@ impl Resolver {
             cwd,
             volatile,
         })
+    }
+
+    /// Asks once for each ssh program.
+    async fn default_host_key_algorithms(
+        &self,
+        program: &(PathBuf, Stamp),
+        request: &Request,
+    ) -> Result<Arc<[String]>, ConfigError> {
+        if let Some((known, algorithms)) = &*lock(&self.defaults)
+            && known == program
+        {
+            return Ok(Arc::clone(algorithms));
+        }
+        let unconfigured = Request {
+            destination: request.destination.clone(),
+            ssh_args: vec!["-F".into(), "none".into()],
+            world: Arc::clone(&request.world),
+        };
+        let directives = self.dump(&program.0, &unconfigured, &[]).await?;
+        let list = directives
+            .iter()
+            .find(|directive| directive.keyword == "hostkeyalgorithms");
+        let algorithms: Arc<[String]> = list
+            .map(|list| list.value.split(',').map(str::to_owned).collect())
+            .unwrap_or_default();
+        *lock(&self.defaults) = Some((program.clone(), Arc::clone(&algorithms)));
+        Ok(algorithms)
     }
 
     /// Asks ssh for `%C` and `%j` where a value that it left unexpanded uses them.
@@ -661,9 +696,11 @@ mod tests {
 
         /// A program that counts its runs and then is ssh.
         fn count_runs(&mut self) {
+            let runs = self.path("runs");
+            // The question for the program's defaults comes once in a resolver's life and is not counted.
             let script = format!(
-                "#!/bin/sh\necho >>{}\nexec /usr/bin/ssh \"$@\"\n",
-                self.path("runs").display()
+                "#!/bin/sh\ncase \"$*\" in *'-F none'*) ;; *) echo >>{} ;; esac\nexec /usr/bin/ssh \"$@\"\n",
+                runs.display()
             );
             self.write("ssh", &script);
             fs::set_permissions(self.path("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -687,6 +724,7 @@ mod tests {
             ("deploy", "db.example", 2200)
         );
         assert_eq!(config.original_host, "db");
+        assert!(config.host_key_order_is_free);
         assert_eq!(config.identity_files[0].path, place.path("key"));
         let config = Resolver::new()
             .resolve(&place.request("ssh://me@db:99"))

@@ -178,7 +178,7 @@ mod tests {
 
     fn with<T>(test: impl FnOnce(&Tokens<'_>) -> T) -> T {
         let world = World {
-            cwd: "/work".into(),
+            cwd: "/elsewhere".into(),
             umask: 0,
             env: [("V".into(), "%h".into())].into(),
         };
@@ -214,7 +214,7 @@ mod tests {
             assert_eq!(path.to_str().unwrap(), expected);
             assert_eq!(
                 tokens.path("IdentityFile", "key").unwrap().to_str(),
-                Some("/work/key")
+                Some("/elsewhere/key")
             );
         });
     }

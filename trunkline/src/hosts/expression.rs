@@ -1,4 +1,8 @@
 //! Host list expressions, as pdsh and ClusterShell have them.
+//!
+//! Own code, for errors that name the column and an order that is kept: the `hostlist` crate's error is one string
+//! without a position, and its list has no bound; `nodeset` folds names into sorted sets and brings a command line
+//! parser, a logger and a YAML library.
 
 use std::collections::HashSet;
 use std::fs;
