@@ -205,8 +205,8 @@ pub enum GlobalRequest {
     },
     /// `keepalive@openssh.com`: any answer will do.
     Keepalive,
-    /// `hostkeys-prove-00@openssh.com`: asks for a signature with each of these keys.
-    HostKeysProve(Vec<Bytes>),
+    /// `hostkeys-prove-00@openssh.com`: asks for a signature with each of these keys, given as strings in a row.
+    HostKeysProve(Bytes),
 }
 
 impl GlobalRequest {
@@ -222,10 +222,7 @@ impl GlobalRequest {
                 request("cancel-streamlocal-forward@openssh.com").string(path).finish()
             }
             Self::Keepalive => request("keepalive@openssh.com").finish(),
-            Self::HostKeysProve(keys) => keys
-                .iter()
-                .fold(request("hostkeys-prove-00@openssh.com"), |writer, key| writer.string(key))
-                .finish(),
+            Self::HostKeysProve(keys) => request("hostkeys-prove-00@openssh.com").raw(keys).finish(),
         }
     }
 }
@@ -311,8 +308,8 @@ pub enum ChannelEvent {
         /// The answer's body.
         data: Bytes,
     },
-    /// `hostkeys-00@openssh.com`: all host keys that the server has.
-    HostKeys(Vec<Bytes>),
+    /// `hostkeys-00@openssh.com`: all host keys that the server has, as strings in a row.
+    HostKeys(Bytes),
 }
 
 /// The next thing to seal.
@@ -331,8 +328,6 @@ pub enum Outgoing {
 
 /// The most channels that the server may have offered without an answer from the application.
 const MAX_OFFERED: usize = 1024;
-/// The most host keys in one hostkeys-00@openssh.com; OpenSSH's own servers have a handful.
-const MAX_HOST_KEYS: usize = 64;
 
 /// All channels of a connection.
 #[derive(Debug, Default)]
@@ -873,11 +868,7 @@ impl Channels {
         let name = reader.name()?;
         let want_reply = reader.bool()?;
         if name == "hostkeys-00@openssh.com" {
-            let mut keys = Vec::new();
-            while !reader.is_empty() && keys.len() < MAX_HOST_KEYS {
-                keys.push(Bytes::copy_from_slice(reader.string()?));
-            }
-            self.events.push_back(ChannelEvent::HostKeys(keys));
+            self.events.push_back(ChannelEvent::HostKeys(Bytes::copy_from_slice(reader.rest())));
         }
         // keepalive@openssh.com wants an answer, of which kind does not matter.
         if want_reply {

@@ -15,7 +15,7 @@ use tokio::time::Sleep;
 use tokio_util::io::poll_read_buf;
 use trunkline_proto::{
     AuthTurn, ChannelEvent, ChannelId, DisconnectReason, Event, GlobalRequestId, IncomingKind, KeyboardPrompt,
-    OpenFailure, Started, Stream,
+    OpenFailure, Stream,
 };
 
 use crate::channel::{ExitStatus, Op, Port, execution};
@@ -51,7 +51,7 @@ pub(crate) enum Question {
 #[derive(Debug)]
 pub(crate) enum Offer {
     Channel { id: ChannelId, kind: IncomingKind },
-    HostKeys(Vec<Bytes>),
+    HostKeys(Bytes),
 }
 
 /// ServerAliveInterval and ServerAliveCountMax.
@@ -137,10 +137,7 @@ impl Driver {
     pub(crate) fn finish(&mut self, error: &Error) {
         self.ops.close();
         while let Ok(op) = self.ops.try_recv() {
-            match op {
-                Op::Open { mut port, .. } | Op::Accept { mut port } => end_port(&mut port, error, Execution::DidNotStart),
-                _ => {}
-            }
+            refuse(op, error);
         }
         for (id, mut port) in self.ports.drain() {
             let execution = execution(self.proto.started(id));
@@ -263,7 +260,7 @@ impl Driver {
         if self.timer.deadline().into_std() != at {
             self.timer.as_mut().reset(at.into());
         }
-        if self.timer.as_mut().poll_elapsed(cx).is_pending() {
+        if self.timer.as_mut().poll(cx).is_pending() {
             return Ok(false);
         }
         self.handle_timeout(cx, Instant::now())?;
@@ -596,9 +593,22 @@ fn end_port(port: &mut Port, error: &Error, execution: Execution) {
     }
 }
 
-/// What a started command means to someone who only sees that the connection is gone.
+/// Answers an operation that no connection will ever do: nothing of it was sent.
+pub(crate) fn refuse(op: Op, error: &Error) {
+    match op {
+        Op::Open { mut port, .. } | Op::Accept { mut port } => end_port(&mut port, error, Execution::DidNotStart),
+        Op::Begin { started, .. } => {
+            let _ = started.send(Err(error.clone()));
+        }
+        // The others hear of it by the channel's end or by their answer's sender being dropped.
+        _ => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use trunkline_proto::Started;
+
     use super::*;
 
     #[test]

@@ -77,7 +77,7 @@ pub enum Error {
         source: Arc<io::Error>,
     },
     /// The server closed the connection without a word.
-    #[error("the connection to {host} was closed by the other end{}", during(.during))]
+    #[error("the connection to {host} was closed by the other end{}", stage(.during))]
     ClosedByPeer {
         /// The host.
         host: String,
@@ -104,7 +104,7 @@ pub enum Error {
     #[error(transparent)]
     HostKey(Arc<crate::host_key::HostKeyError>),
     /// No authentication method led in.
-    #[error("{user}@{host}: permission denied ({}){}", .allowed.join(","), advice(.advice))]
+    #[error("{user}@{host}: permission denied ({}){}", .allowed.join(","), colon(.advice))]
     Authentication {
         /// The user.
         user: String,
@@ -122,7 +122,7 @@ pub enum Error {
     #[error("{0}")]
     Usage(String),
     /// The server refused a session, a forwarding or a request.
-    #[error("{host} refused {what}{}", advice(.description))]
+    #[error("{host} refused {what}{}", colon(.description))]
     Refused {
         /// The host.
         host: String,
@@ -223,11 +223,11 @@ fn io_words(error: &io::Error) -> String {
     }
 }
 
-fn during(stage: &str) -> String {
+fn stage(stage: &str) -> String {
     if stage.is_empty() { String::new() } else { format!(" during {stage}") }
 }
 
-fn advice(text: &str) -> String {
+fn colon(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(": {text}") }
 }
 

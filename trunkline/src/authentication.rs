@@ -1,0 +1,269 @@
+//! Which method answers the server's next turn: the order of OpenSSH's client, without its probes where they can be
+//! saved.
+
+use zeroize::Zeroizing;
+
+use crate::config::{HostConfig, PubkeyAuthentication};
+use crate::driver::{Driver, Question};
+use crate::error::Error;
+use crate::identities::{Candidate, Identities, SessionProof};
+use crate::interaction::Interaction;
+use crate::keys;
+use crate::prompt::{Prompt, PromptKind};
+
+/// What ssh prefers when PreferredAuthentications says nothing, as far as the engine does it.
+const PREFERRED: [&str; 3] = ["publickey", "keyboard-interactive", "password"];
+
+/// The course of one authentication.
+pub(crate) struct Authentication<'a> {
+    host: &'a HostConfig,
+    interaction: &'a Interaction,
+    identities: Identities,
+    /// The key that worked last time is the first candidate.
+    remembered: bool,
+    sole: bool,
+    /// Methods that hand out secrets are off: the host key is not verified (StrictHostKeyChecking no, changed key).
+    key_only: bool,
+    probing: Option<Candidate>,
+    used: Option<Candidate>,
+    asked_none: bool,
+    passwords_left: u32,
+    interactive_left: u32,
+    password_failed: bool,
+    last_password: Option<Zeroizing<String>>,
+    allowed: Vec<String>,
+}
+
+impl<'a> Authentication<'a> {
+    pub(crate) fn new(
+        host: &'a HostConfig,
+        interaction: &'a Interaction,
+        mut identities: Identities,
+        remembered: Option<&[u8; 32]>,
+        key_only: bool,
+    ) -> Self {
+        let remembered = remembered.is_some_and(|digest| identities.prefer(digest));
+        let secrets = !key_only && !host.batch_mode;
+        Self {
+            host,
+            interaction,
+            remembered,
+            sole: identities.candidates.len() == 1,
+            identities,
+            key_only,
+            probing: None,
+            used: None,
+            asked_none: false,
+            passwords_left: if secrets && host.password_authentication { host.number_of_password_prompts } else { 0 },
+            interactive_left: if secrets && host.kbd_interactive_authentication {
+                host.number_of_password_prompts
+            } else {
+                0
+            },
+            password_failed: false,
+            last_password: None,
+            allowed: Vec::new(),
+        }
+    }
+
+    /// The key that led in, for host memory.
+    pub(crate) fn used_key(&self) -> Option<[u8; 32]> {
+        self.used.as_ref().map(Candidate::digest)
+    }
+
+    /// Answers one of the server's questions.
+    pub(crate) async fn answer(&mut self, driver: &mut Driver, question: Question) -> Result<(), Error> {
+        match question {
+            Question::Authenticate(turn) => {
+                if turn.methods.is_some() {
+                    // What was tried last did not lead in by itself.
+                    self.used = None;
+                }
+                let first = turn.methods.is_none();
+                if let Some(methods) = turn.methods {
+                    self.allowed = methods;
+                }
+                self.next(driver, first).await
+            }
+            Question::PublicKeyAccepted => {
+                let Some(candidate) = self.probing.take() else { return Ok(()) };
+                // A probed key's signature is as good as accepted: what was given to channels may follow it.
+                if self.sign(driver, candidate, true).await? { Ok(()) } else { self.next(driver, false).await }
+            }
+            Question::PasswordExpired { prompt } => self.change_password(driver, &prompt).await,
+            Question::Questions { name, instruction, prompts } => {
+                let mut answers = Vec::with_capacity(prompts.len());
+                for text in [name, instruction] {
+                    if !text.is_empty() {
+                        self.interaction.notice(&text);
+                    }
+                }
+                let who = format!("({}@{}) ", self.host.user, self.host.original_host);
+                for asked in prompts {
+                    let text = format!("{who}{}", asked.text);
+                    let prompt = Prompt::from_server(PromptKind::KeyboardInteractive, &text, asked.echo);
+                    match self.interaction.prompter().ask(&prompt).await {
+                        Some(answer) => answers.push(answer),
+                        None => {
+                            // Nobody answers: an empty answer fails this attempt, and there is no further one.
+                            self.interactive_left = 0;
+                            answers.push(Zeroizing::new(String::new()));
+                        }
+                    }
+                }
+                driver.proto.answer_questions(&answers);
+                Ok(())
+            }
+            Question::Banner(text) => {
+                self.interaction.notice(&text);
+                Ok(())
+            }
+            Question::HostKey(_) | Question::Authenticated => Ok(()),
+        }
+    }
+
+    /// Tries the next method. `first`: the server has not yet said which it allows.
+    async fn next(&mut self, driver: &mut Driver, first: bool) -> Result<(), Error> {
+        let preferred: Vec<&str> = match &self.host.preferred_authentications[..] {
+            [] => PREFERRED.to_vec(),
+            preferred => preferred.iter().map(String::as_str).collect(),
+        };
+        for method in preferred {
+            if !first && !self.allowed.iter().any(|allowed| allowed == method) {
+                continue;
+            }
+            let started = match method {
+                "publickey" => self.next_key(driver).await?,
+                // Which methods there are is worth a round trip before the user is asked for a password.
+                "keyboard-interactive" | "password" if first => false,
+                "keyboard-interactive" if self.interactive_left > 0 => {
+                    self.interactive_left -= 1;
+                    driver.proto.authenticate_keyboard_interactive();
+                    true
+                }
+                "password" if self.passwords_left > 0 => self.next_password(driver).await,
+                _ => false,
+            };
+            if started {
+                return Ok(());
+            }
+        }
+        if first && !self.asked_none {
+            self.asked_none = true;
+            driver.proto.authenticate_none();
+            return Ok(());
+        }
+        Err(self.denied())
+    }
+
+    async fn next_key(&mut self, driver: &mut Driver) -> Result<bool, Error> {
+        if self.host.pubkey_authentication == PubkeyAuthentication::No {
+            return Ok(false);
+        }
+        while let Some(candidate) = self.identities.candidates.pop_front() {
+            let unprobed = (self.sole || std::mem::take(&mut self.remembered)) && candidate.signs_quietly();
+            if unprobed {
+                if self.sign(driver, candidate, true).await? {
+                    return Ok(true);
+                }
+                continue;
+            }
+            let Some(algorithm) = self.algorithm(driver, &candidate) else {
+                self.identities.notes.push(format!("no signature algorithm for {} is allowed", candidate.key_type));
+                continue;
+            };
+            driver.proto.probe_key(&algorithm, &candidate.blob);
+            self.probing = Some(candidate);
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Sends a signed request; `false` when there is no signature to be had.
+    async fn sign(&mut self, driver: &mut Driver, candidate: Candidate, early: bool) -> Result<bool, Error> {
+        let Some(algorithm) = self.algorithm(driver, &candidate) else { return Ok(false) };
+        let proto = &driver.proto;
+        let (Some(data), Some(host_key), Some(session_id), Some(signature)) = (
+            proto.data_to_sign(&algorithm, &candidate.blob),
+            proto.host_key().cloned(),
+            proto.session_id().cloned(),
+            proto.host_signature().cloned(),
+        ) else {
+            return Ok(false);
+        };
+        let proof = SessionProof { host_key: &host_key, session_id: &session_id, signature: &signature };
+        let signed =
+            self.identities.sign(self.host, self.interaction, &candidate, &algorithm, &data, proof).await?;
+        let Some(signed) = signed else { return Ok(false) };
+        driver.proto.authenticate_key(&algorithm, &candidate.blob, &signed, early);
+        self.used = Some(candidate);
+        Ok(true)
+    }
+
+    /// The public key algorithm to use a key with: the best that it, the configuration and the server allow.
+    fn algorithm(&self, driver: &Driver, candidate: &Candidate) -> Option<String> {
+        let accepted = &self.host.pubkey_accepted_algorithms;
+        let server = driver.proto.ext_info().server_sig_algs.as_deref();
+        keys::public_key_algorithms(&candidate.key_type)
+            .into_iter()
+            .filter(|algorithm| accepted.iter().any(|name| name == algorithm))
+            // A server that says nothing is asked: RFC 8308 only helps to choose among RSA's two.
+            .find(|algorithm| {
+                server.is_none_or(|names| names.iter().any(|name| name == keys::signature_algorithm(algorithm) || name == algorithm))
+            })
+            .map(str::to_owned)
+    }
+
+    async fn next_password(&mut self, driver: &mut Driver) -> bool {
+        self.passwords_left -= 1;
+        let again = if self.password_failed { "Permission denied, please try again.\n" } else { "" };
+        let text = format!("{again}{}@{}'s password: ", self.host.user, self.host.original_host);
+        let prompt = Prompt::new(PromptKind::Password, text, false);
+        let Some(password) = self.interaction.prompter().ask(&prompt).await else {
+            self.passwords_left = 0;
+            return false;
+        };
+        self.password_failed = true;
+        driver.proto.authenticate_password(&password, None, true);
+        self.last_password = Some(password);
+        true
+    }
+
+    async fn change_password(&mut self, driver: &mut Driver, server_text: &str) -> Result<(), Error> {
+        let Some(old) = self.last_password.take() else { return Err(self.denied()) };
+        self.interaction.notice(server_text);
+        let ask = async |text: String| {
+            let prompt = Prompt::new(PromptKind::Password, text, false);
+            self.interaction.prompter().ask(&prompt).await
+        };
+        let who = format!("{}@{}", self.host.user, self.host.original_host);
+        let new = ask(format!("Enter {who}'s new password: ")).await;
+        let again = ask(format!("Retype {who}'s new password: ")).await;
+        match (new, again) {
+            (Some(new), Some(again)) if new == again && !new.is_empty() => {
+                driver.proto.authenticate_password(&old, Some(&new), false);
+                Ok(())
+            }
+            _ => Err(self.denied()),
+        }
+    }
+
+    fn denied(&self) -> Error {
+        let mut advice = self.identities.notes.clone();
+        if self.key_only {
+            advice.push("passwords are not sent to a host whose key is not verified".into());
+        }
+        if self.host.batch_mode && self.allowed.iter().any(|method| method == "password") {
+            advice.push("BatchMode forbids asking for a password".into());
+        }
+        if self.allowed.iter().any(|method| method == "gssapi-with-mic") && self.host.gssapi_authentication {
+            advice.push("for GSSAPI use the system's ssh (transport = openssh)".into());
+        }
+        Error::Authentication {
+            user: self.host.user.clone(),
+            host: self.host.original_host.clone(),
+            allowed: self.allowed.clone(),
+            advice: advice.join("; "),
+        }
+    }
+}

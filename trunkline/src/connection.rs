@@ -1,0 +1,282 @@
+//! [`Connection`]: one SSH connection, shared by everything that holds a clone of it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot, watch};
+use trunkline_proto::kex::KexMethod;
+use trunkline_proto::{ChannelKind, GlobalRequest, SessionRequest};
+
+use crate::channel::{ChannelStream, Op, Ops, channel};
+use crate::config::HostConfig;
+use crate::error::Error;
+use crate::forward::Incoming;
+use crate::handshake::{self, Handshake};
+use crate::metrics::Metrics;
+use crate::session::{Command, Output, Session, SpareSession};
+
+/// What is known of a connection once it is authenticated.
+#[derive(Debug, Clone)]
+pub struct ConnectionInfo {
+    /// The server's identification line.
+    pub server: String,
+    /// The key exchange method in use.
+    pub kex: KexMethod,
+    /// The host key's algorithm.
+    pub host_key_algorithm: String,
+    /// The cipher towards the server.
+    pub cipher: &'static str,
+    /// Whether payloads are compressed.
+    pub compressed: bool,
+    /// The round-trip time, as far as measured.
+    pub rtt: Option<Duration>,
+    /// When authentication succeeded.
+    pub since: SystemTime,
+    /// From the first byte to authentication.
+    pub handshake: Duration,
+    /// The host key's verification was waived (StrictHostKeyChecking no): nothing that hands out secrets is allowed.
+    pub unverified: bool,
+}
+
+/// How far a connection has come.
+#[derive(Debug, Clone)]
+pub(crate) enum State {
+    Connecting,
+    Ready,
+    Ended(Error),
+}
+
+/// An SSH connection. Cheap to clone; it ends when the last clone and the last channel are gone, or on
+/// [`Self::close`].
+///
+/// Everything may be asked of it from the start: what is asked while it is being made waits for it, or leaves together
+/// with the authentication.
+#[derive(Clone)]
+pub struct Connection {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    host: Arc<HostConfig>,
+    ops: Ops,
+    state: watch::Receiver<State>,
+    info: Arc<OnceLock<ConnectionInfo>>,
+    metrics: Arc<Metrics>,
+    incoming: Arc<Incoming>,
+    measured_rtt: Mutex<Option<Duration>>,
+}
+
+impl Connection {
+    /// Begins to connect, in a task of its own.
+    pub(crate) fn begin(handshake: Handshake) -> Self {
+        let (ops, ops_rx) = mpsc::unbounded_channel();
+        let (state_tx, state) = watch::channel(State::Connecting);
+        let info = Arc::new(OnceLock::new());
+        let metrics = handshake.metrics.clone();
+        let incoming = Arc::new(Incoming::new(ops.downgrade()));
+        let inner = Inner {
+            host: handshake.host.clone(),
+            ops,
+            state,
+            info: info.clone(),
+            metrics,
+            incoming: incoming.clone(),
+            measured_rtt: Mutex::new(None),
+        };
+        tokio::spawn(async move {
+            let end = handshake::run(handshake, ops_rx, &state_tx, &info, &incoming).await;
+            tracing::debug!(%end, "connection ended");
+            state_tx.send_replace(State::Ended(end));
+            incoming.clear();
+        });
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// What it was made with.
+    pub fn host(&self) -> &Arc<HostConfig> {
+        &self.inner.host
+    }
+
+    /// What is known of it; `None` until it is authenticated.
+    pub fn info(&self) -> Option<&ConnectionInfo> {
+        self.inner.info.get()
+    }
+
+    /// Its counters.
+    pub fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    /// Waits until it is authenticated.
+    ///
+    /// # Errors
+    /// Why it could not be made, or why it has ended.
+    pub async fn ready(&self) -> Result<(), Error> {
+        let mut state = self.inner.state.clone();
+        loop {
+            match &*state.borrow_and_update() {
+                State::Ready => return Ok(()),
+                State::Ended(error) => return Err(error.clone()),
+                State::Connecting => {}
+            }
+            if state.changed().await.is_err() {
+                return Err(self.gone());
+            }
+        }
+    }
+
+    /// Waits for its end, and says why.
+    pub async fn ended(&self) -> Error {
+        let mut state = self.inner.state.clone();
+        loop {
+            if let State::Ended(error) = &*state.borrow_and_update() {
+                return error.clone();
+            }
+            if state.changed().await.is_err() {
+                return self.gone();
+            }
+        }
+    }
+
+    /// Whether it has not ended, as far as this side knows.
+    pub fn is_open(&self) -> bool {
+        !matches!(*self.inner.state.borrow(), State::Ended(_))
+    }
+
+    /// Whether it is authenticated and has not ended.
+    pub fn is_ready(&self) -> bool {
+        matches!(*self.inner.state.borrow(), State::Ready)
+    }
+
+    /// Starts a command, a shell or a subsystem. Returns at once; failures come from the session.
+    pub fn start(&self, command: &Command) -> Session {
+        let (port, parts) = channel(&self.inner.ops, command.what(), true);
+        self.send(Op::Open { kind: ChannelKind::Session, requests: command.requests(), port });
+        Session::new(self.inner.ops.clone(), parts)
+    }
+
+    /// Runs a command without input to its end and returns its output.
+    ///
+    /// # Errors
+    /// As [`Session::wait`]. A status other than 0 is not an error.
+    pub async fn run(&self, command: &Command) -> Result<Output, Error> {
+        self.start(command).output(None).await
+    }
+
+    /// Opens a session channel ahead.
+    pub(crate) fn spare(&self) -> SpareSession {
+        SpareSession::open(&self.inner.ops)
+    }
+
+    /// Opens a TCP connection from the server to `host`:`port` (direct-tcpip).
+    ///
+    /// # Errors
+    /// The server's refusal, with what it says of the target; the loss of the connection.
+    pub async fn direct_tcpip(&self, host: &str, port: u16, originator: (&str, u16)) -> Result<ChannelStream, Error> {
+        let kind = ChannelKind::DirectTcpip {
+            host: host.to_owned(),
+            port,
+            originator: (originator.0.to_owned(), originator.1),
+        };
+        self.open_stream(kind, format!("to connect to {host} port {port}")).await
+    }
+
+    /// Opens a connection to a Unix socket on the server (direct-streamlocal@openssh.com).
+    ///
+    /// # Errors
+    /// As [`Self::direct_tcpip`].
+    pub async fn direct_streamlocal(&self, path: &str) -> Result<ChannelStream, Error> {
+        let kind = ChannelKind::DirectStreamlocal { path: path.to_owned() };
+        self.open_stream(kind, format!("to connect to {path}")).await
+    }
+
+    async fn open_stream(&self, kind: ChannelKind, what: String) -> Result<ChannelStream, Error> {
+        let (port, mut parts) = channel(&self.inner.ops, what, false);
+        self.send(Op::Open { kind, requests: Vec::<SessionRequest>::new(), port });
+        (&mut parts.started).await.unwrap_or_else(|_| Err(self.gone()))?;
+        Ok(ChannelStream::new(parts))
+    }
+
+    /// Sends a global request. `Some` with the answer's body when granted.
+    ///
+    /// # Errors
+    /// The loss of the connection.
+    pub(crate) async fn global(&self, request: GlobalRequest) -> Result<Option<Bytes>, Error> {
+        let (reply, answer) = oneshot::channel();
+        self.send(Op::Global { request, reply });
+        answer.await.map_err(|_| self.gone())
+    }
+
+    /// Asks the server for a sign of life and returns how long it took.
+    ///
+    /// # Errors
+    /// The loss of the connection; a timeout after `limit`.
+    pub async fn ping(&self, limit: Duration) -> Result<Duration, Error> {
+        let (reply, answer) = oneshot::channel();
+        let begun = Instant::now();
+        self.send(Op::Ping { reply });
+        match tokio::time::timeout(limit, answer).await {
+            Ok(Ok(())) => {
+                let rtt = begun.elapsed();
+                *self.inner.measured_rtt.lock().unwrap_or_else(PoisonError::into_inner) = Some(rtt);
+                Ok(rtt)
+            }
+            Ok(Err(_)) => Err(self.gone()),
+            Err(_) => Err(Error::Timeout {
+                doing: format!("waiting for a sign of life from {}", self.inner.host.original_host),
+                after: limit,
+            }),
+        }
+    }
+
+    /// The round-trip time: as last measured by [`Self::ping`], else as the handshake showed it.
+    pub fn rtt(&self) -> Option<Duration> {
+        let measured = *self.inner.measured_rtt.lock().unwrap_or_else(PoisonError::into_inner);
+        measured.or_else(|| self.info().and_then(|info| info.rtt))
+    }
+
+    /// Exchanges keys anew.
+    pub fn rekey(&self) {
+        self.send(Op::Rekey);
+    }
+
+    /// Lets running channels finish, opens no more, then ends.
+    pub fn drain(&self) {
+        self.send(Op::Drain);
+    }
+
+    /// Ends now; `why` is told to the server and to everyone who still waits.
+    pub fn close(&self, why: &str) {
+        self.send(Op::Disconnect { why: why.to_owned() });
+    }
+
+    /// Where connections that the server opens towards this side go.
+    pub(crate) fn incoming(&self) -> &Arc<Incoming> {
+        &self.inner.incoming
+    }
+
+    fn send(&self, op: Op) {
+        // A driver that has ended drops the operation; whoever waits for its answer hears of the end.
+        if let Err(mpsc::error::SendError(op)) = self.inner.ops.send(op) {
+            crate::driver::refuse(op, &self.gone());
+        }
+    }
+
+    fn gone(&self) -> Error {
+        match &*self.inner.state.borrow() {
+            State::Ended(error) => error.clone(),
+            _ => Error::Closed { host: self.inner.host.original_host.clone(), why: "the engine was shut down".into() },
+        }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("host", &self.inner.host.original_host)
+            .field("state", &*self.inner.state.borrow())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,190 @@
+//! How bytes get to a server: TCP with both address families, or a proxy command's pipes.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::process::Stdio;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::task::JoinSet;
+
+use crate::config::{AddressFamily, HostConfig, World};
+use crate::driver::Io;
+use crate::error::Error;
+
+/// RFC 8305 section 5: the time between two connection attempts.
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// A way to a server.
+pub(crate) struct Dialed {
+    pub(crate) io: Box<dyn Io>,
+    /// The server's address, where it is known.
+    pub(crate) address: Option<SocketAddr>,
+    /// The round-trip time as the connection's set-up showed it.
+    pub(crate) rtt: Option<Duration>,
+}
+
+/// Connects by TCP as ssh_config says: AddressFamily, BindAddress, ConnectTimeout, ConnectionAttempts, TCPKeepAlive.
+pub(crate) async fn tcp(host: &HostConfig) -> Result<Dialed, Error> {
+    let mut attempt = 1;
+    loop {
+        let connecting = tcp_once(host);
+        let result = match host.connect_timeout {
+            None => connecting.await,
+            Some(limit) => tokio::time::timeout(limit, connecting).await.unwrap_or_else(|_| {
+                Err(Error::Timeout {
+                    doing: format!("connecting to {} port {}", host.hostname, host.port),
+                    after: limit,
+                })
+            }),
+        };
+        match result {
+            // As ssh: a second between attempts.
+            Err(_) if attempt < host.connection_attempts => tokio::time::sleep(Duration::from_secs(1)).await,
+            result => return result,
+        }
+        attempt += 1;
+    }
+}
+
+async fn tcp_once(host: &HostConfig) -> Result<Dialed, Error> {
+    let doing = || format!("connecting to {} port {}", host.hostname, host.port);
+    let found = tokio::net::lookup_host((host.hostname.as_str(), host.port)).await.map_err(|source| {
+        // getaddrinfo's words are lost in "failed to lookup address information: …", which says it well.
+        Error::network(format!("looking up {}", host.hostname), source)
+    })?;
+    let wanted = |address: &SocketAddr| match host.address_family {
+        AddressFamily::Any => true,
+        AddressFamily::Inet => address.is_ipv4(),
+        AddressFamily::Inet6 => address.is_ipv6(),
+    };
+    let addresses = interleave(found.filter(wanted).collect());
+    let mut last_error = Error::network(doing(), io::Error::other("no address of the wanted family"));
+
+    // Happy eyeballs: the next address is tried when one fails or has taken too long; the first to answer wins.
+    let mut attempts: JoinSet<io::Result<(TcpStream, SocketAddr, Duration)>> = JoinSet::new();
+    let mut remaining = addresses.into_iter();
+    let mut next = remaining.next();
+    loop {
+        if let Some(address) = next.take() {
+            let local = bind_address(host, address).await?;
+            let socket = socket(host, address).map_err(|source| Error::local("opening a socket", source))?;
+            attempts.spawn(async move {
+                if let Some(local) = local {
+                    socket.bind(local)?;
+                }
+                let begun = Instant::now();
+                let stream = socket.connect(address).await?;
+                Ok((stream, address, begun.elapsed()))
+            });
+        }
+        let done = tokio::select! {
+            done = attempts.join_next() => done,
+            () = tokio::time::sleep(ATTEMPT_DELAY), if remaining.len() > 0 => { next = remaining.next(); continue }
+        };
+        match done {
+            Some(Ok(Ok((stream, address, rtt)))) => {
+                // Nagle's algorithm and delayed acknowledgements cost 40 ms a channel otherwise.
+                stream.set_nodelay(true).map_err(|source| Error::local("setting TCP_NODELAY", source))?;
+                return Ok(Dialed { io: Box::new(stream), address: Some(address), rtt: Some(rtt) });
+            }
+            Some(Ok(Err(source))) => last_error = Error::network(doing(), source),
+            Some(Err(_)) => {}
+            None => return Err(last_error),
+        }
+        next = remaining.next();
+    }
+}
+
+/// RFC 8305 section 4: families alternate, beginning with the resolver's first choice.
+fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
+    let (first, second): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|a| a.is_ipv6() == first_is_v6);
+    let longest = first.len().max(second.len());
+    (0..longest).flat_map(|n| [first.get(n).copied(), second.get(n).copied()]).flatten().collect()
+}
+
+fn socket(host: &HostConfig, address: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_keepalive(host.tcp_keep_alive)?;
+    if let Some(interface) = &host.bind_interface {
+        socket.bind_device(Some(interface.as_bytes()))?;
+    }
+    Ok(socket)
+}
+
+async fn bind_address(host: &HostConfig, remote: SocketAddr) -> Result<Option<SocketAddr>, Error> {
+    let Some(name) = &host.bind_address else { return Ok(None) };
+    let doing = || format!("looking up BindAddress {name}");
+    let mut found = tokio::net::lookup_host((name.as_str(), 0)).await.map_err(|source| Error::local(doing(), source))?;
+    found
+        .find(|local| local.is_ipv4() == remote.is_ipv4())
+        .map(Some)
+        .ok_or_else(|| Error::Usage(format!("BindAddress {name} has no address of the family of {remote}")))
+}
+
+/// Runs a ProxyCommand in the caller's world. Its standard error stays with the log.
+pub(crate) fn proxy_command(command: &str, world: &World) -> Result<Dialed, Error> {
+    let shell = world.var("SHELL").filter(|shell| !shell.is_empty()).unwrap_or("/bin/sh".as_ref());
+    // As ssh: exec saves the shell's process.
+    let mut child = tokio::process::Command::new(shell)
+        .arg("-c")
+        .arg(format!("exec {command}"))
+        .env_clear()
+        .envs(&world.env)
+        .current_dir(&world.cwd)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|source| Error::local(format!("running ProxyCommand {command:?}"), source))?;
+    let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+        return Err(Error::local("running ProxyCommand", io::Error::other("its pipes are missing")));
+    };
+    Ok(Dialed { io: Box::new(ProxyPipes { _child: child, stdin, stdout }), address: None, rtt: None })
+}
+
+/// A proxy command's pipes as one stream. Dropping it ends the command.
+struct ProxyPipes {
+    _child: Child,
+    stdin: ChildStdin,
+    stdout: ChildStdout,
+}
+
+impl AsyncRead for ProxyPipes {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stdout).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for ProxyPipes {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stdin).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stdin).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stdin).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_families_alternate_from_the_resolvers_first_choice() {
+        let parse = |list: &[&str]| list.iter().map(|a| a.parse().unwrap()).collect::<Vec<SocketAddr>>();
+        let found = parse(&["[::1]:22", "[::2]:22", "1.1.1.1:22"]);
+        assert_eq!(interleave(found), parse(&["[::1]:22", "1.1.1.1:22", "[::2]:22"]));
+    }
+}

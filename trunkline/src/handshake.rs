@@ -1,0 +1,457 @@
+//! From a socket to an authenticated connection: host memory, the host key, authentication; then the connection's life.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use tokio::sync::{mpsc, watch};
+use trunkline_proto::cipher::Cipher;
+use trunkline_proto::kex::KexMethod;
+use trunkline_proto::mac::Mac;
+use trunkline_proto::{Compression, Config, GlobalRequest, Preferences, RekeyLimit};
+
+use crate::authentication::Authentication;
+use crate::channel::Op;
+use crate::config::HostConfig;
+use crate::connection::{ConnectionInfo, State};
+use crate::dial::Dialed;
+use crate::driver::{Driver, KeepAlive, Offer, Question};
+use crate::error::Error;
+use crate::forward::Incoming;
+use crate::host_key::{self, Accepted, Decision, KeyUpdate, Policy, Server, StrictHostKeyChecking, Trust};
+use crate::identities::Identities;
+use crate::interaction::Interaction;
+use crate::keys;
+use crate::known_hosts;
+use crate::memory::{HostFacts, HostId, Memory};
+use crate::metrics::Metrics;
+use crate::prompt::{Prompt, PromptKind};
+
+/// Each step of a handshake must be answered within this time where ConnectTimeout does not say less: sshd itself gives
+/// up after LoginGraceTime, 120 s.
+const STEP_LIMIT: Duration = Duration::from_secs(120);
+
+/// All that a connection is made from.
+pub(crate) struct Handshake {
+    pub(crate) host: Arc<HostConfig>,
+    pub(crate) interaction: Interaction,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) metrics: Arc<Metrics>,
+    /// The way to the server, being taken.
+    pub(crate) dial: BoxFuture<'static, Result<Dialed, Error>>,
+}
+
+/// Connects, authenticates, and drives the connection to its end, which it returns.
+pub(crate) async fn run(
+    handshake: Handshake,
+    mut ops: mpsc::UnboundedReceiver<Op>,
+    state: &watch::Sender<State>,
+    info: &OnceLock<ConnectionInfo>,
+    incoming: &Arc<Incoming>,
+) -> Error {
+    handshake.metrics.connections_started.add(1);
+    let begun = Instant::now();
+    let prepared = match Prepared::new(handshake).await {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            ops.close();
+            while let Ok(op) = ops.try_recv() {
+                crate::driver::refuse(op, &error);
+            }
+            return error;
+        }
+    };
+    let (offers_tx, offers) = mpsc::unbounded_channel();
+    let Prepared { host, interaction, memory, metrics, policy, trust, facts, dialed, identities, proto } = prepared;
+    let keepalive = host
+        .server_alive_interval
+        .map(|interval| KeepAlive { interval, count_max: host.server_alive_count_max });
+    let mut driver =
+        Driver::new(host.original_host.clone(), dialed.io, *proto, ops, offers_tx, keepalive, metrics.clone());
+    if let Some(rtt) = dialed.rtt {
+        driver.proto.set_rtt(rtt);
+    }
+    let address = dialed.address.map(|address| address.ip());
+    let server =
+        Server { name: &host.hostname, port: host.port, alias: host.host_key_alias.as_deref(), address };
+    let host_id = HostId::new(&host.hostname, host.port, &host.user);
+    let outcome =
+        log_in(&mut driver, &host, &interaction, &policy, &trust, &server, identities, facts.key.as_ref()).await;
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            // A server that hangs up on an early KEXINIT gets RFC 4253's order next time.
+            if driver.proto.server_id().is_none() && matches!(error, Error::ClosedByPeer { .. }) {
+                memory.update(&host_id, |facts| facts.early_kexinit_refused = !facts.early_kexinit_refused);
+            }
+            driver.finish(&error);
+            return error;
+        }
+    };
+    metrics.connections_authenticated.add(1);
+    let proto = &driver.proto;
+    if let Some(negotiated) = proto.negotiated() {
+        let _ = info.set(ConnectionInfo {
+            server: proto.server_id().map_or_else(String::new, |id| id.as_str().to_owned()),
+            kex: negotiated.kex,
+            host_key_algorithm: negotiated.host_key.clone(),
+            cipher: negotiated.outgoing.cipher.name(),
+            compressed: negotiated.outgoing.compression == Compression::Zlib,
+            rtt: dialed.rtt,
+            since: SystemTime::now(),
+            handshake: begun.elapsed(),
+            unverified: outcome.accepted.is_unverified,
+        });
+    }
+    let banner = proto.server_id().map(|id| id.as_str().to_owned());
+    let first = proto.server_first_choices().map(|(kex, key)| (kex.to_owned(), key.to_owned()));
+    memory.update(&host_id, |facts| {
+        facts.banner = banner;
+        (facts.kex_first, facts.host_key_first) = first.unzip();
+        facts.key = outcome.key.or(facts.key);
+        facts.rtt = dialed.rtt.or(facts.rtt);
+    });
+    let updates = outcome.accepted.may_update.then(|| HostKeyUpdates {
+        policy,
+        trust,
+        address,
+        session_id: proto.session_id().cloned().unwrap_or_default(),
+        host_key_algorithm: proto.negotiated().map_or_else(String::new, |n| n.host_key.clone()),
+        host,
+        interaction,
+    });
+    state.send_replace(State::Ready);
+    tokio::select! {
+        end = driver.run() => end,
+        never = serve_offers(offers, incoming, updates) => match never {},
+    }
+}
+
+/// What is at hand once there is a way to the server.
+struct Prepared {
+    host: Arc<HostConfig>,
+    interaction: Interaction,
+    memory: Arc<Memory>,
+    metrics: Arc<Metrics>,
+    policy: Policy,
+    trust: Trust,
+    facts: HostFacts,
+    dialed: Dialed,
+    identities: Identities,
+    proto: Box<trunkline_proto::Connection>,
+}
+
+impl Prepared {
+    /// While the network is busy: the agent, key files, known_hosts, and the first key exchange's secret.
+    async fn new(handshake: Handshake) -> Result<Self, Error> {
+        let Handshake { host, interaction, memory, metrics, dial } = handshake;
+        let policy = policy(&host);
+        let facts = memory.facts(&HostId::new(&host.hostname, host.port, &host.user)).unwrap_or_default();
+        let loading = {
+            let (policy, facts, host) = (policy.clone(), facts.clone(), host.clone());
+            tokio::task::spawn_blocking(move || {
+                let trust = policy.load().map_err(|error| Error::Usage(error.to_string()))?;
+                let config = protocol_config(&host, &facts, &trust)?;
+                Ok::<_, Error>((trust, config))
+            })
+        };
+        let (dialed, identities, loaded) = tokio::join!(dial, Identities::collect(&host), loading);
+        let dialed = dialed?;
+        let (trust, config) =
+            loaded.map_err(|error| Error::local("reading known_hosts", std::io::Error::other(error)))??;
+        let proto = trunkline_proto::Connection::new(config)
+            .map_err(|source| Error::Protocol { host: host.original_host.clone(), source })?;
+        let proto = Box::new(proto);
+        Ok(Self { host, interaction, memory, metrics, policy, trust, facts, dialed, identities, proto })
+    }
+}
+
+struct LoggedIn {
+    accepted: Accepted,
+    key: Option<[u8; 32]>,
+}
+
+#[expect(clippy::too_many_arguments, reason = "each is read once, here")]
+async fn log_in(
+    driver: &mut Driver,
+    host: &HostConfig,
+    interaction: &Interaction,
+    policy: &Policy,
+    trust: &Trust,
+    server: &Server<'_>,
+    identities: Identities,
+    remembered: Option<&[u8; 32]>,
+) -> Result<LoggedIn, Error> {
+    let limit = host.connect_timeout.unwrap_or(STEP_LIMIT).min(STEP_LIMIT);
+    let mut identities = Some(identities);
+    let mut accepted = None;
+    let mut authentication = None;
+    loop {
+        let question = tokio::time::timeout(limit, driver.question()).await.map_err(|_| Error::Timeout {
+            doing: format!("logging in to {}", host.original_host),
+            after: limit,
+        })??;
+        match question {
+            Question::HostKey(key) => {
+                let decided = check_host_key(interaction, policy, trust, server, &key).await?;
+                driver
+                    .proto
+                    .accept_host_key(Instant::now())
+                    .map_err(|source| Error::Protocol { host: host.original_host.clone(), source })?;
+                let key_only = decided.is_unverified;
+                accepted = Some(decided);
+                authentication = identities
+                    .take()
+                    .map(|found| Authentication::new(host, interaction, found, remembered, key_only));
+            }
+            Question::Authenticated => {
+                let key = authentication.as_ref().and_then(Authentication::used_key);
+                let accepted = accepted.ok_or_else(|| Error::Usage("authenticated without a host key".into()))?;
+                return Ok(LoggedIn { accepted, key });
+            }
+            other => {
+                if let Some(authentication) = &mut authentication {
+                    authentication.answer(driver, other).await?;
+                }
+            }
+        }
+    }
+}
+
+async fn check_host_key(
+    interaction: &Interaction,
+    policy: &Policy,
+    trust: &Trust,
+    server: &Server<'_>,
+    key: &[u8],
+) -> Result<Accepted, Error> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let decision = match host_key::decide(policy, trust, server, key, now) {
+        Decision::Ask(question) => question.put_to(interaction.prompter()).await,
+        decision => decision,
+    };
+    let accepted = match decision {
+        Decision::Accept(accepted) => accepted,
+        Decision::AcceptAndRemember(accepted, remember) => {
+            // Written while the connection goes on: a full disk is worth a warning, no more.
+            let interaction = interaction.clone();
+            tokio::task::spawn_blocking(move || match remember.write() {
+                Ok(_) => interaction.notice(&format!("Warning: {}", remember.notice())),
+                Err(error) => interaction.notice(&format!("Warning: {error}")),
+            });
+            accepted
+        }
+        Decision::Reject(error) => return Err(error.into()),
+        Decision::Ask(_) => return Err(Error::Usage("the host key was neither accepted nor refused".into())),
+    };
+    for warning in &accepted.warnings {
+        interaction.notice(warning);
+    }
+    Ok(accepted)
+}
+
+fn policy(host: &HostConfig) -> Policy {
+    use crate::config::StrictHostKeyChecking as Configured;
+    Policy {
+        strict: match host.strict_host_key_checking {
+            Configured::Yes => StrictHostKeyChecking::Yes,
+            Configured::Ask => StrictHostKeyChecking::Ask,
+            Configured::AcceptNew => StrictHostKeyChecking::AcceptNew,
+            Configured::No => StrictHostKeyChecking::No,
+        },
+        update: match host.update_host_keys {
+            crate::config::UpdateHostKeys::No => host_key::UpdateHostKeys::No,
+            crate::config::UpdateHostKeys::Yes => host_key::UpdateHostKeys::Yes,
+            crate::config::UpdateHostKeys::Ask => host_key::UpdateHostKeys::Ask,
+        },
+        check_host_ip: host.check_host_ip,
+        no_host_authentication_for_localhost: host.no_host_authentication_for_localhost,
+        hash_known_hosts: host.hash_known_hosts,
+        user_files: host.user_known_hosts_files.clone(),
+        global_files: host.global_known_hosts_files.clone(),
+        revoked_file: host.revoked_host_keys.clone(),
+        ca_signature_algorithms: host.ca_signature_algorithms.clone(),
+        required_rsa_bits: host.required_rsa_size as usize,
+    }
+}
+
+/// OpenSSH's own cipher orders (9.2's and 10.x's): whoever has one of them has not chosen an order, and gets the
+/// ciphers that this machine is fastest with first.
+const UNCHOSEN_CIPHERS: [&[&str]; 2] = [
+    &[
+        "chacha20-poly1305@openssh.com",
+        "aes128-ctr",
+        "aes192-ctr",
+        "aes256-ctr",
+        "aes128-gcm@openssh.com",
+        "aes256-gcm@openssh.com",
+    ],
+    &[
+        "chacha20-poly1305@openssh.com",
+        "aes128-gcm@openssh.com",
+        "aes256-gcm@openssh.com",
+        "aes128-ctr",
+        "aes192-ctr",
+        "aes256-ctr",
+    ],
+];
+
+/// The algorithms in the order that the user's ssh would offer them, as far as the engine has them.
+fn preferences(host: &HostConfig, trust: &Trust, name: &str) -> Result<Preferences, Error> {
+    let known = |what: &str, configured: &[String], empty: bool| {
+        if empty {
+            return Err(Error::Usage(format!(
+                "none of the configured {what} is one that the engine has ({}); the system's ssh may do (transport = \
+                 openssh)",
+                configured.join(",")
+            )));
+        }
+        Ok(())
+    };
+    let kex: Vec<KexMethod> = host.kex_algorithms.iter().filter_map(|name| KexMethod::from_name(name)).collect();
+    known("KexAlgorithms", &host.kex_algorithms, kex.is_empty())?;
+    let mut ciphers: Vec<Cipher> = host.ciphers.iter().filter_map(|name| Cipher::from_name(name)).collect();
+    known("Ciphers", &host.ciphers, ciphers.is_empty())?;
+    if UNCHOSEN_CIPHERS.iter().any(|order| host.ciphers.iter().eq(order.iter())) && has_aes_instructions() {
+        ciphers.sort_by_key(|cipher| !matches!(cipher, Cipher::Aes128Gcm | Cipher::Aes256Gcm));
+    }
+    let macs: Vec<Mac> = host.macs.iter().filter_map(|name| Mac::from_name(name)).collect();
+    let host_keys: Vec<String> = trust
+        .known
+        .order_algorithms(name, &host.host_key_algorithms)
+        .into_iter()
+        .filter(|name| trunkline_proto::HOST_KEY_ALGORITHMS.contains(&name.as_str()))
+        .collect();
+    known("HostKeyAlgorithms", &host.host_key_algorithms, host_keys.is_empty())?;
+    // As ssh: compression when asked for, else only if the server insists.
+    let compression = if host.compression {
+        vec![Compression::Zlib, Compression::None]
+    } else {
+        vec![Compression::None, Compression::Zlib]
+    };
+    Ok(Preferences { kex, host_keys, ciphers, macs, compression })
+}
+
+fn has_aes_instructions() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("aes");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    false
+}
+
+fn protocol_config(host: &HostConfig, facts: &HostFacts, trust: &Trust) -> Result<Config, Error> {
+    let name = known_hosts::lookup_name(&host.hostname, host.port, host.host_key_alias.as_deref());
+    let mut preferences = preferences(host, trust, &name)?;
+    lead_as_the_server_did(&mut preferences, facts, trust, &name);
+    let guess = guess(&preferences, facts)?;
+    let mut config = Config::new(&host.user);
+    config.preferences = preferences;
+    config.guess = guess;
+    config.early_kexinit = !facts.early_kexinit_refused;
+    config.early_flights = !facts.pipelining_refused;
+    config.rekey_limit = RekeyLimit { bytes: host.rekey_limit.bytes, interval: host.rekey_limit.interval };
+    Ok(config)
+}
+
+/// A guess is right only if both sides list the same algorithms first: moves what this server listed first to the front
+/// of ours, where that weakens nothing. A classical method never goes ahead of a post-quantum one, and a host key type
+/// only goes ahead if the host is known by such a key.
+fn lead_as_the_server_did(preferences: &mut Preferences, facts: &HostFacts, trust: &Trust, name: &str) {
+    let method = facts.kex_first.as_deref().and_then(KexMethod::from_name);
+    if let Some(at) = method.and_then(|method| preferences.kex.iter().position(|known| *known == method)) {
+        let weaker = !preferences.kex[at].is_post_quantum() && preferences.kex[..at].iter().any(|k| k.is_post_quantum());
+        if !weaker {
+            preferences.kex[..=at].rotate_right(1);
+        }
+    }
+    let known = trust.known.key_types_for(name);
+    let first = facts.host_key_first.as_deref();
+    if let Some(at) = first.and_then(|first| preferences.host_keys.iter().position(|name| name == first))
+        && !keys::is_certificate_algorithm(&preferences.host_keys[at])
+        && keys::key_type_of_algorithm(&preferences.host_keys[at]).is_some_and(|kind| known.plain.contains(&kind))
+        && !known.cert_authority
+    {
+        preferences.host_keys[..=at].rotate_right(1);
+    }
+}
+
+fn guess(preferences: &Preferences, facts: &HostFacts) -> Result<Option<trunkline_proto::kex::Ephemeral>, Error> {
+    let method = preferences.kex[0];
+    let right = facts.kex_first.as_deref() == Some(method.name())
+        && facts.host_key_first.as_ref() == preferences.host_keys.first();
+    if !right {
+        return Ok(None);
+    }
+    method.generate().map(Some).map_err(|error| Error::local("making a key", std::io::Error::other(error.to_string())))
+}
+
+/// UpdateHostKeys, for one connection.
+struct HostKeyUpdates {
+    policy: Policy,
+    trust: Trust,
+    host: Arc<HostConfig>,
+    address: Option<std::net::IpAddr>,
+    session_id: Bytes,
+    host_key_algorithm: String,
+    interaction: Interaction,
+}
+
+impl HostKeyUpdates {
+    async fn learn(self, advertised: Bytes, incoming: Arc<Incoming>) {
+        if self.policy.update == host_key::UpdateHostKeys::No {
+            return;
+        }
+        let server = Server {
+            name: &self.host.hostname,
+            port: self.host.port,
+            alias: self.host.host_key_alias.as_deref(),
+            address: self.address,
+        };
+        let algorithms = &self.host.host_key_algorithms;
+        let Some(plan) = KeyUpdate::plan(&self.policy, &self.trust, &server, &advertised, algorithms) else { return };
+        let reply = match plan.proof_request() {
+            None => Bytes::new(),
+            Some(keys) => match incoming.global(GlobalRequest::HostKeysProve(keys)).await {
+                Some(reply) => reply,
+                None => return,
+            },
+        };
+        let proven = match plan.prove(&self.session_id, &self.host_key_algorithm, &reply) {
+            Ok(proven) => proven,
+            Err(error) => return tracing::warn!("{error}"),
+        };
+        if self.policy.update == host_key::UpdateHostKeys::Ask {
+            let prompt = Prompt::new(PromptKind::Confirm, proven.question(), true);
+            match self.interaction.prompter().ask(&prompt).await {
+                Some(answer) if answer.trim().eq_ignore_ascii_case("yes") => {}
+                _ => return,
+            }
+        }
+        let applied = tokio::task::spawn_blocking(move || proven.apply()).await;
+        if let Ok(Err(error)) = applied {
+            self.interaction.notice(&format!("Warning: {error}"));
+        }
+    }
+}
+
+/// Serves what the server offers: forwarded connections, and its list of host keys.
+async fn serve_offers(
+    mut offers: mpsc::UnboundedReceiver<Offer>,
+    incoming: &Arc<Incoming>,
+    mut updates: Option<HostKeyUpdates>,
+) -> std::convert::Infallible {
+    loop {
+        match offers.recv().await {
+            Some(Offer::Channel { id, kind }) => incoming.offer(id, kind),
+            Some(Offer::HostKeys(advertised)) => {
+                if let Some(updates) = updates.take() {
+                    tokio::spawn(updates.learn(advertised, incoming.clone()));
+                }
+            }
+            None => std::future::pending().await,
+        }
+    }
+}

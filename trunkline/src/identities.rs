@@ -1,0 +1,271 @@
+//! The keys to log in with: from the agent and from files, in the order in which OpenSSH's client tries them.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+
+use aws_lc_rs::digest;
+use bytes::Bytes;
+use trunkline_proto::certificate::Certificate;
+use trunkline_proto::wire::Reader;
+use zeroize::Zeroizing;
+
+use crate::agent::{Agent, Constraints};
+use crate::config::HostConfig;
+use crate::error::Error;
+use crate::interaction::Interaction;
+use crate::keys::{self, KeyError, KeyFile, PublicKey};
+use crate::prompt::{Prompt, PromptKind};
+
+/// A key that may be offered to the server.
+#[derive(Debug, Clone)]
+pub(crate) struct Candidate {
+    /// The public key or certificate to offer.
+    pub(crate) blob: Bytes,
+    /// Its type, the first string in the blob.
+    pub(crate) key_type: String,
+    signer: Signer,
+}
+
+#[derive(Debug, Clone)]
+enum Signer {
+    /// The agent signs with the key or certificate of this blob.
+    Agent(Bytes),
+    /// The key is in a file.
+    File(Box<KeyFile>),
+}
+
+impl Candidate {
+    /// What host memory keeps of it.
+    pub(crate) fn digest(&self) -> [u8; 32] {
+        let mut out = [0; 32];
+        out.copy_from_slice(digest::digest(&digest::SHA256, &self.blob).as_ref());
+        out
+    }
+
+    /// Whether a signature can be had without anybody being asked or having to touch something.
+    pub(crate) fn signs_quietly(&self) -> bool {
+        let security_key = self.key_type.starts_with("sk-");
+        !security_key
+            && match &self.signer {
+                Signer::Agent(_) => true,
+                Signer::File(file) => !file.is_encrypted(),
+            }
+    }
+}
+
+/// The candidates for one host, and the agent that signs for some of them.
+pub(crate) struct Identities {
+    pub(crate) candidates: VecDeque<Candidate>,
+    /// What was left out, and why: shown when nothing works.
+    pub(crate) notes: Vec<String>,
+    agent: Option<Agent>,
+    bound: bool,
+}
+
+/// What an agent is shown of the session it signs for (PROTOCOL.agent, session-bind@openssh.com).
+pub(crate) struct SessionProof<'a> {
+    pub(crate) host_key: &'a [u8],
+    pub(crate) session_id: &'a [u8],
+    pub(crate) signature: &'a [u8],
+}
+
+impl Identities {
+    /// Asks the agent and looks at the files. Missing files and agents are noted, not errors.
+    pub(crate) async fn collect(host: &HostConfig) -> Self {
+        let mut notes = Vec::new();
+        let mut agent = None;
+        let mut held = Vec::new();
+        if let Some(socket) = &host.identity_agent {
+            match Agent::connect(socket).await {
+                Ok(mut connected) => match connected.identities().await {
+                    Ok(identities) => {
+                        held = identities;
+                        agent = Some(connected);
+                    }
+                    Err(error) => notes.push(error.to_string()),
+                },
+                Err(error) => notes.push(error.to_string()),
+            }
+        }
+        let paths: Vec<(PathBuf, bool)> =
+            host.identity_files.iter().map(|file| (file.path.clone(), file.is_default)).collect();
+        let certificate_paths = host.certificate_files.clone();
+        let (files, certificates, file_notes) =
+            tokio::task::spawn_blocking(move || read_files(&paths, &certificate_paths)).await.unwrap_or_default();
+        notes.extend(file_notes);
+
+        let agent_has = |blob: &Bytes| held.iter().any(|identity| identity.blob == *blob);
+        let mut candidates: Vec<Candidate> = Vec::new();
+        let mut add = |blob: &Bytes, signer: Signer| {
+            if !candidates.iter().any(|known| known.blob == *blob)
+                && let Ok(key_type) = Reader::new(blob).name()
+            {
+                candidates.push(Candidate { blob: blob.clone(), key_type: key_type.to_owned(), signer });
+            }
+        };
+        // sshconnect2.c, pubkey_prepare: certificates; agent keys that are configured; other agent keys; files.
+        let beside = files.iter().filter_map(|file| file.certificate());
+        for certificate in certificates.iter().chain(beside) {
+            let Ok(parsed) = Certificate::parse(&certificate.blob) else { continue };
+            let plain = Bytes::copy_from_slice(parsed.key_blob());
+            if agent_has(&certificate.blob) {
+                add(&certificate.blob, Signer::Agent(certificate.blob.clone()));
+            } else if agent_has(&plain) {
+                add(&certificate.blob, Signer::Agent(plain));
+            } else if let Some(file) = files.iter().find(|f| f.has_private_half() && f.is_certified_by(certificate)) {
+                add(&certificate.blob, Signer::File(Box::new(file.clone())));
+            }
+        }
+        for public in files.iter().filter_map(|file| file.public_key()) {
+            if agent_has(&public.blob) {
+                add(&public.blob, Signer::Agent(public.blob.clone()));
+            }
+        }
+        if !host.identities_only {
+            for identity in &held {
+                add(&identity.blob, Signer::Agent(identity.blob.clone()));
+            }
+        }
+        for file in &files {
+            let Some(public) = file.public_key() else { continue };
+            if file.is_security_key() && !agent_has(&public.blob) {
+                notes.push(format!("{} is a security key: add it to the agent (ssh-add)", file.path().display()));
+            } else if file.has_private_half() {
+                add(&public.blob, Signer::File(Box::new(file.clone())));
+            }
+        }
+        Self { candidates: candidates.into(), notes, agent, bound: false }
+    }
+
+    /// Puts the key that worked last time first. Returns whether it is there.
+    pub(crate) fn prefer(&mut self, digest: &[u8; 32]) -> bool {
+        let Some(at) = self.candidates.iter().position(|candidate| candidate.digest() == *digest) else {
+            return false;
+        };
+        if let Some(candidate) = self.candidates.remove(at) {
+            self.candidates.push_front(candidate);
+        }
+        true
+    }
+
+    /// Signs `data` with a candidate; `None` when the user gives no passphrase or the key cannot sign, which is noted.
+    pub(crate) async fn sign(
+        &mut self,
+        host: &HostConfig,
+        interaction: &Interaction,
+        candidate: &Candidate,
+        algorithm: &str,
+        data: &[u8],
+        proof: SessionProof<'_>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let signature_algorithm = keys::signature_algorithm(algorithm).to_owned();
+        match &candidate.signer {
+            Signer::Agent(blob) => {
+                let Some(agent) = &mut self.agent else { return Ok(None) };
+                if !std::mem::replace(&mut self.bound, true) {
+                    // An agent that does not know the extension signs all the same.
+                    let _ = agent.bind_session(proof.host_key, proof.session_id, proof.signature, false).await;
+                }
+                match agent.sign(blob, &signature_algorithm, data).await {
+                    Ok(signature) => Ok(Some(signature)),
+                    Err(error) => {
+                        self.notes.push(error.to_string());
+                        Ok(None)
+                    }
+                }
+            }
+            Signer::File(file) => {
+                let Some(key) = self.unlock(host, interaction, file).await else { return Ok(None) };
+                if host.add_keys_to_agent.add {
+                    self.give_to_agent(host, interaction, file, &key).await;
+                }
+                match key.sign(&signature_algorithm, data) {
+                    Ok(signature) => Ok(Some(signature)),
+                    Err(error) => {
+                        self.notes.push(error.to_string());
+                        Ok(None)
+                    }
+                }
+            }
+        }
+    }
+
+    async fn unlock(
+        &mut self,
+        host: &HostConfig,
+        interaction: &Interaction,
+        file: &KeyFile,
+    ) -> Option<keys::PrivateKey> {
+        let min_rsa_bits = host.required_rsa_size as usize;
+        let mut passphrase: Option<Zeroizing<String>> = None;
+        for _ in 0..=host.number_of_password_prompts {
+            let file_to_open = file.clone();
+            let given = passphrase.take();
+            let opened = tokio::task::spawn_blocking(move || {
+                file_to_open.unlock(given.as_ref().map(|passphrase| passphrase.as_str()), min_rsa_bits)
+            });
+            match opened.await.ok()? {
+                Ok(key) => return Some(key),
+                Err(KeyError::PassphraseNeeded { .. } | KeyError::WrongPassphrase { .. }) => {}
+                Err(error) => {
+                    interaction.notice(&error.to_string());
+                    self.notes.push(error.to_string());
+                    return None;
+                }
+            }
+            let text = format!("Enter passphrase for key '{}': ", file.path().display());
+            let prompt = Prompt::new(PromptKind::Passphrase, text, false);
+            match interaction.prompter().ask(&prompt).await {
+                Some(answer) if !answer.is_empty() => passphrase = Some(answer),
+                _ => break,
+            }
+        }
+        self.notes.push(format!("{} is encrypted and was not opened", file.path().display()));
+        None
+    }
+
+    /// AddKeysToAgent.
+    async fn give_to_agent(
+        &mut self,
+        host: &HostConfig,
+        interaction: &Interaction,
+        file: &KeyFile,
+        key: &keys::PrivateKey,
+    ) {
+        let wanted = &host.add_keys_to_agent;
+        if wanted.ask {
+            let text = format!("Add key {} to the agent? ", file.path().display());
+            let prompt = Prompt::new(PromptKind::Confirm, text, true);
+            if interaction.prompter().ask(&prompt).await.is_none() {
+                return;
+            }
+        }
+        let constraints = Constraints { lifetime: wanted.lifetime, confirm: wanted.confirm };
+        if let Some(agent) = &mut self.agent
+            && let Err(error) =
+                agent.add(key, file.certificate(), &file.path().display().to_string(), constraints).await
+        {
+            interaction.notice(&error.to_string());
+        }
+    }
+}
+
+fn read_files(paths: &[(PathBuf, bool)], certificates: &[PathBuf]) -> (Vec<KeyFile>, Vec<PublicKey>, Vec<String>) {
+    let mut notes = Vec::new();
+    let mut files = Vec::new();
+    for (path, is_default) in paths {
+        match KeyFile::open(path) {
+            Ok(file) => files.push(file),
+            Err(_) if *is_default => {}
+            Err(error) => notes.push(error.to_string()),
+        }
+    }
+    let mut found = Vec::new();
+    for path in certificates {
+        match KeyFile::read_certificate(path) {
+            Ok(certificate) => found.push(certificate),
+            Err(error) => notes.push(error.to_string()),
+        }
+    }
+    (files, found, notes)
+}

@@ -1,0 +1,54 @@
+//! How a connection that is being made talks to its user.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::prompt::{Never, Prompter, Standard};
+
+/// Who answers questions and who is told things while a connection is made.
+#[derive(Clone)]
+pub struct Interaction {
+    prompter: Arc<dyn Prompter>,
+    notice: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+impl Interaction {
+    /// Questions go to `prompter`; warnings and the server's banner go to `notice`, a text at a time.
+    pub fn new(prompter: Arc<dyn Prompter>, notice: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self { prompter, notice: Arc::new(notice) }
+    }
+
+    /// Asks nobody; warnings go to the log.
+    pub fn none() -> Self {
+        Self::new(Arc::new(Never), |text| tracing::warn!("{text}"))
+    }
+
+    /// Asks on the terminal or through SSH_ASKPASS, as ssh would in this process's environment; warnings go to
+    /// standard error.
+    pub fn standard() -> Self {
+        Self::new(Arc::new(Standard::from_env(std::env::vars_os())), |text| eprintln!("{}", text.trim_end()))
+    }
+
+    /// The one who answers.
+    pub fn prompter(&self) -> &dyn Prompter {
+        &*self.prompter
+    }
+
+    /// Tells the user something.
+    pub fn notice(&self, text: &str) {
+        (self.notice)(text);
+    }
+
+    /// The same, but nobody is asked anything (BatchMode).
+    #[must_use]
+    pub fn without_questions(mut self) -> Self {
+        self.prompter = Arc::new(Never);
+        self
+    }
+}
+
+impl fmt::Debug for Interaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Interaction(..)")
+    }
+}
