@@ -1,15 +1,13 @@
 //! A network path that can be slow, narrow, silent, broken or lossy, at the test's word.
 
-use std::collections::VecDeque;
 use std::future::pending;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::BufMut;
-use rustix::net::{Shutdown, shutdown, sockopt};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use rustix::net::{Shutdown, shutdown};
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{Notify, watch};
 
 use crate::Error;
@@ -17,27 +15,13 @@ use crate::background::Background;
 use crate::log::PATIENCE;
 use crate::port::PortReservation;
 
+mod connection;
+mod line;
+mod pipe;
 mod precise_timer;
-use precise_timer::PreciseTimer;
 
-/// The most that one read takes, and thus the largest chunk that travels as one.
-const CHUNK: usize = 256 * 1024;
-
-/// How much one direction of one connection may hold back. Beyond it the relay stops reading, as a path would
-/// whose bandwidth × delay is that large: 1.3 GB/s over 100 ms.
-const IN_FLIGHT_LIMIT: usize = 128 * 1024 * 1024;
-
-/// A narrow link queues this much time's worth of data before it stops reading, like a router without bufferbloat.
-const BOTTLENECK_QUEUE: Duration = Duration::from_millis(20);
-
-/// How finely a narrow link spreads data out: a chunk is at most this much of its time.
-const PACING: Duration = Duration::from_millis(1);
-
-/// One Ethernet frame's worth of TCP: a narrow link's smallest chunk.
-const SEGMENT: usize = 1448;
-
-/// The most that is recorded of one direction of one connection, in bytes.
-const RECORDING_LIMIT: usize = 64 * 1024 * 1024;
+use connection::Connection;
+use line::Link;
 
 /// A TCP relay in front of a server. Every setting may change while connections run, and holds for all of them.
 ///
@@ -331,14 +315,6 @@ struct Settings {
     cuts: Vec<Ending>,
 }
 
-/// One direction of the path.
-#[derive(Debug, Clone, Copy, Default)]
-struct Link {
-    delay: Duration,
-    rate: Option<u64>,
-    stalled: bool,
-}
-
 /// How a connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
@@ -494,372 +470,10 @@ async fn accept_loop(
     }
 }
 
-/// One client's connection and the relay's own to the server.
-struct Connection {
-    index: usize,
-    accepted: Instant,
-    client: TcpStream,
-    cuts_before: usize,
-    shared: Arc<Shared>,
-    settings: watch::Receiver<Settings>,
-}
-
-impl Connection {
-    fn accepted(client: TcpStream, shared: &Arc<Shared>, settings: &watch::Receiver<Settings>) -> Connection {
-        let accepted = Instant::now();
-        let (cuts_before, record) = {
-            let settings = settings.borrow();
-            (settings.cuts.len(), settings.record)
-        };
-        let mut index = 0;
-        shared.update(|state| {
-            index = state.accepted;
-            state.accepted += 1;
-            state.open += 1;
-            if record {
-                state.to_server.recordings.resize_with(state.accepted, Vec::new);
-                state.to_client.recordings.resize_with(state.accepted, Vec::new);
-            }
-        });
-        Connection {
-            index,
-            accepted,
-            client,
-            cuts_before,
-            shared: Arc::clone(shared),
-            settings: settings.clone(),
-        }
-    }
-
-    async fn serve(self, target: SocketAddr) {
-        let mut server = None;
-        let mut settings = self.settings.clone();
-        let ending = tokio::select! {
-            outcome = self.relay(target, &mut server) => match outcome {
-                Ok(()) => Ending::Fin,
-                Err(_) => Ending::Reset,
-            },
-            changed = settings.wait_for(|settings| settings.cuts.len() > self.cuts_before) => {
-                changed.map_or(Ending::Reset, |settings| settings.cuts[self.cuts_before])
-            }
-        };
-        let sockets = std::iter::once(&self.client).chain(&server);
-        match ending {
-            Ending::Reset => sockets.for_each(reset_on_close),
-            Ending::Fin => {
-                for socket in sockets.clone() {
-                    // Refused only by a socket that is closed already.
-                    let _ = shutdown(socket, Shutdown::Write);
-                }
-                // Closing a socket with unread data would send RST: read until the peer closes too.
-                for socket in sockets {
-                    discard(socket).await;
-                }
-            }
-        }
-        self.shared.update(|state| state.open -= 1);
-    }
-
-    /// Passes bytes until both sides have finished sending. An error means that either side broke off.
-    async fn relay(&self, target: SocketAddr, server: &mut Option<TcpStream>) -> io::Result<()> {
-        self.client.set_nodelay(true)?;
-        let (to_server, to_client) = (Pipe::default(), Pipe::default());
-        let round_trip = {
-            let settings = self.settings.borrow();
-            let round_trip = settings.to_server.delay + settings.to_client.delay;
-            if settings.handshake {
-                round_trip
-            } else {
-                Duration::ZERO
-            }
-        };
-        // SYN and its answer take one round trip; only then does a client learn that it may send, and its ACK, with
-        // which the server accepts, takes another half.
-        let established = self.accepted + round_trip;
-        let seen_by_server = established + self.settings.borrow().to_server.delay;
-        let simulated = !round_trip.is_zero();
-
-        let from_client = self.fill(&self.client, &to_server, Direction::ToServer, established);
-        let from_server = async {
-            if simulated {
-                PreciseTimer::default().sleep_until(seen_by_server).await?;
-            }
-            let server = &*server.insert(TcpStream::connect(target).await?);
-            server.set_nodelay(true)?;
-            tokio::try_join!(
-                self.drain(&to_server, server, Direction::ToServer),
-                self.fill(server, &to_client, Direction::ToClient, established),
-                self.drain(&to_client, &self.client, Direction::ToClient),
-            )
-        };
-        tokio::try_join!(from_client, from_server).map(drop)
-    }
-
-    /// Reads `source` into `pipe` until it ends, giving each chunk the time when it is due at the other end.
-    async fn fill(
-        &self,
-        source: &TcpStream,
-        pipe: &Pipe,
-        direction: Direction,
-        not_before: Instant,
-    ) -> io::Result<()> {
-        let mut settings = self.settings.clone();
-        let mut timer = PreciseTimer::default();
-        let mut line = Line {
-            free_at: not_before,
-            last_due: not_before,
-        };
-        let mut offset = 0;
-        let mut narrowed = false;
-        loop {
-            wait_while_stalled(&mut settings, direction).await?;
-            pipe.wait_for_room().await;
-            if let Some(queue_ends) = line.free_at.checked_sub(BOTTLENECK_QUEUE) {
-                timer.sleep_until(queue_ends).await?;
-            }
-            source.readable().await?;
-            let link = settings.borrow().link(direction);
-            if let (Some(rate), false) = (link.rate, narrowed) {
-                // What the kernel takes in for us is queued by the link as well.
-                let queue = usize::try_from(rate / 50)
-                    .unwrap_or(CHUNK)
-                    .clamp(16 * 1024, CHUNK);
-                sockopt::set_socket_recv_buffer_size(source, queue)?;
-                narrowed = true;
-            }
-            let mut chunk = pipe.spare_buffer();
-            let read = match source.try_read_buf(&mut (&mut chunk).limit(link.chunk_size())) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    pipe.give_back(chunk);
-                    continue;
-                }
-                other => other,
-            };
-            let arrived = Instant::now().max(not_before);
-            if let Ok(length @ 1..) = read {
-                self.note(&mut chunk, direction, offset);
-                offset += length as u64;
-                pipe.push(line.due(arrived, length, link), Item::Data(chunk));
-                continue;
-            }
-            let ending = if read.is_ok() { Ending::Fin } else { Ending::Reset };
-            pipe.push(line.due(arrived, 0, link), Item::End(ending));
-            return Ok(());
-        }
-    }
-
-    /// Writes what is due in `pipe` to `sink`, until the end of the stream has been passed on.
-    async fn drain(&self, pipe: &Pipe, sink: &TcpStream, direction: Direction) -> io::Result<()> {
-        let mut settings = self.settings.clone();
-        let mut timer = PreciseTimer::default();
-        loop {
-            let (due, item) = pipe.pop().await;
-            loop {
-                wait_while_stalled(&mut settings, direction).await?;
-                timer.sleep_until(due).await?;
-                if !settings.borrow().link(direction).stalled {
-                    break;
-                }
-            }
-            match item {
-                Item::Data(chunk) => {
-                    let mut rest = &chunk[..];
-                    while !rest.is_empty() {
-                        sink.writable().await?;
-                        match sink.try_write(rest) {
-                            Ok(written) => rest = &rest[written..],
-                            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                            Err(error) => return Err(error),
-                        }
-                    }
-                    pipe.delivered(chunk);
-                }
-                Item::End(Ending::Fin) => return Ok(shutdown(sink, Shutdown::Write)?),
-                Item::End(Ending::Reset) => return Err(io::ErrorKind::ConnectionReset.into()),
-            }
-        }
-    }
-
-    /// Counts and records what has arrived, and damages it where the test said so.
-    fn note(&self, chunk: &mut [u8], direction: Direction, offset: u64) {
-        self.shared.update(|state| {
-            let traffic = state.direction(direction);
-            traffic.bytes += chunk.len() as u64;
-            if let Some(recording) = traffic.recordings.get_mut(self.index) {
-                let room = RECORDING_LIMIT.saturating_sub(recording.len());
-                recording.extend_from_slice(&chunk[..chunk.len().min(room)]);
-            }
-            let end = offset + chunk.len() as u64;
-            traffic.corruptions.retain(|&at| {
-                let here = (offset..end).contains(&at);
-                if here {
-                    // Less than the chunk's length, which is a usize.
-                    chunk[(at - offset) as usize] ^= 1;
-                }
-                !here
-            });
-            for byte in chunk.iter_mut().take(traffic.corrupt_next) {
-                *byte ^= 1;
-                traffic.corrupt_next -= 1;
-            }
-        });
-    }
-}
-
-/// When the link is free again and what is on it: the arithmetic of one direction.
-struct Line {
-    free_at: Instant,
-    last_due: Instant,
-}
-
-impl Line {
-    /// When a chunk that arrived at `arrived` comes out at the other end.
-    fn due(&mut self, arrived: Instant, length: usize, link: Link) -> Instant {
-        let carried = match link.rate {
-            // In nanoseconds, which overflow no u64 up to 2^64 / 10^9 bytes, 16 GiB, in one chunk.
-            Some(rate) => Duration::from_nanos(length as u64 * 1_000_000_000 / rate),
-            None => Duration::ZERO,
-        };
-        self.free_at = arrived.max(self.free_at) + carried;
-        // A delay that has been lowered must not let later bytes overtake earlier ones.
-        self.last_due = self.last_due.max(self.free_at + link.delay);
-        self.last_due
-    }
-}
-
-impl Link {
-    fn chunk_size(self) -> usize {
-        match self.rate {
-            // At very low rates a whole segment would take longer than the queue is meant to be.
-            Some(rate) => {
-                let at_least = usize::try_from(rate / 50).unwrap_or(SEGMENT).clamp(1, SEGMENT);
-                let paced = u128::from(rate) * PACING.as_nanos() / 1_000_000_000;
-                usize::try_from(paced).unwrap_or(CHUNK).clamp(at_least, CHUNK)
-            }
-            None => CHUNK,
-        }
-    }
-}
-
-/// What is under way in one direction of one connection.
-#[derive(Default)]
-struct Pipe {
-    queue: Mutex<Queue>,
-    pushed: Notify,
-    delivered: Notify,
-}
-
-#[derive(Default)]
-struct Queue {
-    items: VecDeque<(Instant, Item)>,
-    bytes: usize,
-    spare: Vec<Vec<u8>>,
-}
-
-enum Item {
-    Data(Vec<u8>),
-    End(Ending),
-}
-
-impl Pipe {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn push(&self, due: Instant, item: Item) {
-        let mut queue = self.lock();
-        let item = match item {
-            Item::Data(mut chunk) => {
-                queue.bytes += chunk.len();
-                // A keystroke should not hold on to the room of a bulk chunk while it travels.
-                if chunk.len() < CHUNK / 4 {
-                    let small = chunk.as_slice().into();
-                    chunk.clear();
-                    queue.spare.push(chunk);
-                    Item::Data(small)
-                } else {
-                    Item::Data(chunk)
-                }
-            }
-            end @ Item::End(_) => end,
-        };
-        queue.items.push_back((due, item));
-        drop(queue);
-        self.pushed.notify_one();
-    }
-
-    async fn pop(&self) -> (Instant, Item) {
-        loop {
-            if let Some(item) = self.lock().items.pop_front() {
-                return item;
-            }
-            self.pushed.notified().await;
-        }
-    }
-
-    async fn wait_for_room(&self) {
-        while self.lock().bytes >= IN_FLIGHT_LIMIT {
-            self.delivered.notified().await;
-        }
-    }
-
-    fn delivered(&self, chunk: Vec<u8>) {
-        self.lock().bytes -= chunk.len();
-        self.give_back(chunk);
-        self.delivered.notify_one();
-    }
-
-    fn spare_buffer(&self) -> Vec<u8> {
-        self.lock()
-            .spare
-            .pop()
-            .unwrap_or_else(|| Vec::with_capacity(CHUNK))
-    }
-
-    fn give_back(&self, mut chunk: Vec<u8>) {
-        const SPARES: usize = 4;
-        chunk.clear();
-        let mut queue = self.lock();
-        if chunk.capacity() >= CHUNK && queue.spare.len() < SPARES {
-            queue.spare.push(chunk);
-        }
-    }
-}
-
-async fn wait_while_stalled(
-    settings: &mut watch::Receiver<Settings>,
-    direction: Direction,
-) -> io::Result<()> {
-    let moving = settings
-        .wait_for(|settings| !settings.link(direction).stalled)
-        .await;
-    moving
-        .map(drop)
-        .map_err(|_| io::ErrorKind::ConnectionAborted.into())
-}
-
-/// Has the kernel send RST instead of FIN, and drop what is unsent, when the socket closes.
-fn reset_on_close(socket: &TcpStream) {
-    // Refused only by a socket that is gone.
-    let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
-}
-
-/// Reads until the peer has closed, keeping nothing.
-async fn discard(socket: &TcpStream) {
-    let mut scratch = vec![0; 16 * 1024];
-    while socket.readable().await.is_ok() {
-        match socket.try_read(&mut scratch) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Ok(1..) => {}
-            Ok(0) | Err(_) => return,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::{prop_assert, proptest};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
 
     use super::*;
 
@@ -1049,31 +663,5 @@ mod tests {
         assert_eq!(relay.recording(0, Direction::ToServer), b"ping!");
         assert_eq!(relay.recording(0, Direction::ToClient), b"pong");
         assert_eq!(relay.recording(1, Direction::ToClient), b"");
-    }
-
-    proptest! {
-        #[test]
-        fn bytes_keep_their_order_and_never_arrive_early(
-            chunks in proptest::collection::vec(
-                (0..5_000_u64, 0..CHUNK, 0..200_000_u64, proptest::option::of(1..u64::MAX)), 1..50)
-        ) {
-            let mut arrived = Instant::now();
-            let mut line = Line { free_at: arrived, last_due: arrived };
-            let mut last_due = arrived;
-            for (gap, length, delay, rate) in chunks {
-                arrived += Duration::from_micros(gap);
-                let link = Link { delay: Duration::from_micros(delay), rate, stalled: false };
-                let due = line.due(arrived, length, link);
-                prop_assert!(due >= arrived + link.delay);
-                prop_assert!(due >= last_due);
-                last_due = due;
-            }
-        }
-
-        #[test]
-        fn a_chunk_is_never_empty_and_never_above_the_limit(rate in proptest::option::of(1..u64::MAX)) {
-            let size = Link { rate, ..Link::default() }.chunk_size();
-            prop_assert!((1..=CHUNK).contains(&size));
-        }
     }
 }
