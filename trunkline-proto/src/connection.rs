@@ -165,6 +165,11 @@ impl Connection {
         self.transport.server_id()
     }
 
+    /// What the server said before its identification, or instead of one: the last line, or an empty text.
+    pub fn greeting(&self) -> &str {
+        self.transport.greeting()
+    }
+
     /// The session identifier (RFC 4253 section 7.2), once the first key exchange is verified.
     pub fn session_id(&self) -> Option<&Bytes> {
         self.transport.session_id()

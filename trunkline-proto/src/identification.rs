@@ -46,9 +46,15 @@ impl ServerId {
 pub(crate) struct Finder {
     lines: usize,
     total: usize,
+    greeting: String,
 }
 
 impl Finder {
+    /// The last line before the identification, or an empty text. A server that has no time says why in it.
+    pub(crate) fn greeting(&self) -> &str {
+        &self.greeting
+    }
+
     /// Looks for the identification in `received`. Returns it with the number of bytes used up, or `None` with the
     /// number of bytes of other lines that can be thrown away.
     pub(crate) fn find(&mut self, received: &[u8]) -> Result<(Option<ServerId>, usize), Error> {
@@ -61,6 +67,7 @@ impl Finder {
                 return Ok((Some(parse(line)?), used));
             }
             self.lines += 1;
+            self.greeting = printable(&line[..line.len().min(255)]).trim_end().to_owned();
             self.check(line.len())?;
         }
         self.check(received.len() - used)?;

@@ -179,6 +179,11 @@ impl Transport {
         self.server_id.as_ref()
     }
 
+    /// What the server said before its identification, or instead of one.
+    pub(crate) fn greeting(&self) -> &str {
+        self.finder.greeting()
+    }
+
     pub(crate) fn session_id(&self) -> Option<&Bytes> {
         self.session_id.as_ref()
     }

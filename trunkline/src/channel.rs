@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use trunkline_proto::{ChannelId, SessionRequest, Started};
 
 use crate::error::{Error, Execution};
+use crate::pool::Lease;
 
 /// What a writer may have in the engine at once. Twice what the driver seals in a batch: while one is on its way to the
 /// socket, the next can be filled.
@@ -34,6 +35,7 @@ pub(crate) enum Op {
         requests: Vec<SessionRequest>,
         what: String,
         started: oneshot::Sender<Result<(), Error>>,
+        lease: Option<Lease>,
     },
     Accept { port: Box<Port> },
     Reject { id: ChannelId },
@@ -97,6 +99,10 @@ impl ChannelShared {
         }
     }
 
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.writer.wake();
@@ -157,6 +163,8 @@ pub(crate) struct Port {
     pub(crate) starts: bool,
     /// What a refusal is called.
     pub(crate) what: String,
+    /// The place in the pool that the channel takes up, given back with the port.
+    pub(crate) lease: Option<Lease>,
 }
 
 /// The consumer's end of a channel, in parts that can go separate ways.
@@ -171,7 +179,12 @@ pub(crate) struct ChannelParts {
 }
 
 /// Both ends of a new channel. `starts`: a command's confirmation is part of its start.
-pub(crate) fn channel(ops: &Ops, what: impl Into<String>, starts: bool) -> (Box<Port>, ChannelParts) {
+pub(crate) fn channel(
+    ops: &Ops,
+    what: impl Into<String>,
+    starts: bool,
+    lease: Option<Lease>,
+) -> (Box<Port>, ChannelParts) {
     let shared = ChannelShared::new();
     let (stdout_tx, stdout_rx) = mpsc::unbounded_channel();
     let (stderr_tx, stderr_rx) = mpsc::unbounded_channel();
@@ -187,6 +200,7 @@ pub(crate) fn channel(ops: &Ops, what: impl Into<String>, starts: bool) -> (Box<
         replies: VecDeque::new(),
         starts,
         what: what.into(),
+        lease,
     };
     let guard = Arc::new(CloseOnDrop { shared: shared.clone(), ops: ops.clone() });
     let reader = |queue| ChannelReader {

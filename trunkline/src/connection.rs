@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::forward::Incoming;
 use crate::handshake::{self, Handshake};
 use crate::metrics::Metrics;
+use crate::pool::Lease;
 use crate::session::{Command, Output, Session, SpareSession};
 
 /// What is known of a connection once it is authenticated.
@@ -74,19 +75,20 @@ impl Connection {
         let (ops, ops_rx) = mpsc::unbounded_channel();
         let (state_tx, state) = watch::channel(State::Connecting);
         let info = Arc::new(OnceLock::new());
-        let metrics = handshake.metrics.clone();
+        let metrics: Arc<Metrics> = Arc::default();
         let incoming = Arc::new(Incoming::new(ops.downgrade()));
         let inner = Inner {
             host: handshake.host.clone(),
             ops,
             state,
             info: info.clone(),
-            metrics,
+            metrics: metrics.clone(),
             incoming: incoming.clone(),
             measured_rtt: Mutex::new(None),
         };
+        let counters = metrics;
         tokio::spawn(async move {
-            let end = handshake::run(handshake, ops_rx, &state_tx, &info, &incoming).await;
+            let end = handshake::run(handshake, ops_rx, counters, &state_tx, &info, &incoming).await;
             tracing::debug!(%end, "connection ended");
             state_tx.send_replace(State::Ended(end));
             incoming.clear();
@@ -152,7 +154,11 @@ impl Connection {
 
     /// Starts a command, a shell or a subsystem. Returns at once; failures come from the session.
     pub fn start(&self, command: &Command) -> Session {
-        let (port, parts) = channel(&self.inner.ops, command.what(), true);
+        self.start_with(command, None)
+    }
+
+    pub(crate) fn start_with(&self, command: &Command, lease: Option<Lease>) -> Session {
+        let (port, parts) = channel(&self.inner.ops, command.what(), true, lease);
         self.send(Op::Open { kind: ChannelKind::Session, requests: command.requests(), port });
         Session::new(self.inner.ops.clone(), parts)
     }
@@ -175,12 +181,8 @@ impl Connection {
     /// # Errors
     /// The server's refusal, with what it says of the target; the loss of the connection.
     pub async fn direct_tcpip(&self, host: &str, port: u16, originator: (&str, u16)) -> Result<ChannelStream, Error> {
-        let kind = ChannelKind::DirectTcpip {
-            host: host.to_owned(),
-            port,
-            originator: (originator.0.to_owned(), originator.1),
-        };
-        self.open_stream(kind, format!("to connect to {host} port {port}")).await
+        let originator = (originator.0.to_owned(), originator.1);
+        self.open_stream(ChannelKind::DirectTcpip { host: host.to_owned(), port, originator }, None).await
     }
 
     /// Opens a connection to a Unix socket on the server (direct-streamlocal@openssh.com).
@@ -188,12 +190,16 @@ impl Connection {
     /// # Errors
     /// As [`Self::direct_tcpip`].
     pub async fn direct_streamlocal(&self, path: &str) -> Result<ChannelStream, Error> {
-        let kind = ChannelKind::DirectStreamlocal { path: path.to_owned() };
-        self.open_stream(kind, format!("to connect to {path}")).await
+        self.open_stream(ChannelKind::DirectStreamlocal { path: path.to_owned() }, None).await
     }
 
-    async fn open_stream(&self, kind: ChannelKind, what: String) -> Result<ChannelStream, Error> {
-        let (port, mut parts) = channel(&self.inner.ops, what, false);
+    pub(crate) async fn open_stream(&self, kind: ChannelKind, lease: Option<Lease>) -> Result<ChannelStream, Error> {
+        let what = match &kind {
+            ChannelKind::Session => "another session".to_owned(),
+            ChannelKind::DirectTcpip { host, port, .. } => format!("to connect to {host} port {port}"),
+            ChannelKind::DirectStreamlocal { path } => format!("to connect to {path}"),
+        };
+        let (port, mut parts) = channel(&self.inner.ops, what, false, lease);
         self.send(Op::Open { kind, requests: Vec::<SessionRequest>::new(), port });
         (&mut parts.started).await.unwrap_or_else(|_| Err(self.gone()))?;
         Ok(ChannelStream::new(parts))
@@ -235,6 +241,11 @@ impl Connection {
     pub fn rtt(&self) -> Option<Duration> {
         let measured = *self.inner.measured_rtt.lock().unwrap_or_else(PoisonError::into_inner);
         measured.or_else(|| self.info().and_then(|info| info.rtt))
+    }
+
+    /// How long nothing has come from the server.
+    pub(crate) fn silence(&self) -> Duration {
+        self.inner.metrics.since_received()
     }
 
     /// Exchanges keys anew.

@@ -32,6 +32,8 @@ const READ_LARGE: usize = 256 * 1024;
 const READ_SMALL: usize = 8 * 1024;
 /// A connection that has been silent for so long gives its buffers back.
 const IDLE_RELEASE: Duration = Duration::from_secs(1);
+/// The stage of a handshake before the server has said who it is.
+pub(crate) const IDENTIFICATION: &str = "the exchange of identifications";
 /// Turns of the loop before other tasks of the thread get theirs.
 const TURNS: usize = 32;
 
@@ -82,6 +84,9 @@ pub(crate) struct Driver {
     read_size: usize,
     timer: Pin<Box<Sleep>>,
     metrics: Arc<Metrics>,
+    /// Operations are only taken from their queue once the server is known to be the right one: before that, another
+    /// attempt could be made with the queue as it is.
+    takes_ops: bool,
 }
 
 impl Driver {
@@ -115,7 +120,18 @@ impl Driver {
             read_size: READ_SMALL,
             timer: Box::pin(tokio::time::sleep_until(now.into())),
             metrics,
+            takes_ops: false,
         }
+    }
+
+    /// Takes operations from now on.
+    pub(crate) fn take_ops(&mut self) {
+        self.takes_ops = true;
+    }
+
+    /// Gives the untouched queue back; `None` once operations were taken from it.
+    pub(crate) fn into_ops(self) -> Option<mpsc::UnboundedReceiver<Op>> {
+        (!self.takes_ops).then_some(self.ops)
     }
 
     /// Drives the connection until the handshake has something to decide.
@@ -176,7 +192,7 @@ impl Driver {
 
     fn poll_ops(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
         let mut progress = false;
-        loop {
+        while self.takes_ops {
             match self.ops.poll_recv(cx) {
                 Poll::Pending => return Ok(progress),
                 // Every handle is gone: nobody can ask for anything any more.
@@ -192,6 +208,7 @@ impl Driver {
             }
             progress = true;
         }
+        Ok(progress)
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
@@ -236,6 +253,10 @@ impl Driver {
                 return Err(Error::ClosedByPeer { host: self.host.clone(), during: self.stage() });
             }
             Poll::Ready(Ok(n)) => n,
+            // A reset instead of a close, because the server had not read all that was sent to it.
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset && self.proto.server_id().is_none() => {
+                return Err(Error::ClosedByPeer { host: self.host.clone(), during: self.stage() });
+            }
             Poll::Ready(Err(error)) => return Err(self.lost(error)),
         };
         self.read_size = if n == room { READ_LARGE } else { self.read_size };
@@ -244,7 +265,7 @@ impl Driver {
         self.last_activity = now;
         self.unanswered = 0;
         self.released = false;
-        self.metrics.bytes_received.add(n as u64);
+        self.metrics.received(n as u64, now);
         match self.proto.handle_received(now) {
             Ok(()) => Ok(true),
             Err(error) => {
@@ -320,7 +341,7 @@ impl Driver {
                 }
                 self.ports.insert(id, port);
             }
-            Op::Begin { channel, requests, what, started } => {
+            Op::Begin { channel, requests, what, started, lease } => {
                 let Some((id, mut port)) = channel.id().and_then(|id| self.ports.remove_entry(&id)) else {
                     let gone = Error::Closed { host: self.host.clone(), why: "the server closed it".into() };
                     let _ = started.send(Err(gone));
@@ -328,6 +349,7 @@ impl Driver {
                 };
                 port.what = what;
                 port.started = Some(started);
+                port.lease = lease;
                 for request in requests {
                     self.request(id, &mut port, &request, None);
                 }
@@ -563,7 +585,7 @@ impl Driver {
 
     fn stage(&self) -> &'static str {
         match (self.proto.server_id(), self.proto.host_key(), self.proto.is_authenticated()) {
-            (None, ..) => "the exchange of identifications",
+            (None, ..) => IDENTIFICATION,
             (_, None, _) => "key exchange",
             (_, _, false) => "authentication",
             _ => "",

@@ -118,6 +118,14 @@ pub enum Error {
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(Arc<crate::config::ConfigError>),
+    /// The host needs what only the system's ssh can do.
+    #[error("{host} needs the system's ssh: {}", list(.reasons))]
+    NeedsSystemSsh {
+        /// The host.
+        host: String,
+        /// The directives that ask for it.
+        reasons: Vec<crate::config::Reason>,
+    },
     /// What was asked for makes no sense or cannot be done; the text says which and what to do.
     #[error("{0}")]
     Usage(String),
@@ -170,7 +178,7 @@ impl Error {
             Self::Protocol { .. } => ErrorKind::Peer,
             Self::HostKey(_) => ErrorKind::HostKey,
             Self::Authentication { .. } => ErrorKind::Authentication,
-            Self::Config(_) | Self::Usage(_) => ErrorKind::Configuration,
+            Self::Config(_) | Self::NeedsSystemSsh { .. } | Self::Usage(_) => ErrorKind::Configuration,
             Self::Refused { .. } => ErrorKind::Limit,
             Self::Lost { cause, .. } => cause.kind(),
         }
@@ -225,6 +233,10 @@ fn io_words(error: &io::Error) -> String {
 
 fn stage(stage: &str) -> String {
     if stage.is_empty() { String::new() } else { format!(" during {stage}") }
+}
+
+fn list(reasons: &[crate::config::Reason]) -> String {
+    reasons.iter().map(|reason| format!("{} {} ({})", reason.directive, reason.value, reason.why)).collect::<Vec<_>>().join("; ")
 }
 
 fn colon(text: &str) -> String {

@@ -76,7 +76,7 @@ impl Incoming {
             let _ = ops.send(Op::Reject { id });
             return;
         };
-        let (port, parts) = channel(&ops, "a forwarded connection", false);
+        let (port, parts) = channel(&ops, "a forwarded connection", false, None);
         port.shared.set_id(id);
         let _ = ops.send(Op::Accept { port });
         handler(ChannelStream::new(parts), originator);

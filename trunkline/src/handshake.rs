@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use trunkline_proto::cipher::Cipher;
 use trunkline_proto::kex::KexMethod;
 use trunkline_proto::mac::Mac;
@@ -37,59 +37,146 @@ pub(crate) struct Handshake {
     pub(crate) host: Arc<HostConfig>,
     pub(crate) interaction: Interaction,
     pub(crate) memory: Arc<Memory>,
-    pub(crate) metrics: Arc<Metrics>,
-    /// The way to the server, being taken.
-    pub(crate) dial: BoxFuture<'static, Result<Dialed, Error>>,
+    /// The engine's counters; the connection has its own.
+    pub(crate) engine_metrics: Arc<Metrics>,
+    /// Bounds on handshakes at once: in all, and to this server.
+    pub(crate) gate: Option<(Arc<Semaphore>, Arc<Semaphore>)>,
+    /// Takes the way to the server.
+    pub(crate) dial: Box<dyn Fn() -> BoxFuture<'static, Result<Dialed, Error>> + Send + Sync>,
 }
 
 /// Connects, authenticates, and drives the connection to its end, which it returns.
 pub(crate) async fn run(
     handshake: Handshake,
-    mut ops: mpsc::UnboundedReceiver<Op>,
+    ops: mpsc::UnboundedReceiver<Op>,
+    metrics: Arc<Metrics>,
     state: &watch::Sender<State>,
     info: &OnceLock<ConnectionInfo>,
     incoming: &Arc<Incoming>,
 ) -> Error {
-    handshake.metrics.connections_started.add(1);
-    let begun = Instant::now();
-    let prepared = match Prepared::new(handshake).await {
-        Ok(prepared) => prepared,
-        Err(error) => {
-            ops.close();
-            while let Ok(op) = ops.try_recv() {
-                crate::driver::refuse(op, &error);
+    let mut ops = ops;
+    let mut attempt = Attempt { number: 1, early_kexinit: true };
+    loop {
+        let (offers_tx, offers) = mpsc::unbounded_channel();
+        let error = match establish(&handshake, attempt, ops, offers_tx, &metrics, info).await {
+            Ok(Established { driver, updates }) => {
+                state.send_replace(State::Ready);
+                return tokio::select! {
+                    end = driver.run() => end,
+                    never = serve_offers(offers, incoming, updates) => match never {},
+                };
             }
-            return error;
+            Err(Failed { error, ops: None, .. }) => return error,
+            Err(Failed { error, ops: Some(untouched), greeting }) => {
+                ops = untouched;
+                match attempt.after(&error, &greeting) {
+                    Some((next, delay)) => {
+                        tracing::debug!(%error, ?delay, "trying again");
+                        tokio::time::sleep(delay).await;
+                        attempt = next;
+                        continue;
+                    }
+                    None if greeting.is_empty() => error,
+                    None => Error::Usage(format!("{error}; it said: {greeting}")),
+                }
+            }
+        };
+        ops.close();
+        while let Ok(op) = ops.try_recv() {
+            crate::driver::refuse(op, &error);
         }
+        return error;
+    }
+}
+
+/// One of the attempts to make a connection.
+#[derive(Debug, Clone, Copy)]
+struct Attempt {
+    number: u32,
+    early_kexinit: bool,
+}
+
+impl Attempt {
+    const MAX: u32 = 4;
+
+    /// Whether and when to try again after a server has hung up before it said who it is: nothing was asked of it.
+    ///
+    /// With words in front ("Exceeded MaxStartups", "Not allowed at this time") it is busy or angry: the next attempt
+    /// waits, longer each time, and differently long for each of many. Without, it may be one that cannot bear a
+    /// KEXINIT before its own identification is read.
+    fn after(self, error: &Error, greeting: &str) -> Option<(Self, Duration)> {
+        let hung_up = matches!(error, Error::ClosedByPeer { during: crate::driver::IDENTIFICATION, .. });
+        if !hung_up || self.number >= Self::MAX || greeting.contains("Not allowed at this time") {
+            return None;
+        }
+        let number = self.number + 1;
+        if greeting.is_empty() && self.early_kexinit {
+            return Some((Self { number, early_kexinit: false }, Duration::ZERO));
+        }
+        let spread = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.subsec_nanos() % 256);
+        let delay = Duration::from_millis((200 << self.number) + u64::from(spread));
+        Some((Self { number, ..self }, delay))
+    }
+}
+
+struct Established {
+    driver: Driver,
+    updates: Option<HostKeyUpdates>,
+}
+
+/// A failed attempt. With `ops`, nothing of them was touched and nothing asked of the server.
+struct Failed {
+    error: Error,
+    ops: Option<mpsc::UnboundedReceiver<Op>>,
+    /// What the server said instead of an identification.
+    greeting: String,
+}
+
+async fn establish(
+    handshake: &Handshake,
+    attempt: Attempt,
+    ops: mpsc::UnboundedReceiver<Op>,
+    offers: mpsc::UnboundedSender<Offer>,
+    metrics: &Arc<Metrics>,
+    info: &OnceLock<ConnectionInfo>,
+) -> Result<Established, Failed> {
+    let Handshake { host, interaction, memory, engine_metrics, gate, .. } = handshake;
+    // Held until the connection is authenticated, or has failed.
+    let _permits = match gate {
+        None => None,
+        Some((all, server)) => Some((server.acquire().await, all.acquire().await)),
     };
-    let (offers_tx, offers) = mpsc::unbounded_channel();
-    let Prepared { host, interaction, memory, metrics, policy, trust, facts, dialed, identities, proto } = prepared;
+    engine_metrics.connections_started.add(1);
+    let begun = Instant::now();
+    let host_id = HostId::new(&host.hostname, host.port, &host.user);
+    let facts = memory.facts(&host_id).unwrap_or_default();
+    let policy = policy(host);
+    let prepared = Prepared::new(handshake, attempt, &facts, &policy).await;
+    let Prepared { dialed, identities, trust, proto } = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => return Err(Failed { error, ops: Some(ops), greeting: String::new() }),
+    };
     let keepalive = host
         .server_alive_interval
         .map(|interval| KeepAlive { interval, count_max: host.server_alive_count_max });
     let mut driver =
-        Driver::new(host.original_host.clone(), dialed.io, *proto, ops, offers_tx, keepalive, metrics.clone());
+        Driver::new(host.original_host.clone(), dialed.io, *proto, ops, offers, keepalive, metrics.clone());
     if let Some(rtt) = dialed.rtt {
         driver.proto.set_rtt(rtt);
     }
     let address = dialed.address.map(|address| address.ip());
-    let server =
-        Server { name: &host.hostname, port: host.port, alias: host.host_key_alias.as_deref(), address };
-    let host_id = HostId::new(&host.hostname, host.port, &host.user);
-    let outcome =
-        log_in(&mut driver, &host, &interaction, &policy, &trust, &server, identities, facts.key.as_ref()).await;
-    let outcome = match outcome {
+    let server = Server { name: &host.hostname, port: host.port, alias: host.host_key_alias.as_deref(), address };
+    let remembered = facts.key.as_ref();
+    let outcome = log_in(&mut driver, host, interaction, &policy, &trust, &server, identities, remembered).await;
+    let LoggedIn { accepted, key } = match outcome {
         Ok(outcome) => outcome,
         Err(error) => {
-            // A server that hangs up on an early KEXINIT gets RFC 4253's order next time.
-            if driver.proto.server_id().is_none() && matches!(error, Error::ClosedByPeer { .. }) {
-                memory.update(&host_id, |facts| facts.early_kexinit_refused = !facts.early_kexinit_refused);
-            }
+            let greeting = driver.proto.greeting().trim().to_owned();
             driver.finish(&error);
-            return error;
+            return Err(Failed { error, ops: driver.into_ops(), greeting });
         }
     };
-    metrics.connections_authenticated.add(1);
+    engine_metrics.connections_authenticated.add(1);
     let proto = &driver.proto;
     if let Some(negotiated) = proto.negotiated() {
         let _ = info.set(ConnectionInfo {
@@ -101,7 +188,7 @@ pub(crate) async fn run(
             rtt: dialed.rtt,
             since: SystemTime::now(),
             handshake: begun.elapsed(),
-            unverified: outcome.accepted.is_unverified,
+            unverified: accepted.is_unverified,
         });
     }
     let banner = proto.server_id().map(|id| id.as_str().to_owned());
@@ -109,45 +196,39 @@ pub(crate) async fn run(
     memory.update(&host_id, |facts| {
         facts.banner = banner;
         (facts.kex_first, facts.host_key_first) = first.unzip();
-        facts.key = outcome.key.or(facts.key);
+        facts.key = key.or(facts.key);
         facts.rtt = dialed.rtt.or(facts.rtt);
+        facts.early_kexinit_refused = !attempt.early_kexinit || facts.early_kexinit_refused;
     });
-    let updates = outcome.accepted.may_update.then(|| HostKeyUpdates {
+    let updates = accepted.may_update.then(|| HostKeyUpdates {
         policy,
         trust,
         address,
         session_id: proto.session_id().cloned().unwrap_or_default(),
         host_key_algorithm: proto.negotiated().map_or_else(String::new, |n| n.host_key.clone()),
-        host,
-        interaction,
+        host: host.clone(),
+        interaction: interaction.clone(),
     });
-    state.send_replace(State::Ready);
-    tokio::select! {
-        end = driver.run() => end,
-        never = serve_offers(offers, incoming, updates) => match never {},
-    }
+    Ok(Established { driver, updates })
 }
 
 /// What is at hand once there is a way to the server.
 struct Prepared {
-    host: Arc<HostConfig>,
-    interaction: Interaction,
-    memory: Arc<Memory>,
-    metrics: Arc<Metrics>,
-    policy: Policy,
-    trust: Trust,
-    facts: HostFacts,
     dialed: Dialed,
     identities: Identities,
+    trust: Trust,
     proto: Box<trunkline_proto::Connection>,
 }
 
 impl Prepared {
     /// While the network is busy: the agent, key files, known_hosts, and the first key exchange's secret.
-    async fn new(handshake: Handshake) -> Result<Self, Error> {
-        let Handshake { host, interaction, memory, metrics, dial } = handshake;
-        let policy = policy(&host);
-        let facts = memory.facts(&HostId::new(&host.hostname, host.port, &host.user)).unwrap_or_default();
+    async fn new(
+        handshake: &Handshake,
+        attempt: Attempt,
+        facts: &HostFacts,
+        policy: &Policy,
+    ) -> Result<Self, Error> {
+        let host = &handshake.host;
         let loading = {
             let (policy, facts, host) = (policy.clone(), facts.clone(), host.clone());
             tokio::task::spawn_blocking(move || {
@@ -156,14 +237,14 @@ impl Prepared {
                 Ok::<_, Error>((trust, config))
             })
         };
-        let (dialed, identities, loaded) = tokio::join!(dial, Identities::collect(&host), loading);
+        let (dialed, identities, loaded) = tokio::join!((handshake.dial)(), Identities::collect(host), loading);
         let dialed = dialed?;
-        let (trust, config) =
+        let (trust, mut config) =
             loaded.map_err(|error| Error::local("reading known_hosts", std::io::Error::other(error)))??;
+        config.early_kexinit &= attempt.early_kexinit;
         let proto = trunkline_proto::Connection::new(config)
             .map_err(|source| Error::Protocol { host: host.original_host.clone(), source })?;
-        let proto = Box::new(proto);
-        Ok(Self { host, interaction, memory, metrics, policy, trust, facts, dialed, identities, proto })
+        Ok(Self { dialed, identities, trust, proto: Box::new(proto) })
     }
 }
 
@@ -199,6 +280,8 @@ async fn log_in(
                     .proto
                     .accept_host_key(Instant::now())
                     .map_err(|source| Error::Protocol { host: host.original_host.clone(), source })?;
+                // The server is the right one, and what waits may leave with the authentication.
+                driver.take_ops();
                 let key_only = decided.is_unverified;
                 accepted = Some(decided);
                 authentication = identities
@@ -317,9 +400,13 @@ fn preferences(host: &HostConfig, trust: &Trust, name: &str) -> Result<Preferenc
         ciphers.sort_by_key(|cipher| !matches!(cipher, Cipher::Aes128Gcm | Cipher::Aes256Gcm));
     }
     let macs: Vec<Mac> = host.macs.iter().filter_map(|name| Mac::from_name(name)).collect();
-    let host_keys: Vec<String> = trust
-        .known
-        .order_algorithms(name, &host.host_key_algorithms)
+    // sshconnect2.c, order_hostkeyalgs: only an order that the user has not chosen is changed.
+    let ordered = if host.host_key_order_is_free {
+        trust.known.order_algorithms(name, &host.host_key_algorithms)
+    } else {
+        host.host_key_algorithms.clone()
+    };
+    let host_keys: Vec<String> = ordered
         .into_iter()
         .filter(|name| trunkline_proto::HOST_KEY_ALGORITHMS.contains(&name.as_str()))
         .collect();
@@ -345,7 +432,9 @@ fn has_aes_instructions() -> bool {
 fn protocol_config(host: &HostConfig, facts: &HostFacts, trust: &Trust) -> Result<Config, Error> {
     let name = known_hosts::lookup_name(&host.hostname, host.port, host.host_key_alias.as_deref());
     let mut preferences = preferences(host, trust, &name)?;
-    lead_as_the_server_did(&mut preferences, facts, trust, &name);
+    if host.host_key_order_is_free {
+        lead_as_the_server_did(&mut preferences, facts, trust, &name);
+    }
     let guess = guess(&preferences, facts)?;
     let mut config = Config::new(&host.user);
     config.preferences = preferences;

@@ -8,6 +8,7 @@ use trunkline_proto::{SessionRequest, TerminalSize};
 
 use crate::channel::{ChannelParts, ChannelReader, ChannelShared, ChannelWriter, ExitStatus, Op, Ops};
 use crate::error::Error;
+use crate::pool::Lease;
 
 /// What a session is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -141,23 +142,23 @@ pub struct Session {
     pub stderr: ChannelReader,
     /// What else can be done to it.
     pub control: SessionControl,
-    started: oneshot::Receiver<Result<(), Error>>,
-    done: oneshot::Receiver<Result<ExitStatus, Error>>,
+    end: SessionEnd,
 }
 
 impl Session {
     pub(crate) fn new(ops: Ops, parts: ChannelParts) -> Self {
         let ChannelParts { shared, writer, stdout, stderr, started, done } = parts;
-        Self { stdin: writer, stdout, stderr, control: SessionControl { shared, ops }, started, done }
+        let end = SessionEnd { started: Some(started), done };
+        Self { stdin: writer, stdout, stderr, control: SessionControl { shared, ops }, end }
     }
 
     /// Waits until the server has confirmed the start. Not needed before reading or writing: what is written at once
     /// may even arrive with the command.
     ///
     /// # Errors
-    /// The server's refusal, or the loss of the connection. Returns the same only once.
+    /// The server's refusal, or the loss of the connection.
     pub async fn started(&mut self) -> Result<(), Error> {
-        (&mut self.started).await.unwrap_or_else(|_| Err(gone()))
+        self.end.started().await
     }
 
     /// Waits for the end; takes no data off the streams, whose end should be read before.
@@ -165,7 +166,7 @@ impl Session {
     /// # Errors
     /// The loss of the connection, or the server's refusal: [`Error::execution`] says whether it may have run.
     pub async fn wait(&mut self) -> Result<ExitStatus, Error> {
-        (&mut self.done).await.unwrap_or_else(|_| Err(gone()))
+        self.end.wait().await
     }
 
     /// Gives it `input`, reads all its output, and waits for its end.
@@ -173,22 +174,22 @@ impl Session {
     /// # Errors
     /// As [`Self::wait`].
     pub async fn output(self, input: Option<Bytes>) -> Result<Output, Error> {
-        let Self { mut stdin, mut stdout, mut stderr, control: _control, started: _started, done } = self;
+        let Self { mut stdin, mut stdout, mut stderr, control: _control, mut end } = self;
         let feed = async move {
             // A command that does not read its input is not an error.
             let _ = stdin.send(input.unwrap_or_default()).await;
             stdin.finish();
             stdin
         };
-        let (_stdin, stdout, stderr, done) = tokio::join!(feed, collect(&mut stdout), collect(&mut stderr), done);
-        let status = done.unwrap_or_else(|_| Err(gone()))?;
-        Ok(Output { status, stdout, stderr })
+        let (_stdin, stdout, stderr, status) =
+            tokio::join!(feed, collect(&mut stdout), collect(&mut stderr), end.wait());
+        Ok(Output { status: status?, stdout, stderr })
     }
 
     /// The parts, to be used by different tasks.
     pub fn into_parts(self) -> SessionParts {
-        let Self { stdin, stdout, stderr, control, started, done } = self;
-        SessionParts { stdin, stdout, stderr, control, end: SessionEnd { started: Some(started), done } }
+        let Self { stdin, stdout, stderr, control, end } = self;
+        SessionParts { stdin, stdout, stderr, control, end }
     }
 }
 
@@ -220,18 +221,18 @@ impl SessionEnd {
     /// # Errors
     /// As [`Session::started`].
     pub async fn started(&mut self) -> Result<(), Error> {
-        match self.started.take() {
-            Some(started) => started.await.unwrap_or_else(|_| Err(gone())),
-            None => Ok(()),
-        }
+        let Some(started) = &mut self.started else { return Ok(()) };
+        let outcome = started.await.unwrap_or_else(|_| Err(gone()));
+        self.started = None;
+        outcome
     }
 
     /// As [`Session::wait`].
     ///
     /// # Errors
     /// As [`Session::wait`].
-    pub async fn wait(self) -> Result<ExitStatus, Error> {
-        self.done.await.unwrap_or_else(|_| Err(gone()))
+    pub async fn wait(&mut self) -> Result<ExitStatus, Error> {
+        (&mut self.done).await.unwrap_or_else(|_| Err(gone()))
     }
 }
 
@@ -296,7 +297,7 @@ pub(crate) struct SpareSession {
 impl SpareSession {
     /// Opens one.
     pub(crate) fn open(ops: &Ops) -> Self {
-        let (port, parts) = crate::channel::channel(ops, "another session", false);
+        let (port, parts) = crate::channel::channel(ops, "another session", false, None);
         let _ = ops.send(Op::Open { kind: trunkline_proto::ChannelKind::Session, requests: Vec::new(), port });
         Self { parts, ops: ops.clone() }
     }
@@ -306,12 +307,17 @@ impl SpareSession {
         (&mut self.parts.started).await.unwrap_or_else(|_| Err(gone()))
     }
 
+    /// Whether the server has closed it, or the connection is gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.parts.shared.is_closed() || self.ops.is_closed()
+    }
+
     /// Starts a command in it.
-    pub(crate) fn begin(mut self, command: &Command) -> Session {
+    pub(crate) fn begin(mut self, command: &Command, lease: Lease) -> Session {
         let (started_tx, started_rx) = oneshot::channel();
         let channel = self.parts.shared.clone();
         let (requests, what) = (command.requests(), command.what());
-        let _ = self.ops.send(Op::Begin { channel, requests, what, started: started_tx });
+        let _ = self.ops.send(Op::Begin { channel, requests, what, started: started_tx, lease: Some(lease) });
         self.parts.started = started_rx;
         Session::new(self.ops, self.parts)
     }

@@ -1,0 +1,390 @@
+//! [`Engine`]: configuration, host memory and the pools of all hosts; [`Host`]: one of them.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use tokio::sync::Semaphore;
+use trunkline_proto::ChannelKind;
+
+use crate::channel::ChannelStream;
+use crate::config::{HostConfig, Proxy, Request, Resolver, SharingKey, World};
+use crate::connection::Connection;
+use crate::dial::{self, Dialed};
+use crate::error::Error;
+use crate::handshake::Handshake;
+use crate::interaction::Interaction;
+use crate::memory::Memory;
+use crate::metrics::Metrics;
+use crate::pool::{LaneStatus, Pool};
+use crate::session::{Command, Output, Session};
+use crate::settings::Settings;
+
+/// The SSH engine. One of it serves any number of hosts; clones share everything.
+///
+/// ```no_run
+/// use trunkline::{Command, Engine, Interaction};
+///
+/// # async fn example() -> Result<(), trunkline::Error> {
+/// let engine = Engine::new(Default::default(), Default::default());
+/// let host = engine.host("db1", &Interaction::standard()).await?;
+/// let output = host.run(&Command::exec("uptime")).await?;
+/// println!("{}", String::from_utf8_lossy(&output.stdout));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    settings: Settings,
+    resolver: Resolver,
+    memory: Arc<Memory>,
+    pools: Mutex<HashMap<SharingKey, Arc<Pool>>>,
+    /// Handshakes under way, in all and to each server.
+    handshakes: Arc<Semaphore>,
+    gates: Mutex<HashMap<(String, u16), Arc<Semaphore>>>,
+    metrics: Arc<Metrics>,
+}
+
+/// Where host memory is kept.
+#[derive(Debug, Clone, Default)]
+pub enum MemoryPlace {
+    /// Nowhere: it lasts as long as the engine.
+    #[default]
+    Process,
+    /// In a file in this folder.
+    Folder(std::path::PathBuf),
+}
+
+impl From<&Path> for MemoryPlace {
+    fn from(folder: &Path) -> Self {
+        Self::Folder(folder.to_owned())
+    }
+}
+
+impl Engine {
+    /// An engine. Must be called inside a tokio runtime, on which everything of it runs.
+    pub fn new(settings: Settings, memory: MemoryPlace) -> Self {
+        let memory = match memory {
+            MemoryPlace::Process => Memory::in_memory(),
+            MemoryPlace::Folder(folder) => Memory::open(&folder),
+        };
+        let inner = Arc::new(Inner {
+            handshakes: Arc::new(Semaphore::new(settings.handshakes.max(1))),
+            settings,
+            resolver: Resolver::new(),
+            memory: Arc::new(memory),
+            pools: Mutex::default(),
+            gates: Mutex::default(),
+            metrics: Arc::default(),
+        });
+        tokio::spawn(keep_up(Arc::downgrade(&inner)));
+        Self { inner }
+    }
+
+    /// The host that a destination means in this process's own world (environment, working folder, ssh_config).
+    ///
+    /// # Errors
+    /// A destination or configuration that cannot be used; [`Error::NeedsSystemSsh`].
+    pub async fn host(&self, destination: &str, interaction: &Interaction) -> Result<Host, Error> {
+        let world = World::current().map_err(|source| Error::local("reading the environment", source))?;
+        let destination = destination.parse().map_err(|error| Error::Usage(format!("{error}")))?;
+        self.host_for(&Request::new(destination, Arc::new(world)), interaction).await
+    }
+
+    /// The host that a request means.
+    ///
+    /// # Errors
+    /// As [`Self::host`].
+    pub async fn host_for(&self, request: &Request, interaction: &Interaction) -> Result<Host, Error> {
+        let config = self.resolve(request).await?;
+        let reasons = config.needs_system_ssh();
+        if !reasons.is_empty() {
+            return Err(Error::NeedsSystemSsh { host: config.original_host.clone(), reasons });
+        }
+        if let Some(words) = &config.refuse_connection {
+            return Err(Error::Usage(format!("{}: RefuseConnection: {words}", config.original_host)));
+        }
+        let interaction =
+            if config.batch_mode { interaction.clone().without_questions() } else { interaction.clone() };
+        Ok(Host { pool: self.pool(config.clone(), request), config, interaction })
+    }
+
+    /// What ssh_config says of a request.
+    ///
+    /// # Errors
+    /// What `ssh -G` says.
+    pub async fn resolve(&self, request: &Request) -> Result<Arc<HostConfig>, Error> {
+        if let Some(config) = self.inner.resolver.cached(request) {
+            return Ok(config);
+        }
+        Ok(self.inner.resolver.resolve(request).await?)
+    }
+
+    /// Host memory.
+    pub fn memory(&self) -> &Memory {
+        &self.inner.memory
+    }
+
+    /// The engine's settings.
+    pub fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
+    /// The engine's counters.
+    pub fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    /// Every host that has connections, with their lanes.
+    pub fn status(&self) -> Vec<HostStatus> {
+        let pools: Vec<_> = self.inner.pools().iter().map(|(key, pool)| (*key, pool.clone())).collect();
+        pools
+            .into_iter()
+            .map(|(key, pool)| HostStatus {
+                key,
+                host: pool.host().clone(),
+                pinned: pool.is_pinned(),
+                lanes: pool.status(),
+            })
+            .collect()
+    }
+
+    /// Closes the connections that `choose` picks by their configuration: at once, or when their sessions have ended.
+    /// Returns how many connections that were.
+    pub fn close(&self, at_once: bool, choose: impl Fn(&HostConfig) -> bool) -> usize {
+        let mut closed = 0;
+        self.inner.pools().retain(|_, pool| {
+            let chosen = choose(pool.host());
+            if chosen {
+                closed += pool.status().len();
+                pool.close(at_once);
+            }
+            !chosen
+        });
+        closed
+    }
+
+    /// Drains everything: running sessions finish, nothing new is connected by what is left. Returns when all
+    /// connections have ended or `limit` is over.
+    pub async fn shut_down(&self, limit: Duration) {
+        let pools: Vec<_> = self.inner.pools().drain().map(|(_, pool)| pool).collect();
+        let connections: Vec<_> = pools.iter().flat_map(|pool| pool.connections()).collect();
+        for pool in &pools {
+            pool.close(false);
+        }
+        let all = futures_util::future::join_all(connections.iter().map(Connection::ended));
+        if tokio::time::timeout(limit, all).await.is_err() {
+            for connection in &connections {
+                connection.close("trunkline is shutting down");
+            }
+        }
+        self.inner.memory.flush();
+    }
+
+    fn pool(&self, config: Arc<HostConfig>, request: &Request) -> Arc<Pool> {
+        let key = config.sharing_key();
+        let mut pools = self.inner.pools();
+        if let Some(pool) = pools.get(&key) {
+            return pool.clone();
+        }
+        let connector = {
+            let (engine, config, request) = (Arc::downgrade(&self.inner), config.clone(), request.clone());
+            Box::new(move |interaction| connect(&engine, &config, &request, interaction))
+        };
+        let pool = Pool::new(config, self.inner.settings.clone(), self.inner.memory.clone(), connector);
+        pools.insert(key, pool.clone());
+        pool
+    }
+}
+
+impl Inner {
+    /// Guards the table of pools, for as long as a look-up takes.
+    fn pools(&self) -> MutexGuard<'_, HashMap<SharingKey, Arc<Pool>>> {
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn gate(&self, host: &HostConfig) -> Arc<Semaphore> {
+        let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        gates
+            .entry((host.hostname.clone(), host.port))
+            .or_insert_with(|| Arc::new(Semaphore::new(self.settings.handshakes_per_server.max(1))))
+            .clone()
+    }
+}
+
+/// Begins a connection.
+fn connect(
+    engine: &Weak<Inner>,
+    config: &Arc<HostConfig>,
+    request: &Request,
+    interaction: Interaction,
+) -> Connection {
+    let (memory, metrics, gate) = match engine.upgrade() {
+        Some(inner) => (inner.memory.clone(), inner.metrics.clone(), Some((inner.handshakes.clone(), inner.gate(config)))),
+        None => (Arc::new(Memory::in_memory()), Arc::default(), None),
+    };
+    let dial = {
+        let (engine, config, request, interaction) =
+            (engine.clone(), config.clone(), request.clone(), interaction.clone());
+        Box::new(move || {
+            dial_host(engine.clone(), config.clone(), request.clone(), interaction.clone()).boxed()
+        })
+    };
+    Connection::begin(Handshake { host: config.clone(), interaction, memory, engine_metrics: metrics, gate, dial })
+}
+
+/// Finds the way to a host: TCP, a proxy command, or a channel of a jump host's connection.
+async fn dial_host(
+    engine: Weak<Inner>,
+    config: Arc<HostConfig>,
+    request: Request,
+    interaction: Interaction,
+) -> Result<Dialed, Error> {
+    match &config.proxy {
+        Proxy::Direct => dial::tcp(&config).await,
+        Proxy::Command(command) => dial::proxy_command(command, &request.world),
+        Proxy::Jump(hops) => {
+            let shut_down = || Error::Closed { host: config.original_host.clone(), why: "the engine was shut down".into() };
+            let engine = Engine { inner: engine.upgrade().ok_or_else(shut_down)? };
+            let jump = request.for_jump(hops).ok_or_else(|| Error::Usage("ProxyJump names no host".into()))?;
+            // Boxed: a jump host may have a jump host.
+            let through: BoxFuture<'_, _> = Box::pin(async {
+                let host = engine.host_for(&jump, &interaction).await?;
+                host.direct_tcpip(&config.hostname, config.port, ("127.0.0.1", 0)).await
+            });
+            let stream = through.await?;
+            Ok(Dialed { io: Box::new(stream), address: None, rtt: None })
+        }
+    }
+}
+
+/// How often the pools are looked after.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// Looks after the pools for as long as the engine lives.
+async fn keep_up(engine: Weak<Inner>) {
+    let mut sweeps = tokio::time::interval(SWEEP);
+    sweeps.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut last = (Instant::now(), SystemTime::now());
+    loop {
+        sweeps.tick().await;
+        let Some(inner) = engine.upgrade() else { return };
+        let now = (Instant::now(), SystemTime::now());
+        // The monotonic clock stands still while the machine sleeps; the other one does not.
+        let slept = now.1.duration_since(last.1).unwrap_or_default().saturating_sub(now.0.duration_since(last.0));
+        last = now;
+        let woken = slept > SWEEP * 5;
+        let pools: Vec<_> = inner.pools().iter().map(|(key, pool)| (*key, pool.clone())).collect();
+        for (key, pool) in pools {
+            // Two references: the table's and this one. Anyone else may be about to use the pool.
+            if pool.sweep(woken) && Arc::strong_count(&pool) == 2 {
+                inner.pools().remove(&key);
+            }
+        }
+        inner.gates.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, gate| Arc::strong_count(gate) > 1);
+    }
+}
+
+/// A host with connections.
+#[derive(Debug, Clone)]
+pub struct HostStatus {
+    /// What decides who may share them.
+    pub key: SharingKey,
+    /// What it resolved to.
+    pub host: Arc<HostConfig>,
+    /// Whether its first connection is kept for ever.
+    pub pinned: bool,
+    /// Its connections.
+    pub lanes: Vec<LaneStatus>,
+}
+
+/// A host, reached through connections that are shared with everything that may share them.
+#[derive(Clone, Debug)]
+pub struct Host {
+    pool: Arc<Pool>,
+    config: Arc<HostConfig>,
+    interaction: Interaction,
+}
+
+impl Host {
+    /// What ssh_config says of it.
+    pub fn config(&self) -> &Arc<HostConfig> {
+        &self.config
+    }
+
+    /// Whether a connection is there already.
+    pub fn is_warm(&self) -> bool {
+        self.pool.connections().iter().any(Connection::is_ready)
+    }
+
+    /// Starts a command, a shell or a subsystem.
+    ///
+    /// # Errors
+    /// A refusal by the server that no other connection lifts. Failures of a connection that is being made come from
+    /// the session.
+    pub async fn start(&self, command: &Command) -> Result<Session, Error> {
+        self.pool.session(command, &self.interaction).await
+    }
+
+    /// Runs a command without input to its end and returns its output.
+    ///
+    /// # Errors
+    /// As [`Session::wait`]. A status other than 0 is not an error.
+    pub async fn run(&self, command: &Command) -> Result<Output, Error> {
+        self.start(command).await?.output(None).await
+    }
+
+    /// Opens a TCP connection from the server to `host`:`port`.
+    ///
+    /// # Errors
+    /// The server's refusal; the loss of the connection.
+    pub async fn direct_tcpip(&self, host: &str, port: u16, originator: (&str, u16)) -> Result<ChannelStream, Error> {
+        let originator = (originator.0.to_owned(), originator.1);
+        self.pool.tunnel(ChannelKind::DirectTcpip { host: host.to_owned(), port, originator }, &self.interaction).await
+    }
+
+    /// Opens a connection to a Unix socket on the server.
+    ///
+    /// # Errors
+    /// As [`Self::direct_tcpip`].
+    pub async fn direct_streamlocal(&self, path: &str) -> Result<ChannelStream, Error> {
+        self.pool.tunnel(ChannelKind::DirectStreamlocal { path: path.to_owned() }, &self.interaction).await
+    }
+
+    /// The host's first connection, made if there is none.
+    pub fn connection(&self) -> Connection {
+        self.pool.control(&self.interaction)
+    }
+
+    /// Connects now, and waits until it is done.
+    ///
+    /// # Errors
+    /// Why it could not be done.
+    pub async fn warm(&self) -> Result<(), Error> {
+        self.connection().ready().await
+    }
+
+    /// Keeps the first connection for ever, or no longer.
+    pub fn pin(&self, pinned: bool) {
+        self.pool.pin(pinned);
+    }
+
+    /// The host's connections.
+    pub fn lanes(&self) -> Vec<LaneStatus> {
+        self.pool.status()
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("pools", &self.inner.pools().len()).finish_non_exhaustive()
+    }
+}

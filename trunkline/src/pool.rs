@@ -1,0 +1,409 @@
+//! The connections to one host, shared by all that may share them.
+
+pub(crate) mod policy;
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use trunkline_proto::{ChannelKind, ServerId};
+
+use crate::channel::ChannelStream;
+use crate::config::{ControlPersist, HostConfig};
+use crate::connection::{Connection, ConnectionInfo};
+use crate::error::Error;
+use crate::interaction::Interaction;
+use crate::memory::{HostId, Memory};
+use crate::session::{Command, Session, SpareSession};
+use crate::settings::Settings;
+use policy::{LaneId, Placement, Policy};
+
+/// Makes a new connection to the pool's host.
+type Connector = Box<dyn Fn(Interaction) -> Connection + Send + Sync>;
+
+/// The connections to one host.
+pub(crate) struct Pool {
+    host: Arc<HostConfig>,
+    connector: Connector,
+    memory: Arc<Memory>,
+    settings: Settings,
+    state: Mutex<State>,
+    /// Woken when a place becomes free.
+    freed: Notify,
+}
+
+struct State {
+    policy: Policy,
+    lanes: HashMap<LaneId, Lane>,
+    pinned: bool,
+}
+
+struct Lane {
+    connection: Connection,
+    spares: VecDeque<SpareSession>,
+}
+
+/// What a lane is doing, for people.
+#[derive(Debug, Clone)]
+pub struct LaneStatus {
+    /// What is known of its connection; `None` while it is being made.
+    pub info: Option<ConnectionInfo>,
+    /// The round-trip time as last measured.
+    pub rtt: Option<Duration>,
+    /// Sessions on it.
+    pub sessions: u32,
+    /// Tunnels through it.
+    pub tunnels: u32,
+    /// Sessions opened ahead.
+    pub spares: usize,
+    /// Whether its traffic keeps new sessions away.
+    pub busy: bool,
+    /// Bytes sent and received.
+    pub bytes: (u64, u64),
+}
+
+impl Pool {
+    pub(crate) fn new(
+        host: Arc<HostConfig>,
+        settings: Settings,
+        memory: Arc<Memory>,
+        connector: Connector,
+    ) -> Arc<Self> {
+        let limit = memory.facts(&host_id(&host)).and_then(|facts| facts.max_sessions);
+        let idle = match host.control_persist {
+            // Without a ControlMaster, "no" is only what nobody has set.
+            ControlPersist::No => Some(settings.idle_timeout),
+            ControlPersist::Forever => None,
+            ControlPersist::For(time) => Some(time),
+        };
+        let policy = Policy::new(settings.clone(), limit, idle, Instant::now());
+        let state = Mutex::new(State { policy, lanes: HashMap::new(), pinned: false });
+        Arc::new(Self { host, connector, memory, settings, state, freed: Notify::new() })
+    }
+
+    pub(crate) fn host(&self) -> &Arc<HostConfig> {
+        &self.host
+    }
+
+    /// Guards the policy and the table of lanes, for as long as a decision takes; never held across an await.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a command on the best lane. Where the server's limit on sessions is not known to allow one more, waits
+    /// for its confirmation, and tries elsewhere when it is refused: a refused session has not begun anything.
+    pub(crate) async fn session(
+        self: &Arc<Self>,
+        command: &Command,
+        interaction: &Interaction,
+    ) -> Result<Session, Error> {
+        loop {
+            let freed = self.freed.notified();
+            let (lane, mut session, proven) = match self.place_session(command, interaction) {
+                Some(placed) => placed,
+                None => {
+                    freed.await;
+                    continue;
+                }
+            };
+            if proven {
+                self.open_spares(lane);
+                return Ok(session);
+            }
+            match session.started().await {
+                Ok(()) => {
+                    self.state().policy.session_confirmed(lane);
+                    self.open_spares(lane);
+                    return Ok(session);
+                }
+                Err(Error::Refused { reason, .. }) if reason != 0 && self.learn_limit(lane, false) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn place_session(
+        self: &Arc<Self>,
+        command: &Command,
+        interaction: &Interaction,
+    ) -> Option<(LaneId, Session, bool)> {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.refresh(now);
+        loop {
+            let placement = state.policy.place_session(now);
+            let lease = |lane| Lease { pool: Arc::downgrade(self), lane, tunnel: false };
+            match placement {
+                Placement::Spare(id) => {
+                    let lane = state.lanes.get_mut(&id)?;
+                    match lane.spares.pop_front().filter(|spare| !spare.is_closed()) {
+                        Some(spare) => return Some((id, spare.begin(command, lease(id)), true)),
+                        // The server has closed it meanwhile.
+                        None => state.policy.session_ended(id, now),
+                    }
+                }
+                Placement::Open { lane: id, proven } => {
+                    let connection = &state.lanes.get(&id)?.connection;
+                    return Some((id, connection.start_with(command, Some(lease(id))), proven));
+                }
+                Placement::Connect(id) => {
+                    let connection = self.connect(&mut state, id, interaction);
+                    return Some((id, connection.start_with(command, Some(lease(id))), true));
+                }
+                Placement::Wait => return None,
+            }
+        }
+    }
+
+    /// Opens a tunnel on the best lane.
+    pub(crate) async fn tunnel(
+        self: &Arc<Self>,
+        kind: ChannelKind,
+        interaction: &Interaction,
+    ) -> Result<ChannelStream, Error> {
+        let (connection, lease) = loop {
+            let freed = self.freed.notified();
+            let placed = {
+                let now = Instant::now();
+                let mut state = self.state();
+                state.refresh(now);
+                match state.policy.place_tunnel(now) {
+                    Placement::Open { lane, .. } | Placement::Spare(lane) => {
+                        state.lanes.get(&lane).map(|found| (found.connection.clone(), lane))
+                    }
+                    Placement::Connect(lane) => Some((self.connect(&mut state, lane, interaction), lane)),
+                    Placement::Wait => None,
+                }
+            };
+            match placed {
+                Some((connection, lane)) => {
+                    break (connection, Lease { pool: Arc::downgrade(self), lane, tunnel: true });
+                }
+                None => freed.await,
+            }
+        };
+        connection.open_stream(kind, Some(lease)).await
+    }
+
+    /// The first lane's connection, made if there is none, for what belongs to a connection as a whole (remote
+    /// forwardings).
+    pub(crate) fn control(self: &Arc<Self>, interaction: &Interaction) -> Connection {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.refresh(now);
+        let first = state.policy.lanes().next();
+        match first.and_then(|lane| state.lanes.get(&lane)) {
+            Some(lane) => lane.connection.clone(),
+            None => {
+                let lane = state.policy.add_lane(now);
+                self.connect(&mut state, lane, interaction)
+            }
+        }
+    }
+
+    /// Keeps the first connection for ever, or no longer.
+    pub(crate) fn pin(&self, pinned: bool) {
+        self.state().pinned = pinned;
+    }
+
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.state().pinned
+    }
+
+    fn connect(self: &Arc<Self>, state: &mut State, id: LaneId, interaction: &Interaction) -> Connection {
+        let connection = (self.connector)(interaction.clone());
+        state.lanes.insert(id, Lane { connection: connection.clone(), spares: VecDeque::new() });
+        let pool = Arc::downgrade(self);
+        let made = connection.clone();
+        tokio::spawn(async move {
+            let ready = made.ready().await.is_ok();
+            let Some(pool) = pool.upgrade() else { return };
+            if !ready {
+                pool.freed.notify_waiters();
+                return;
+            }
+            let openssh = made.info().is_some_and(|info| ServerId::remembered(&info.server).is_openssh());
+            pool.state().policy.allow_spares(openssh);
+            pool.open_spares(id);
+        });
+        connection
+    }
+
+    /// Opens sessions ahead, behind whatever was just started.
+    fn open_spares(self: &Arc<Self>, id: LaneId) {
+        let mut state = self.state();
+        let Some(connection) = state.lanes.get(&id).map(|lane| lane.connection.clone()) else { return };
+        if !connection.is_ready() {
+            return;
+        }
+        let count = state.policy.open_spares(id, Instant::now());
+        drop(state);
+        for _ in 0..count {
+            let mut spare = connection.spare();
+            let pool = Arc::downgrade(self);
+            tokio::spawn(async move {
+                let opened = spare.opened().await;
+                let Some(pool) = pool.upgrade() else { return };
+                match opened {
+                    Ok(()) => {
+                        let mut state = pool.state();
+                        if let Some(lane) = state.lanes.get_mut(&id) {
+                            lane.spares.push_back(spare);
+                            state.policy.spare_opened(id);
+                        }
+                    }
+                    Err(_) => {
+                        pool.learn_limit(id, true);
+                    }
+                }
+                pool.freed.notify_waiters();
+            });
+        }
+    }
+
+    fn learn_limit(&self, lane: LaneId, was_spare: bool) -> bool {
+        let mut state = self.state();
+        let news = state.policy.session_refused(lane, was_spare);
+        let limit = state.policy.session_limit();
+        drop(state);
+        if news {
+            self.memory.update(&host_id(&self.host), |facts| facts.max_sessions = limit);
+        }
+        news
+    }
+
+    // Upkeep.
+
+    /// Closes what nobody needs, and asks silent connections for a sign of life (`woken`: all of them, after a
+    /// suspend). Returns whether the pool is empty.
+    pub(crate) fn sweep(self: &Arc<Self>, woken: bool) -> bool {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.refresh(now);
+        let kept = state.pinned.then(|| state.policy.lanes().next()).flatten();
+        for id in state.policy.expired(now) {
+            if kept == Some(id) {
+                continue;
+            }
+            state.policy.lane_ended(id);
+            if let Some(lane) = state.lanes.remove(&id) {
+                lane.connection.close("idle");
+            }
+        }
+        for lane in state.lanes.values() {
+            let silent = lane.connection.is_ready() && lane.connection.silence() >= self.settings.probe_after;
+            if woken || silent {
+                let connection = lane.connection.clone();
+                let limit = self.settings.probe_limit;
+                tokio::spawn(async move {
+                    if let Err(error @ Error::Timeout { .. }) = connection.ping(limit).await {
+                        connection.close(&error.to_string());
+                    }
+                });
+            }
+        }
+        state.lanes.is_empty() && !state.pinned
+    }
+
+    /// Ends all connections: now, or when their sessions have ended.
+    pub(crate) fn close(&self, now: bool) {
+        let mut state = self.state();
+        let ids: Vec<LaneId> = state.policy.lanes().collect();
+        for id in ids {
+            state.policy.retire(id);
+        }
+        state.pinned = false;
+        for lane in state.lanes.values_mut() {
+            lane.spares.clear();
+            if now {
+                lane.connection.close("it was asked to close");
+            } else {
+                lane.connection.drain();
+            }
+        }
+    }
+
+    pub(crate) fn connections(&self) -> Vec<Connection> {
+        self.state().lanes.values().map(|lane| lane.connection.clone()).collect()
+    }
+
+    pub(crate) fn status(&self) -> Vec<LaneStatus> {
+        let mut state = self.state();
+        state.refresh(Instant::now());
+        let State { policy, lanes, .. } = &*state;
+        policy
+            .lanes()
+            .filter_map(|id| {
+                let lane = lanes.get(&id)?;
+                let (sessions, tunnels) = policy.load(id);
+                let metrics = lane.connection.metrics();
+                Some(LaneStatus {
+                    info: lane.connection.info().cloned(),
+                    rtt: lane.connection.rtt(),
+                    sessions,
+                    tunnels,
+                    spares: lane.spares.len(),
+                    busy: policy.is_busy(id),
+                    bytes: (metrics.bytes_sent.value(), metrics.bytes_received.value()),
+                })
+            })
+            .collect()
+    }
+}
+
+impl State {
+    /// Drops lanes that have ended and samples the traffic of the others.
+    fn refresh(&mut self, now: Instant) {
+        let Self { policy, lanes, .. } = self;
+        lanes.retain(|id, lane| {
+            let open = lane.connection.is_open();
+            if open {
+                let metrics = lane.connection.metrics();
+                policy.traffic(*id, metrics.bytes_sent.value() + metrics.bytes_received.value(), now);
+            } else {
+                policy.lane_ended(*id);
+            }
+            open
+        });
+    }
+}
+
+/// A place that a channel takes up in a lane; dropping it gives the place back.
+pub(crate) struct Lease {
+    pool: Weak<Pool>,
+    lane: LaneId,
+    tunnel: bool,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let Some(pool) = self.pool.upgrade() else { return };
+        let now = Instant::now();
+        let mut state = pool.state();
+        if self.tunnel {
+            state.policy.tunnel_ended(self.lane, now);
+        } else {
+            state.policy.session_ended(self.lane, now);
+        }
+        drop(state);
+        pool.freed.notify_waiters();
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("lane", &self.lane).field("tunnel", &self.tunnel).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("host", &self.host.original_host).finish_non_exhaustive()
+    }
+}
+
+fn host_id(host: &HostConfig) -> HostId {
+    HostId::new(&host.hostname, host.port, &host.user)
+}

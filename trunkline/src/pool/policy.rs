@@ -1,0 +1,448 @@
+//! Where a session goes, how many are opened ahead, and when a connection is no longer needed: decisions without I/O.
+//!
+//! A *lane* is a connection's place in the pool of one host. The first lane carries short commands; one whose traffic
+//! passes [`Settings::busy_above`] keeps what runs on it and gets nothing new, so that a bulk stream never slows a
+//! command: the next one finds a quiet lane, or a new one.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::settings::Settings;
+
+/// A lane of one pool. Numbers grow, so that the oldest lane is found first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct LaneId(u32);
+
+/// Where to put a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Placement {
+    /// Take a session that was opened ahead on this lane.
+    Spare(LaneId),
+    /// Open a session on this lane. `proven`: so many at once have worked on it before.
+    Open {
+        lane: LaneId,
+        proven: bool,
+    },
+    /// Make a new connection, and open the session on it.
+    Connect(LaneId),
+    /// Every lane is full and there may be no more: wait for a session to end.
+    Wait,
+}
+
+#[derive(Debug)]
+struct Lane {
+    /// Sessions that run or are being opened, without spares.
+    sessions: u32,
+    /// Other channels: tunnels. They do not count towards MaxSessions.
+    tunnels: u32,
+    spares_ready: u32,
+    spares_opening: u32,
+    /// When the last session or tunnel ended.
+    idle_since: Instant,
+    traffic: Traffic,
+    /// Takes nothing new, ends when empty.
+    retired: bool,
+    /// The most sessions that were open at once on it: the server allows that many.
+    proven: u32,
+}
+
+/// Traffic of a lane, as a moving rate.
+#[derive(Debug)]
+struct Traffic {
+    bytes: u64,
+    at: Instant,
+    busy: bool,
+}
+
+impl Traffic {
+    /// A rate over less than this says nothing.
+    const SHORTEST: Duration = Duration::from_millis(20);
+
+    fn sample(&mut self, bytes: u64, now: Instant, settings: &Settings) {
+        let elapsed = now.saturating_duration_since(self.at);
+        if elapsed < Self::SHORTEST {
+            return;
+        }
+        let bits = u128::from(bytes.saturating_sub(self.bytes)) * 8;
+        let rate = bits * 1_000_000 / elapsed.as_micros().max(1);
+        let threshold = if self.busy { settings.busy_below } else { settings.busy_above };
+        self.busy = rate > u128::from(threshold);
+        (self.bytes, self.at) = (bytes, now);
+    }
+}
+
+/// The decisions for one host.
+#[derive(Debug)]
+pub(crate) struct Policy {
+    settings: Settings,
+    lanes: BTreeMap<LaneId, Lane>,
+    next: u32,
+    /// The server's MaxSessions, as far as it has been seen to refuse.
+    session_limit: Option<u32>,
+    spares_allowed: bool,
+    /// The most sessions at once since the last look at the demand, and in the time before.
+    demand: u32,
+    last_demand: u32,
+    demand_since: Instant,
+    idle_timeout: Option<Duration>,
+}
+
+/// For how long a number of sessions at once counts as what is wanted.
+const DEMAND_WINDOW: Duration = Duration::from_secs(10);
+
+impl Policy {
+    /// `session_limit`: what host memory knows. `idle_timeout`: `None` for ever.
+    pub(crate) fn new(
+        settings: Settings,
+        session_limit: Option<u32>,
+        idle_timeout: Option<Duration>,
+        now: Instant,
+    ) -> Self {
+        Self {
+            settings,
+            lanes: BTreeMap::new(),
+            next: 0,
+            session_limit,
+            spares_allowed: false,
+            demand: 0,
+            last_demand: 0,
+            demand_since: now,
+            idle_timeout,
+        }
+    }
+
+    /// Spares pay only where `exec` may follow a session opened long ago, which is known of OpenSSH.
+    pub(crate) fn allow_spares(&mut self, allowed: bool) {
+        self.spares_allowed = allowed;
+    }
+
+    /// The server's limit as learned, for host memory.
+    pub(crate) fn session_limit(&self) -> Option<u32> {
+        self.session_limit
+    }
+
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = LaneId> {
+        self.lanes.keys().copied()
+    }
+
+    /// Sessions and tunnels on a lane.
+    pub(crate) fn load(&self, lane: LaneId) -> (u32, u32) {
+        self.lanes.get(&lane).map_or((0, 0), |lane| (lane.sessions, lane.tunnels))
+    }
+
+    pub(crate) fn is_busy(&self, lane: LaneId) -> bool {
+        self.lanes.get(&lane).is_some_and(|lane| lane.traffic.busy)
+    }
+
+    // Demand.
+
+    /// Notes how many bytes a lane has carried so far.
+    pub(crate) fn traffic(&mut self, lane: LaneId, bytes: u64, now: Instant) {
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.traffic.sample(bytes, now, &self.settings);
+        }
+    }
+
+    /// Places a session, and counts it.
+    pub(crate) fn place_session(&mut self, now: Instant) -> Placement {
+        let limit = self.limit();
+        let room = |lane: &Lane| !lane.retired && lane.sessions + lane.spares_ready + lane.spares_opening < limit;
+        let quiet = |lane: &Lane| !lane.traffic.busy;
+        let spare = self.find(|lane| !lane.retired && quiet(lane) && lane.spares_ready > 0);
+        let chosen = if let Some(id) = spare {
+            Placement::Spare(id)
+        } else if let Some(id) = self.find(|lane| quiet(lane) && room(lane)) {
+            Placement::Open { lane: id, proven: self.is_proven(id) }
+        } else if self.lanes.len() < self.settings.max_lanes {
+            Placement::Connect(self.add_lane(now))
+        } else if let Some(id) = self.find(room) {
+            Placement::Open { lane: id, proven: self.is_proven(id) }
+        } else {
+            return Placement::Wait;
+        };
+        let (Placement::Spare(id) | Placement::Open { lane: id, .. } | Placement::Connect(id)) = chosen else {
+            return chosen;
+        };
+        let taken_spare = matches!(chosen, Placement::Spare(_));
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            lane.sessions += 1;
+            lane.spares_ready -= u32::from(taken_spare);
+        }
+        let running = self.lanes.values().map(|lane| lane.sessions).sum();
+        self.note_demand(running, now);
+        chosen
+    }
+
+    /// Places a tunnel, and counts it: like a session, but MaxSessions does not bound it.
+    pub(crate) fn place_tunnel(&mut self, now: Instant) -> Placement {
+        let chosen = match self.find(|lane| !lane.retired && !lane.traffic.busy) {
+            Some(id) => Placement::Open { lane: id, proven: true },
+            None if self.lanes.len() < self.settings.max_lanes => Placement::Connect(self.add_lane(now)),
+            None => match self.find(|lane| !lane.retired) {
+                Some(id) => Placement::Open { lane: id, proven: true },
+                None => return Placement::Wait,
+            },
+        };
+        if let Placement::Open { lane: id, .. } | Placement::Connect(id) = chosen
+            && let Some(lane) = self.lanes.get_mut(&id)
+        {
+            lane.tunnels += 1;
+        }
+        chosen
+    }
+
+    /// Adds a lane that nothing is placed on yet.
+    pub(crate) fn add_lane(&mut self, now: Instant) -> LaneId {
+        let id = LaneId(self.next);
+        self.next += 1;
+        self.lanes.insert(
+            id,
+            Lane {
+                sessions: 0,
+                tunnels: 0,
+                spares_ready: 0,
+                spares_opening: 0,
+                idle_since: now,
+                traffic: Traffic { bytes: 0, at: now, busy: false },
+                retired: false,
+                proven: 1,
+            },
+        );
+        id
+    }
+
+    /// How many sessions to open ahead on a lane now; they count as being opened from here on.
+    pub(crate) fn open_spares(&mut self, lane: LaneId, now: Instant) -> u32 {
+        self.note_demand(0, now);
+        let limit = self.limit();
+        let wanted = self.last_demand.max(self.demand).clamp(1, self.settings.spare_sessions.max(1));
+        if !self.spares_allowed || limit < 2 || self.settings.spare_sessions == 0 {
+            return 0;
+        }
+        let Some(lane) = self.lanes.get_mut(&lane).filter(|lane| !lane.retired && !lane.traffic.busy) else { return 0 };
+        let open = lane.sessions + lane.spares_ready + lane.spares_opening;
+        let count = wanted.saturating_sub(lane.spares_ready + lane.spares_opening).min(limit.saturating_sub(open));
+        lane.spares_opening += count;
+        count
+    }
+
+    // What became of it.
+
+    pub(crate) fn spare_opened(&mut self, lane: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.spares_opening = lane.spares_opening.saturating_sub(1);
+            lane.spares_ready += 1;
+            lane.proven = lane.proven.max(lane.sessions + lane.spares_ready);
+        }
+    }
+
+    /// A session, or one opened ahead, was refused: the server's limit is what was open besides. Returns whether that
+    /// is news worth another try elsewhere: with nothing else open it is a refusal that no other lane would lift.
+    pub(crate) fn session_refused(&mut self, lane: LaneId, was_spare: bool) -> bool {
+        let Some(lane) = self.lanes.get_mut(&lane) else { return false };
+        if was_spare {
+            lane.spares_opening = lane.spares_opening.saturating_sub(1);
+        }
+        let besides = lane.sessions.saturating_sub(u32::from(!was_spare)) + lane.spares_ready;
+        if besides == 0 {
+            return false;
+        }
+        self.session_limit = Some(self.session_limit.map_or(besides, |limit| limit.min(besides)));
+        true
+    }
+
+    /// A spare is gone without having been used.
+    pub(crate) fn spare_lost(&mut self, lane: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.spares_ready = lane.spares_ready.saturating_sub(1);
+        }
+    }
+
+    pub(crate) fn session_confirmed(&mut self, lane: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.proven = lane.proven.max(lane.sessions + lane.spares_ready);
+        }
+    }
+
+    pub(crate) fn session_ended(&mut self, lane: LaneId, now: Instant) {
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.sessions = lane.sessions.saturating_sub(1);
+            lane.idle_since = now;
+        }
+    }
+
+    pub(crate) fn tunnel_ended(&mut self, lane: LaneId, now: Instant) {
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.tunnels = lane.tunnels.saturating_sub(1);
+            lane.idle_since = now;
+        }
+    }
+
+    /// A lane's connection is gone.
+    pub(crate) fn lane_ended(&mut self, lane: LaneId) {
+        self.lanes.remove(&lane);
+    }
+
+    /// A lane takes nothing new.
+    pub(crate) fn retire(&mut self, lane: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.retired = true;
+        }
+    }
+
+    /// Lanes that nobody needs any more at `now`: idle for longer than allowed, or retired and empty. Additional lanes
+    /// go after a tenth of the time.
+    pub(crate) fn expired(&self, now: Instant) -> Vec<LaneId> {
+        let first = self.lanes.iter().find(|(_, lane)| !lane.retired).map(|(id, _)| *id);
+        let unused = |lane: &Lane| lane.sessions == 0 && lane.tunnels == 0;
+        self.lanes
+            .iter()
+            .filter(|(id, lane)| {
+                let idle = now.saturating_duration_since(lane.idle_since);
+                let limit = match (self.idle_timeout, first == Some(**id)) {
+                    (None, true) => None,
+                    (None, false) => Some(self.settings.idle_timeout / 10),
+                    (Some(timeout), true) => Some(timeout),
+                    (Some(timeout), false) => Some(timeout.min(self.settings.idle_timeout / 10)),
+                };
+                unused(lane) && (lane.retired || limit.is_some_and(|limit| idle >= limit))
+            })
+            .map(|(id, _)| *id)
+            .collect()
+    }
+
+    fn limit(&self) -> u32 {
+        self.session_limit.unwrap_or(self.settings.sessions_per_lane).max(1)
+    }
+
+    fn is_proven(&self, lane: LaneId) -> bool {
+        self.lanes.get(&lane).is_some_and(|lane| lane.sessions + lane.spares_ready + lane.spares_opening < lane.proven)
+    }
+
+    fn find(&self, suits: impl Fn(&Lane) -> bool) -> Option<LaneId> {
+        self.lanes.iter().find(|(_, lane)| suits(lane)).map(|(id, _)| *id)
+    }
+
+    fn note_demand(&mut self, running: u32, now: Instant) {
+        if now.saturating_duration_since(self.demand_since) > DEMAND_WINDOW {
+            self.last_demand = self.demand;
+            self.demand = 0;
+            self.demand_since = now;
+        }
+        self.demand = self.demand.max(running);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy() -> (Policy, Instant) {
+        let now = Instant::now();
+        let mut policy = Policy::new(Settings::default(), None, Some(Duration::from_secs(60)), now);
+        policy.allow_spares(true);
+        (policy, now)
+    }
+
+    fn connect(policy: &mut Policy, now: Instant) -> LaneId {
+        let Placement::Connect(lane) = policy.place_session(now) else { panic!("there is no lane yet") };
+        lane
+    }
+
+    #[test]
+    fn sessions_share_a_lane_up_to_the_limit_and_then_get_another() {
+        let (mut policy, now) = policy();
+        let first = connect(&mut policy, now);
+        for _ in 1..10 {
+            assert!(matches!(policy.place_session(now), Placement::Open { lane, .. } if lane == first));
+        }
+        assert!(matches!(policy.place_session(now), Placement::Connect(_)));
+    }
+
+    #[test]
+    fn a_refusal_teaches_the_limit() {
+        let (mut policy, now) = policy();
+        let first = connect(&mut policy, now);
+        policy.place_session(now);
+        policy.place_session(now);
+        assert!(policy.session_refused(first, false));
+        policy.session_ended(first, now);
+        assert_eq!(policy.session_limit(), Some(2));
+        assert!(matches!(policy.place_session(now), Placement::Connect(_)));
+    }
+
+    #[test]
+    fn a_refusal_with_nothing_else_open_is_final() {
+        let (mut policy, now) = policy();
+        let first = connect(&mut policy, now);
+        assert!(!policy.session_refused(first, false));
+        assert_eq!(policy.session_limit(), None);
+    }
+
+    #[test]
+    fn a_refused_spare_teaches_that_there_is_room_for_none() {
+        let (mut policy, now) = policy();
+        let lane = connect(&mut policy, now);
+        assert_eq!(policy.open_spares(lane, now), 1);
+        assert!(policy.session_refused(lane, true));
+        assert_eq!(policy.session_limit(), Some(1));
+        assert_eq!(policy.open_spares(lane, now), 0);
+    }
+
+    #[test]
+    fn spares_are_taken_first_and_follow_demand() {
+        let (mut policy, now) = policy();
+        let lane = connect(&mut policy, now);
+        assert_eq!(policy.open_spares(lane, now), 1);
+        policy.spare_opened(lane);
+        assert_eq!(policy.place_session(now), Placement::Spare(lane));
+        policy.place_session(now);
+        assert_eq!(policy.open_spares(lane, now), 3, "three at once were wanted");
+    }
+
+    #[test]
+    fn a_busy_lane_gets_nothing_new_until_it_is_quiet() {
+        let (mut policy, now) = policy();
+        let lane = connect(&mut policy, now);
+        let later = now + Duration::from_secs(1);
+        policy.traffic(lane, 10_000_000, later);
+        assert!(matches!(policy.place_session(later), Placement::Connect(other) if other != lane));
+        let between = later + Duration::from_secs(1);
+        policy.traffic(lane, 10_000_000 + 125_000, between); // 1 Mbit/s: between the thresholds
+        assert!(policy.is_busy(lane));
+        policy.traffic(lane, 10_000_000 + 125_000, between + Duration::from_secs(1));
+        assert!(!policy.is_busy(lane));
+    }
+
+    #[test]
+    fn idle_lanes_expire_and_used_ones_do_not() {
+        let (mut policy, now) = policy();
+        let lane = connect(&mut policy, now);
+        assert!(policy.expired(now + Duration::from_secs(3600)).is_empty());
+        policy.session_ended(lane, now);
+        assert!(policy.expired(now + Duration::from_secs(59)).is_empty());
+        assert_eq!(policy.expired(now + Duration::from_secs(60)), [lane]);
+    }
+
+    #[test]
+    fn a_retired_lane_goes_when_it_is_empty() {
+        let (mut policy, now) = policy();
+        let lane = connect(&mut policy, now);
+        policy.retire(lane);
+        assert!(policy.expired(now).is_empty());
+        assert!(matches!(policy.place_session(now), Placement::Connect(_)), "make before break");
+        policy.session_ended(lane, now);
+        assert_eq!(policy.expired(now), [lane]);
+    }
+
+    #[test]
+    fn at_the_most_lanes_a_full_host_makes_sessions_wait() {
+        let now = Instant::now();
+        let settings = Settings { max_lanes: 1, sessions_per_lane: 1, ..Settings::default() };
+        let mut policy = Policy::new(settings, None, None, now);
+        let lane = connect(&mut policy, now);
+        assert_eq!(policy.place_session(now), Placement::Wait);
+        policy.session_ended(lane, now);
+        assert!(matches!(policy.place_session(now), Placement::Open { .. }));
+    }
+}
