@@ -1,1 +1,45 @@
-//! SFTP version 3 client as a state machine without I/O.
+//! The client side of SFTP version 3 as a state machine: bytes and time go in, bytes and events come out.
+//!
+//! There is no socket, no clock, no thread and no environment in this crate. It speaks the protocol of
+//! draft-ietf-secsh-filexfer-02 the way OpenSSH speaks it (OpenSSH's PROTOCOL, section 4), over whatever carries a
+//! stream of bytes: usually a session channel that runs the `sftp` subsystem.
+//!
+//! [`Client`] is one SFTP session: any number of [`Request`]s in flight, replies in any order.
+//!
+//! Paths and names are bytes, never `String`: a server's file system promises no encoding.
+//!
+//! ```
+//! use bytes::Bytes;
+//! use trunkline_sftp::{Client, Config, Request};
+//!
+//! let mut client = Client::new(Config::default());
+//! let id = client.request(Request::Stat { path: Bytes::from_static(b"/etc/motd") });
+//! while let Some(bytes) = client.poll_transmit() {
+//!     // write `bytes` to the channel
+//! #   let _ = bytes;
+//! }
+//! // for what the channel says: client.handle_bytes(bytes)?, then
+//! while let Some((answered, outcome)) = client.poll_event() {
+//!     assert_eq!(answered, id);
+//!     println!("{outcome:?}");
+//! }
+//! ```
+
+mod attributes;
+mod client;
+mod data;
+mod error;
+mod extension;
+mod packet;
+mod reply;
+mod request;
+mod status;
+
+pub use attributes::{FileAttributes, FileType, Owner, Permissions, Times};
+pub use client::{Client, Config, RequestId};
+pub use data::Data;
+pub use error::Error;
+pub use extension::{Extensions, Limits, Names, StatVfs};
+pub use reply::{DirEntry, Handle, Outcome, Reply};
+pub use request::{OpenFlags, Request};
+pub use status::{Status, StatusCode};

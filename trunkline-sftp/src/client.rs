@@ -1,0 +1,726 @@
+//! [`Client`]: one SFTP session, but for the channel that carries it.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use bytes::{Bytes, BytesMut};
+
+use crate::data::Inbox;
+use crate::error::Error;
+use crate::extension::{Extensions, LIMITS, Limits};
+use crate::packet::{MAX_DATA, MAX_PACKET, Reader, Writer, kind, printable};
+use crate::reply::{Expect, Handle, Outcome, Reply};
+use crate::request::Request;
+use crate::status::{Status, StatusCode};
+
+/// How a session is to begin.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    /// Let requests leave behind SSH_FXP_INIT without waiting for the server's version: a round trip less. sftp-server
+    /// works through packets in order and takes them; the draft does not promise it, so OpenSSH only.
+    pub early_requests: bool,
+}
+
+/// Tells requests of one session apart; never used twice. Its lower half is the request's number on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(u64);
+
+impl RequestId {
+    fn wire(self) -> u32 {
+        self.0 as u32
+    }
+}
+
+/// A request that was sent.
+struct Pending {
+    id: RequestId,
+    expect: Expect,
+    role: Role,
+}
+
+/// Who waits for a reply, and what it does to the count of open handles.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// The application, for something that neither opens nor closes.
+    Plain,
+    /// The application, for a handle.
+    Opens,
+    /// The application, for the end of a handle.
+    Closes,
+    /// Nobody: cancelled. A reply is dropped.
+    Forgotten,
+    /// Nobody: cancelled. A handle that comes is closed.
+    ForgottenOpen,
+    /// Nobody, but the handle counts until the reply is here.
+    ForgottenClose,
+    /// The client itself, for limits@openssh.com.
+    AsksLimits,
+}
+
+/// An SFTP session as a state machine without I/O.
+///
+/// Its methods come in four families:
+/// - *getters* tell what is known of the server and how much is under way;
+/// - *input*: [`handle_bytes`](Self::handle_bytes) takes what the channel brought, [`handle_eof`](Self::handle_eof)
+///   its end;
+/// - *what the application does*: [`request`](Self::request), [`cancel`](Self::cancel), [`close`](Self::close);
+/// - *output*, to be polled after each of the others: [`poll_event`](Self::poll_event) until `None`, then
+///   [`poll_transmit`](Self::poll_transmit) until `None`.
+///
+/// Requests may be made from the start; they wait for the server's version, or leave behind SSH_FXP_INIT with
+/// [`Config::early_requests`]. Section 6.1 of the draft lets a client send without waiting, and has the server work on
+/// requests about one file in the order that they came in; replies come in any order.
+///
+/// [`Request::Open`] and [`Request::Opendir`] beyond the number of handles that the server allows wait in the client
+/// until one is closed, and are overtaken by what is asked later.
+///
+/// An error is the session's end; every later call of an input method returns it again.
+pub struct Client {
+    /// The server's extensions, once it has told its version.
+    extensions: Option<Extensions>,
+    early_requests: bool,
+    limits: Limits,
+    failed: Option<Error>,
+
+    inbox: Inbox,
+    /// The length of the packet whose beginning is in `inbox`.
+    declared: Option<usize>,
+
+    next_id: u64,
+    /// Requests sent, by their number on the wire.
+    pending: HashMap<u32, Pending>,
+    /// Requests that wait for the server's version.
+    held: VecDeque<(RequestId, Request)>,
+    /// Requests that wait for a handle to become free.
+    waiting: VecDeque<(RequestId, Request)>,
+    /// Handles in use.
+    open: HashSet<Handle>,
+    /// Handles asked for, and handles being closed.
+    opening: usize,
+    closing: usize,
+
+    events: VecDeque<(RequestId, Outcome)>,
+    outbox: VecDeque<Bytes>,
+    /// Packets and heads of packets, behind `outbox`. Together, so that many small requests become one write.
+    heads: BytesMut,
+    queued: usize,
+}
+
+/// A write's data below this is copied behind its head: a channel packet of its own would cost more.
+const COPIED: usize = 1024;
+
+impl Client {
+    /// A session whose first bytes wait in [`Self::poll_transmit`].
+    pub fn new(config: Config) -> Self {
+        let Config { early_requests } = config;
+        let mut client = Self {
+            extensions: None,
+            early_requests,
+            limits: Limits::default(),
+            failed: None,
+            inbox: Inbox::default(),
+            declared: None,
+            next_id: 0,
+            pending: HashMap::new(),
+            held: VecDeque::new(),
+            waiting: VecDeque::new(),
+            open: HashSet::new(),
+            opening: 0,
+            closing: 0,
+            events: VecDeque::new(),
+            outbox: VecDeque::new(),
+            heads: BytesMut::new(),
+            queued: 0,
+        };
+        Writer::packet(&mut client.heads, kind::INIT).u32(3).finish(0);
+        client.queued = client.heads.len();
+        if early_requests {
+            client.ask_limits();
+        }
+        client
+    }
+
+    // Getters.
+
+    /// The server's extensions, once it has told its version.
+    pub fn extensions(&self) -> Option<&Extensions> {
+        self.extensions.as_ref()
+    }
+
+    /// Whether the server can do what an extended request asks. False before it has told its version.
+    pub fn supports(&self, request: &Request) -> bool {
+        request.extension().is_none_or(|(name, version)| {
+            self.extensions
+                .as_ref()
+                .is_some_and(|extensions| extensions.has(name, version))
+        })
+    }
+
+    /// What the server takes: cautious defaults until it has told.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Requests sent that have no reply yet.
+    pub fn in_flight(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Handles that the server holds or will hold for what was sent.
+    pub fn handles(&self) -> usize {
+        self.open.len() + self.opening + self.closing
+    }
+
+    /// How many more files can be opened without waiting in the client.
+    pub fn free_handles(&self) -> usize {
+        self.limits
+            .max_handles
+            .saturating_sub(self.handles() + self.waiting.len())
+    }
+
+    /// Bytes that wait in [`Self::poll_transmit`].
+    pub fn queued(&self) -> usize {
+        self.queued
+    }
+
+    // Input.
+
+    /// Takes bytes from the channel. Data of replies is kept as slices of them.
+    pub fn handle_bytes(&mut self, bytes: Bytes) -> Result<(), Error> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        self.inbox.push(bytes);
+        let result = self.handle_packets();
+        if let Err(error) = &result {
+            self.failed = Some(error.clone());
+        }
+        result
+    }
+
+    /// The channel will bring nothing more: fails with [`Error::Closed`], or with what failed before.
+    pub fn handle_eof(&mut self) -> Result<(), Error> {
+        Err(self.failed.get_or_insert(Error::Closed).clone())
+    }
+
+    fn handle_packets(&mut self) -> Result<(), Error> {
+        loop {
+            let declared = match self.declared {
+                Some(declared) => declared,
+                None if self.inbox.len() >= 4 => self.read_length()?,
+                None => return Ok(()),
+            };
+            if self.inbox.len() < declared {
+                self.declared = Some(declared);
+                return Ok(());
+            }
+            self.declared = None;
+            self.handle_packet(declared)?;
+        }
+    }
+
+    fn read_length(&mut self) -> Result<usize, Error> {
+        let field = self.inbox.take(4).into_bytes();
+        let length = Reader::new(field.clone()).u32()? as usize;
+        if (1..=MAX_PACKET).contains(&length) {
+            return Ok(length);
+        }
+        let is_text = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
+        if self.extensions.is_none() && field.iter().all(is_text) {
+            let mut text = field.to_vec();
+            text.extend_from_slice(&self.inbox.take(self.inbox.len().min(200)).into_bytes());
+            return Err(Error::NotSftp(printable(text.trim_ascii())));
+        }
+        Err(Error::misbehaved(format!(
+            "it announced a packet of {length} bytes"
+        )))
+    }
+
+    fn handle_packet(&mut self, length: usize) -> Result<(), Error> {
+        // Type, number and the data's length: read apart, so that data is not joined into one piece.
+        const DATA_HEAD: usize = 9;
+        let kind = self.inbox.take(1).into_bytes()[0];
+        let rest = length - 1;
+        if kind == kind::VERSION {
+            let payload = self.inbox.take(rest).into_bytes();
+            return self.handle_version(Reader::new(payload));
+        }
+        if self.extensions.is_none() {
+            return Err(Error::misbehaved(format!(
+                "a packet of type {kind} came before its version"
+            )));
+        }
+        if kind == kind::DATA && length >= DATA_HEAD {
+            let mut head = Reader::new(self.inbox.take(DATA_HEAD - 1).into_bytes());
+            let (wire, declared) = (head.u32()?, head.u32()? as usize);
+            let mut data = self.inbox.take(length - DATA_HEAD);
+            if declared > data.len() {
+                return Err(Error::misbehaved("a packet ends in the middle of its data"));
+            }
+            data.truncate(declared);
+            return self.handle_reply(wire, |expect| expect.check_data(data));
+        }
+        let mut reader = Reader::new(self.inbox.take(rest).into_bytes());
+        let wire = reader.u32()?;
+        self.handle_reply(wire, |expect| expect.decode(kind, reader))
+    }
+
+    fn handle_version(&mut self, mut reader: Reader) -> Result<(), Error> {
+        if self.extensions.is_some() {
+            return Err(Error::misbehaved("it told its version twice"));
+        }
+        let version = reader.u32()?;
+        if version != 3 {
+            return Err(Error::Version(version));
+        }
+        let extensions = Extensions::decode(&mut reader)?;
+        let asks_limits = !self.early_requests && extensions.has(LIMITS.0, LIMITS.1);
+        self.extensions = Some(extensions);
+        if asks_limits {
+            self.ask_limits();
+        }
+        for (id, request) in std::mem::take(&mut self.held) {
+            self.dispatch(id, request);
+        }
+        Ok(())
+    }
+
+    fn handle_reply(
+        &mut self,
+        wire: u32,
+        decode: impl FnOnce(Expect) -> Result<Outcome, Error>,
+    ) -> Result<(), Error> {
+        let Some(Pending { id, expect, role }) = self.pending.remove(&wire) else {
+            return Err(Error::misbehaved(format!(
+                "it answered request {wire}, which was not made"
+            )));
+        };
+        let outcome = decode(expect)?;
+        match role {
+            Role::Plain => self.events.push_back((id, outcome)),
+            Role::Forgotten => {}
+            Role::AsksLimits => {
+                // A refusal means a server without the extension, asked early.
+                if let Ok(Reply::Limits(limits)) = outcome {
+                    self.limits = limits;
+                }
+            }
+            Role::Opens | Role::ForgottenOpen => {
+                self.opening -= 1;
+                if let Ok(Reply::Handle(handle)) = &outcome {
+                    self.open.insert(handle.clone());
+                }
+                match outcome {
+                    Ok(Reply::Handle(handle)) if role == Role::ForgottenOpen => self.close(handle),
+                    outcome if role == Role::Opens => self.events.push_back((id, outcome)),
+                    _ => {}
+                }
+            }
+            Role::Closes | Role::ForgottenClose => {
+                self.closing -= 1;
+                if role == Role::Closes {
+                    self.events.push_back((id, outcome));
+                }
+            }
+        }
+        self.open_waiting();
+        Ok(())
+    }
+
+    // What the application does.
+
+    /// Asks the server for something. The answer comes as an event with the returned number, also where nothing is
+    /// sent: a request that does not fit into a packet of 256 KiB ends with [`StatusCode::BAD_MESSAGE`], one that
+    /// needs an extension the server has not announced with [`StatusCode::OP_UNSUPPORTED`].
+    pub fn request(&mut self, request: Request) -> RequestId {
+        let id = self.allocate();
+        if request.encoded_len() > MAX_PACKET {
+            let message = "the request does not fit into a packet of 256 KiB";
+            self.events
+                .push_back((id, Err(Status::local(StatusCode::BAD_MESSAGE, message))));
+            return id;
+        }
+        let may_leave = self.extensions.is_some() || self.early_requests && request.extension().is_none();
+        if may_leave && self.held.is_empty() {
+            self.dispatch(id, request);
+        } else {
+            self.held.push_back((id, request));
+        }
+        id
+    }
+
+    /// Nobody waits for a request's answer any more: no event will come of it. If it has not left it never will; the
+    /// server may carry it out otherwise. A handle that it brings is closed.
+    pub fn cancel(&mut self, id: RequestId) {
+        self.held.retain(|(held, _)| *held != id);
+        self.waiting.retain(|(waiting, _)| *waiting != id);
+        if let Some(pending) = self
+            .pending
+            .get_mut(&id.wire())
+            .filter(|pending| pending.id == id)
+        {
+            pending.role = match pending.role {
+                Role::Plain => Role::Forgotten,
+                Role::Opens => Role::ForgottenOpen,
+                Role::Closes => Role::ForgottenClose,
+                other => other,
+            };
+        }
+        if let Some(at) = self.events.iter().position(|(event, _)| *event == id) {
+            if let Some((_, Ok(Reply::Handle(handle)))) = self.events.remove(at) {
+                self.close(handle);
+            }
+        }
+    }
+
+    /// Closes a handle, and does not ask how that went. After writing use [`Request::Close`]: a network file system
+    /// tells only then that a disk is full.
+    pub fn close(&mut self, handle: Handle) {
+        let id = self.request(Request::Close { handle });
+        self.cancel(id);
+    }
+
+    // Output.
+
+    /// The next answer.
+    pub fn poll_event(&mut self) -> Option<(RequestId, Outcome)> {
+        self.events.pop_front()
+    }
+
+    /// Bytes for the server, in order. A write's data leaves as it was given, behind its head.
+    pub fn poll_transmit(&mut self) -> Option<Bytes> {
+        let bytes = match self.outbox.pop_front() {
+            Some(bytes) => bytes,
+            None if self.heads.is_empty() => return None,
+            None => self.heads.split().freeze(),
+        };
+        self.queued -= bytes.len();
+        Some(bytes)
+    }
+
+    fn ask_limits(&mut self) {
+        let id = self.allocate();
+        self.send(id, Request::Limits, Role::AsksLimits);
+    }
+
+    /// Sends a request, or lets it wait for a handle.
+    fn dispatch(&mut self, id: RequestId, mut request: Request) {
+        if self.extensions.is_some() && !self.supports(&request) {
+            let (name, _) = request.extension().unwrap_or_default();
+            let message = format!("the server has no {name}");
+            self.events
+                .push_back((id, Err(Status::local(StatusCode::OP_UNSUPPORTED, message))));
+            return;
+        }
+        if request.opens() {
+            self.waiting.push_back((id, request));
+            self.open_waiting();
+            return;
+        }
+        let role = match &mut request {
+            Request::Close { handle } => {
+                self.open.remove(handle);
+                self.closing += 1;
+                Role::Closes
+            }
+            Request::Read { length, .. } => {
+                *length = (*length).min(MAX_DATA);
+                Role::Plain
+            }
+            _ => Role::Plain,
+        };
+        self.send(id, request, role);
+    }
+
+    fn open_waiting(&mut self) {
+        while self.handles() < self.limits.max_handles {
+            let Some((id, request)) = self.waiting.pop_front() else {
+                return;
+            };
+            self.opening += 1;
+            self.send(id, request, Role::Opens);
+        }
+    }
+
+    fn send(&mut self, id: RequestId, request: Request, role: Role) {
+        let before = self.heads.len();
+        request.encode(id.wire(), &mut self.heads);
+        self.queued += self.heads.len() - before;
+        self.pending.insert(
+            id.wire(),
+            Pending {
+                id,
+                expect: request.expects(),
+                role,
+            },
+        );
+        if let Request::Write { data, .. } = request {
+            self.queued += data.len();
+            if data.len() < COPIED {
+                self.heads.extend_from_slice(&data);
+            } else {
+                self.outbox.push_back(self.heads.split().freeze());
+                self.outbox.push_back(data);
+            }
+        }
+    }
+
+    fn allocate(&mut self) -> RequestId {
+        // A number on the wire comes again after 2^32 requests, but not while a reply to it is awaited.
+        loop {
+            let id = RequestId(self.next_id);
+            self.next_id += 1;
+            if !self.pending.contains_key(&id.wire()) {
+                return id;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attributes::FileAttributes;
+    use crate::request::OpenFlags;
+    use bytes::BufMut;
+    use proptest::prelude::*;
+
+    fn packet(kind: u8, body: &[u8]) -> Bytes {
+        let mut buf = BytesMut::new();
+        buf.put_u32(1 + body.len() as u32);
+        buf.put_u8(kind);
+        buf.put_slice(body);
+        buf.freeze()
+    }
+
+    fn version() -> Bytes {
+        packet(kind::VERSION, &[0, 0, 0, 3])
+    }
+
+    fn ready() -> Client {
+        let mut client = Client::new(Config::default());
+        client.handle_bytes(version()).unwrap();
+        sent(&mut client);
+        client
+    }
+
+    fn sent(client: &mut Client) -> Vec<u8> {
+        let mut all = Vec::new();
+        while let Some(bytes) = client.poll_transmit() {
+            all.extend_from_slice(&bytes);
+        }
+        assert_eq!(client.queued(), 0);
+        all
+    }
+
+    fn reply(kind: u8, id: RequestId, body: &[u8]) -> Bytes {
+        packet(kind, &[&id.wire().to_be_bytes(), body].concat())
+    }
+
+    fn status(id: RequestId, code: u8) -> Bytes {
+        reply(kind::STATUS, id, &[0, 0, 0, code])
+    }
+
+    fn open(client: &mut Client) -> RequestId {
+        let attributes = FileAttributes::default();
+        client.request(Request::Open {
+            path: "f".into(),
+            flags: OpenFlags::READ,
+            attributes,
+        })
+    }
+
+    #[test]
+    fn requests_wait_for_the_version_or_leave_early() {
+        let mut client = Client::new(Config::default());
+        client.request(Request::Stat { path: "f".into() });
+        assert_eq!(sent(&mut client), [0, 0, 0, 5, 1, 0, 0, 0, 3]);
+        client.handle_bytes(version()).unwrap();
+        assert_eq!(sent(&mut client), *b"\0\0\0\x0a\x11\0\0\0\0\0\0\0\x01f");
+
+        let mut early = Client::new(Config { early_requests: true });
+        early.request(Request::Stat { path: "f".into() });
+        assert!(sent(&mut early).ends_with(b"\x11\0\0\0\x01\0\0\0\x01f"));
+    }
+
+    #[test]
+    fn replies_come_in_any_order() {
+        let mut client = ready();
+        let [a, b] = [0, 1].map(|_| client.request(Request::Rmdir { path: "d".into() }));
+        client.handle_bytes(status(b, 0)).unwrap();
+        client.handle_bytes(status(a, 4)).unwrap();
+        assert_eq!(client.poll_event(), Some((b, Ok(Reply::Done))));
+        assert!(matches!(client.poll_event(), Some((id, Err(_))) if id == a));
+        assert_eq!(client.in_flight(), 0);
+    }
+
+    #[test]
+    fn a_cancelled_open_leaves_no_handle_behind() {
+        let mut client = ready();
+        let id = open(&mut client);
+        sent(&mut client);
+        client.cancel(id);
+        client
+            .handle_bytes(reply(kind::HANDLE, id, b"\0\0\0\x01h"))
+            .unwrap();
+        assert_eq!(client.poll_event(), None);
+        assert_eq!(sent(&mut client)[4], kind::CLOSE);
+
+        // The same when the handle is here and was not looked at.
+        let id = open(&mut client);
+        client
+            .handle_bytes(reply(kind::HANDLE, id, b"\0\0\0\x01i"))
+            .unwrap();
+        sent(&mut client);
+        client.cancel(id);
+        assert_eq!(client.poll_event(), None);
+        assert_eq!(sent(&mut client)[4], kind::CLOSE);
+    }
+
+    #[test]
+    fn opens_beyond_the_handles_wait_for_a_close() {
+        let mut client = ready();
+        client.limits.max_handles = 1;
+        let [first, second] = [0, 1].map(|_| open(&mut client));
+        assert_eq!(client.in_flight(), 1);
+        client
+            .handle_bytes(reply(kind::HANDLE, first, b"\0\0\0\x01h"))
+            .unwrap();
+        assert_eq!(client.in_flight(), 0);
+        let close = client.request(Request::Close {
+            handle: Handle("h".into()),
+        });
+        assert_eq!(client.in_flight(), 1);
+        client.handle_bytes(status(close, 0)).unwrap();
+        assert_eq!((client.in_flight(), client.handles()), (1, 1));
+        client.handle_bytes(status(second, 2)).unwrap();
+        assert_eq!(client.handles(), 0);
+    }
+
+    #[test]
+    fn a_writes_data_is_not_copied() {
+        let mut client = ready();
+        let data = Bytes::from(vec![7; 5000]);
+        client.request(Request::Write {
+            handle: Handle("h".into()),
+            offset: 0,
+            data: data.clone(),
+        });
+        client.poll_transmit().unwrap();
+        assert_eq!(client.poll_transmit().unwrap().as_ptr(), data.as_ptr());
+    }
+
+    #[test]
+    fn data_is_a_slice_of_what_was_received() {
+        let mut client = ready();
+        let id = client.request(Request::Read {
+            handle: Handle("h".into()),
+            offset: 0,
+            length: 4000,
+        });
+        let bytes = reply(kind::DATA, id, &[&4000u32.to_be_bytes()[..], &[1; 4000]].concat());
+        client.handle_bytes(bytes.slice(..2000)).unwrap();
+        client.handle_bytes(bytes.slice(2000..)).unwrap();
+        let Some((_, Ok(Reply::Data(data)))) = client.poll_event() else {
+            panic!("no data")
+        };
+        assert_eq!(data.len(), 4000);
+        assert_eq!(data.chunks()[0].as_ptr(), bytes[13..].as_ptr());
+    }
+
+    #[test]
+    fn what_a_login_script_prints_is_recognised() {
+        let mut client = Client::new(Config::default());
+        let error = client.handle_bytes("Welcome to web1!\n".into()).unwrap_err();
+        assert_eq!(error, Error::NotSftp("Welcome to web1!".into()));
+        assert_eq!(client.handle_bytes(version()), Err(error));
+    }
+
+    #[test]
+    fn a_server_that_breaks_the_protocol_ends_the_session() {
+        let id = RequestId(0);
+        let read = Request::Read {
+            handle: Handle("h".into()),
+            offset: 0,
+            length: 1,
+        };
+        for wrong in [
+            packet(kind::VERSION, &[0, 0, 0, 3]),
+            status(RequestId(7), 0),
+            status(id, 0),
+            reply(kind::DATA, id, b"\0\0\0\x02ab"),
+            reply(kind::DATA, id, b"\0\0\0\x09ab"),
+            reply(kind::NAME, id, &[0xff; 4]),
+            reply(250, id, b""),
+            Bytes::from_static(&[0, 0, 0, 0]),
+            Bytes::from_static(&[0, 4, 0, 1]),
+        ] {
+            let mut client = ready();
+            client.request(read.clone());
+            assert!(
+                matches!(client.handle_bytes(wrong.clone()), Err(Error::PeerMisbehaved(_))),
+                "{wrong:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_sent_is_answered_here() {
+        let mut client = ready();
+        let long = client.request(Request::Stat {
+            path: vec![b'a'; MAX_PACKET].into(),
+        });
+        let unknown = client.request(Request::Fsync {
+            handle: Handle("h".into()),
+        });
+        let codes = std::iter::from_fn(|| client.poll_event())
+            .map(|(id, outcome)| (id, outcome.unwrap_err().code))
+            .collect::<Vec<_>>();
+        assert_eq!(
+            codes,
+            [
+                (long, StatusCode::BAD_MESSAGE),
+                (unknown, StatusCode::OP_UNSUPPORTED)
+            ]
+        );
+        assert!(sent(&mut client).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn no_input_panics(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..10)) {
+            let mut client = Client::new(Config::default());
+            for chunk in chunks {
+                let _ = client.handle_bytes(chunk.into());
+            }
+        }
+
+        #[test]
+        fn no_reply_panics(
+            packets in prop::collection::vec(
+                (prop::sample::select(vec![101u8, 102, 103, 104, 105, 201]), 0..12u8, prop::collection::vec(any::<u8>(), 0..60)),
+                0..20,
+            ),
+            slice in 1..40usize,
+        ) {
+            let mut client = ready();
+            let handle = || Handle("h".into());
+            for request in [
+                Request::Stat { path: "a".into() },
+                Request::Read { handle: handle(), offset: 0, length: 20 },
+                Request::Readdir { handle: handle() },
+                Request::Realpath { path: "a".into() },
+                Request::Opendir { path: "a".into() },
+                Request::Close { handle: handle() },
+            ] {
+                client.request(request);
+            }
+            for (kind, id, body) in packets {
+                let bytes = reply(kind, RequestId(id.into()), &body);
+                for start in (0..bytes.len()).step_by(slice) {
+                    let _ = client.handle_bytes(bytes.slice(start..bytes.len().min(start + slice)));
+                }
+                while client.poll_event().is_some() {}
+            }
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! Requests (draft-ietf-secsh-filexfer-02 section 6; OpenSSH's PROTOCOL, section 4).
+
+use bytes::{Bytes, BytesMut};
+
+use crate::attributes::FileAttributes;
+use crate::extension::{
+    COPY_DATA, EXPAND_PATH, FSTATVFS, FSYNC, HARDLINK, HOME_DIRECTORY, LIMITS, LSETSTAT, POSIX_RENAME,
+    STATVFS, USERS_GROUPS,
+};
+use crate::packet::{Writer, kind};
+use crate::reply::{Expect, Handle};
+
+/// What to open a file for: the pflags of section 6.3. Combine with `|`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct OpenFlags(pub u32);
+
+impl OpenFlags {
+    /// SSH_FXF_READ
+    pub const READ: Self = Self(0x01);
+    /// SSH_FXF_WRITE
+    pub const WRITE: Self = Self(0x02);
+    /// SSH_FXF_APPEND: writes go to the end, whatever their offset.
+    pub const APPEND: Self = Self(0x04);
+    /// SSH_FXF_CREAT: makes the file if there is none.
+    pub const CREATE: Self = Self(0x08);
+    /// SSH_FXF_TRUNC: empties the file; with [`Self::CREATE`].
+    pub const TRUNCATE: Self = Self(0x10);
+    /// SSH_FXF_EXCL: fails if the file is there; with [`Self::CREATE`].
+    pub const EXCLUSIVE: Self = Self(0x20);
+}
+
+impl std::ops::BitOr for OpenFlags {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// Something to ask of the server. Each says which [`Reply`](crate::Reply) a success brings.
+///
+/// Paths are the server's bytes; one that is not absolute starts at the user's home.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Request {
+    /// Opens a file: [`Reply::Handle`](crate::Reply::Handle).
+    Open {
+        /// The file.
+        path: Bytes,
+        /// What for.
+        flags: OpenFlags,
+        /// Permissions of a file that is made, before the server's umask. OpenSSH looks at nothing else here.
+        attributes: FileAttributes,
+    },
+    /// Closes a file or directory: [`Reply::Done`](crate::Reply::Done). The handle is gone whatever the answer.
+    Close {
+        /// What to close.
+        handle: Handle,
+    },
+    /// Reads: [`Reply::Data`](crate::Reply::Data), which may be shorter, or a status
+    /// [`EOF`](crate::StatusCode::EOF).
+    Read {
+        /// An open file.
+        handle: Handle,
+        /// Where from.
+        offset: u64,
+        /// How much; more than 255 KiB becomes that, since no larger reply is accepted.
+        length: u32,
+    },
+    /// Writes: [`Reply::Done`](crate::Reply::Done).
+    Write {
+        /// An open file.
+        handle: Handle,
+        /// Where to.
+        offset: u64,
+        /// At most [`Limits::max_write`](crate::Limits::max_write) bytes. From 1 KiB on they are not copied.
+        data: Bytes,
+    },
+    /// Attributes of a path, of the link itself if it is one: [`Reply::Attributes`](crate::Reply::Attributes).
+    Lstat {
+        /// The path.
+        path: Bytes,
+    },
+    /// Attributes of a path, through links: [`Reply::Attributes`](crate::Reply::Attributes).
+    Stat {
+        /// The path.
+        path: Bytes,
+    },
+    /// Attributes of an open file: [`Reply::Attributes`](crate::Reply::Attributes).
+    Fstat {
+        /// An open file.
+        handle: Handle,
+    },
+    /// Sets attributes of a path, through links: [`Reply::Done`](crate::Reply::Done).
+    Setstat {
+        /// The path.
+        path: Bytes,
+        /// What to set.
+        attributes: FileAttributes,
+    },
+    /// Sets attributes of an open file: [`Reply::Done`](crate::Reply::Done).
+    Fsetstat {
+        /// An open file.
+        handle: Handle,
+        /// What to set.
+        attributes: FileAttributes,
+    },
+    /// Opens a directory: [`Reply::Handle`](crate::Reply::Handle).
+    Opendir {
+        /// The directory.
+        path: Bytes,
+    },
+    /// Reads the next names of a directory: [`Reply::Entries`](crate::Reply::Entries), or a status
+    /// [`EOF`](crate::StatusCode::EOF).
+    Readdir {
+        /// An open directory.
+        handle: Handle,
+    },
+    /// Removes a file: [`Reply::Done`](crate::Reply::Done).
+    Remove {
+        /// The file.
+        path: Bytes,
+    },
+    /// Makes a directory: [`Reply::Done`](crate::Reply::Done).
+    Mkdir {
+        /// The directory.
+        path: Bytes,
+        /// Its permissions, before the server's umask.
+        attributes: FileAttributes,
+    },
+    /// Removes an empty directory: [`Reply::Done`](crate::Reply::Done).
+    Rmdir {
+        /// The directory.
+        path: Bytes,
+    },
+    /// Makes a path absolute and without links: [`Reply::Path`](crate::Reply::Path).
+    Realpath {
+        /// The path.
+        path: Bytes,
+    },
+    /// Renames; fails where the target exists: [`Reply::Done`](crate::Reply::Done).
+    Rename {
+        /// The old path.
+        from: Bytes,
+        /// The new path.
+        to: Bytes,
+    },
+    /// Reads a symbolic link: [`Reply::Path`](crate::Reply::Path).
+    Readlink {
+        /// The link.
+        path: Bytes,
+    },
+    /// Makes a symbolic link: [`Reply::Done`](crate::Reply::Done). The target goes first on the wire, as OpenSSH has
+    /// it (PROTOCOL, section 4.1), and not as the draft.
+    Symlink {
+        /// What the link says.
+        target: Bytes,
+        /// The link to make.
+        link: Bytes,
+    },
+    /// `posix-rename@openssh.com`: renames over what is there: [`Reply::Done`](crate::Reply::Done).
+    PosixRename {
+        /// The old path.
+        from: Bytes,
+        /// The new path.
+        to: Bytes,
+    },
+    /// `hardlink@openssh.com`: [`Reply::Done`](crate::Reply::Done).
+    Hardlink {
+        /// The file.
+        from: Bytes,
+        /// Its new name.
+        to: Bytes,
+    },
+    /// `fsync@openssh.com`: [`Reply::Done`](crate::Reply::Done) once the file is on the disk.
+    Fsync {
+        /// An open file.
+        handle: Handle,
+    },
+    /// `statvfs@openssh.com`: [`Reply::StatVfs`](crate::Reply::StatVfs).
+    Statvfs {
+        /// A path in the file system.
+        path: Bytes,
+    },
+    /// `fstatvfs@openssh.com`: [`Reply::StatVfs`](crate::Reply::StatVfs).
+    Fstatvfs {
+        /// An open file in the file system.
+        handle: Handle,
+    },
+    /// `lsetstat@openssh.com`: sets attributes of a link itself: [`Reply::Done`](crate::Reply::Done).
+    Lsetstat {
+        /// The path.
+        path: Bytes,
+        /// What to set; its size is ignored by the server.
+        attributes: FileAttributes,
+    },
+    /// `limits@openssh.com`: [`Reply::Limits`](crate::Reply::Limits). The client asks by itself.
+    Limits,
+    /// `expand-path@openssh.com`: as [`Self::Realpath`], with `~` and `~user`: [`Reply::Path`](crate::Reply::Path).
+    ExpandPath {
+        /// The path.
+        path: Bytes,
+    },
+    /// `copy-data`: copies on the server: [`Reply::Done`](crate::Reply::Done). OpenSSH does nothing else meanwhile.
+    CopyData {
+        /// An open file.
+        from: Handle,
+        /// Where in it to begin.
+        from_offset: u64,
+        /// How much; 0 means to the end.
+        length: u64,
+        /// An open file, another one.
+        to: Handle,
+        /// Where in it to begin.
+        to_offset: u64,
+    },
+    /// `home-directory`: a user's home: [`Reply::Path`](crate::Reply::Path).
+    HomeDirectory {
+        /// The user's name. By the specification an empty one is oneself; OpenSSH 9.2 fails on it.
+        user: Bytes,
+    },
+    /// `users-groups-by-id@openssh.com`: [`Reply::Names`](crate::Reply::Names).
+    UsersGroupsById {
+        /// Users.
+        uids: Vec<u32>,
+        /// Groups.
+        gids: Vec<u32>,
+    },
+}
+
+impl Request {
+    /// The extension that the server must have announced, with its version.
+    pub fn extension(&self) -> Option<(&'static str, &'static str)> {
+        Some(match self {
+            Self::PosixRename { .. } => POSIX_RENAME,
+            Self::Hardlink { .. } => HARDLINK,
+            Self::Fsync { .. } => FSYNC,
+            Self::Statvfs { .. } => STATVFS,
+            Self::Fstatvfs { .. } => FSTATVFS,
+            Self::Lsetstat { .. } => LSETSTAT,
+            Self::Limits => LIMITS,
+            Self::ExpandPath { .. } => EXPAND_PATH,
+            Self::CopyData { .. } => COPY_DATA,
+            Self::HomeDirectory { .. } => HOME_DIRECTORY,
+            Self::UsersGroupsById { .. } => USERS_GROUPS,
+            _ => return None,
+        })
+    }
+
+    /// Whether a success takes one of the server's handles.
+    pub(crate) fn opens(&self) -> bool {
+        matches!(self, Self::Open { .. } | Self::Opendir { .. })
+    }
+
+    /// An upper bound of the packet's size.
+    pub(crate) fn encoded_len(&self) -> usize {
+        const FIXED: usize = 128;
+        FIXED
+            + match self {
+                Self::Open { path, attributes, .. }
+                | Self::Setstat { path, attributes }
+                | Self::Mkdir { path, attributes }
+                | Self::Lsetstat { path, attributes } => path.len() + attributes.encoded_len(),
+                Self::Fsetstat { handle, attributes } => handle.0.len() + attributes.encoded_len(),
+                Self::Close { handle }
+                | Self::Read { handle, .. }
+                | Self::Fstat { handle }
+                | Self::Readdir { handle }
+                | Self::Fsync { handle }
+                | Self::Fstatvfs { handle } => handle.0.len(),
+                Self::Write { handle, data, .. } => handle.0.len() + data.len(),
+                Self::Lstat { path }
+                | Self::Stat { path }
+                | Self::Opendir { path }
+                | Self::Remove { path }
+                | Self::Rmdir { path }
+                | Self::Realpath { path }
+                | Self::Readlink { path }
+                | Self::Statvfs { path }
+                | Self::ExpandPath { path }
+                | Self::HomeDirectory { user: path } => path.len(),
+                Self::Rename { from, to }
+                | Self::PosixRename { from, to }
+                | Self::Hardlink { from, to }
+                | Self::Symlink {
+                    target: from,
+                    link: to,
+                } => from.len() + to.len(),
+                Self::CopyData { from, to, .. } => from.0.len() + to.0.len(),
+                Self::UsersGroupsById { uids, gids } => 4 * (uids.len() + gids.len()),
+                Self::Limits => 0,
+            }
+    }
+
+    /// What kind of answer belongs to it.
+    pub(crate) fn expects(&self) -> Expect {
+        match self {
+            Self::Open { .. } | Self::Opendir { .. } => Expect::Handle,
+            Self::Read { length, .. } => Expect::Data { most: *length },
+            Self::Lstat { .. } | Self::Stat { .. } | Self::Fstat { .. } => Expect::Attributes,
+            Self::Readdir { .. } => Expect::Entries,
+            Self::Realpath { .. }
+            | Self::Readlink { .. }
+            | Self::ExpandPath { .. }
+            | Self::HomeDirectory { .. } => Expect::Path,
+            Self::Statvfs { .. } | Self::Fstatvfs { .. } => Expect::StatVfs,
+            Self::Limits => Expect::Limits,
+            Self::UsersGroupsById { uids, gids } => Expect::Names {
+                users: uids.len(),
+                groups: gids.len(),
+            },
+            _ => Expect::Done,
+        }
+    }
+
+    /// Appends the packet to `buf`; a write's data is left out and counted in the packet's length.
+    pub(crate) fn encode(&self, id: u32, buf: &mut BytesMut) {
+        let packet = |buf, kind| Writer::packet(buf, kind).u32(id);
+        let one = |buf, kind, path: &[u8]| packet(buf, kind).string(path).finish(0);
+        let two = |buf, kind, a: &[u8], b: &[u8]| packet(buf, kind).string(a).string(b).finish(0);
+        let with = |buf, kind, path: &[u8], attributes: &FileAttributes| {
+            packet(buf, kind)
+                .string(path)
+                .with(|buf| attributes.encode(buf))
+                .finish(0);
+        };
+        let extended = |buf, (name, _): (&str, &str)| packet(buf, kind::EXTENDED).string(name.as_bytes());
+        match self {
+            Self::Open {
+                path,
+                flags,
+                attributes,
+            } => {
+                packet(buf, kind::OPEN)
+                    .string(path)
+                    .u32(flags.0)
+                    .with(|buf| attributes.encode(buf))
+                    .finish(0);
+            }
+            Self::Close { handle } => one(buf, kind::CLOSE, &handle.0),
+            Self::Read {
+                handle,
+                offset,
+                length,
+            } => {
+                packet(buf, kind::READ)
+                    .string(&handle.0)
+                    .u64(*offset)
+                    .u32(*length)
+                    .finish(0);
+            }
+            Self::Write { handle, offset, data } => {
+                let len = u32::try_from(data.len()).expect("the size of a request was checked");
+                packet(buf, kind::WRITE)
+                    .string(&handle.0)
+                    .u64(*offset)
+                    .u32(len)
+                    .finish(data.len());
+            }
+            Self::Lstat { path } => one(buf, kind::LSTAT, path),
+            Self::Stat { path } => one(buf, kind::STAT, path),
+            Self::Fstat { handle } => one(buf, kind::FSTAT, &handle.0),
+            Self::Setstat { path, attributes } => with(buf, kind::SETSTAT, path, attributes),
+            Self::Fsetstat { handle, attributes } => with(buf, kind::FSETSTAT, &handle.0, attributes),
+            Self::Opendir { path } => one(buf, kind::OPENDIR, path),
+            Self::Readdir { handle } => one(buf, kind::READDIR, &handle.0),
+            Self::Remove { path } => one(buf, kind::REMOVE, path),
+            Self::Mkdir { path, attributes } => with(buf, kind::MKDIR, path, attributes),
+            Self::Rmdir { path } => one(buf, kind::RMDIR, path),
+            Self::Realpath { path } => one(buf, kind::REALPATH, path),
+            Self::Rename { from, to } => two(buf, kind::RENAME, from, to),
+            Self::Readlink { path } => one(buf, kind::READLINK, path),
+            Self::Symlink { target, link } => two(buf, kind::SYMLINK, target, link),
+            Self::PosixRename { from, to } => extended(buf, POSIX_RENAME).string(from).string(to).finish(0),
+            Self::Hardlink { from, to } => extended(buf, HARDLINK).string(from).string(to).finish(0),
+            Self::Fsync { handle } => extended(buf, FSYNC).string(&handle.0).finish(0),
+            Self::Statvfs { path } => extended(buf, STATVFS).string(path).finish(0),
+            Self::Fstatvfs { handle } => extended(buf, FSTATVFS).string(&handle.0).finish(0),
+            Self::Lsetstat { path, attributes } => {
+                extended(buf, LSETSTAT)
+                    .string(path)
+                    .with(|buf| attributes.encode(buf))
+                    .finish(0);
+            }
+            Self::Limits => extended(buf, LIMITS).finish(0),
+            Self::ExpandPath { path } => extended(buf, EXPAND_PATH).string(path).finish(0),
+            Self::CopyData {
+                from,
+                from_offset,
+                length,
+                to,
+                to_offset,
+            } => extended(buf, COPY_DATA)
+                .string(&from.0)
+                .u64(*from_offset)
+                .u64(*length)
+                .string(&to.0)
+                .u64(*to_offset)
+                .finish(0),
+            Self::HomeDirectory { user } => extended(buf, HOME_DIRECTORY).string(user).finish(0),
+            Self::UsersGroupsById { uids, gids } => {
+                let pack = |ids: &[u32]| ids.iter().flat_map(|id| id.to_be_bytes()).collect::<Vec<u8>>();
+                extended(buf, USERS_GROUPS)
+                    .string(&pack(uids))
+                    .string(&pack(gids))
+                    .finish(0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_symlinks_target_goes_first() {
+        let mut buf = BytesMut::new();
+        let request = Request::Symlink {
+            target: "t".into(),
+            link: "ln".into(),
+        };
+        request.encode(5, &mut buf);
+        assert_eq!(&buf[..], b"\0\0\0\x10\x14\0\0\0\x05\0\0\0\x01t\0\0\0\x02ln");
+    }
+
+    #[test]
+    fn a_write_counts_its_data_and_leaves_it_out() {
+        let mut buf = BytesMut::new();
+        let request = Request::Write {
+            handle: Handle("h".into()),
+            offset: 1,
+            data: vec![0; 5000].into(),
+        };
+        request.encode(5, &mut buf);
+        assert_eq!(buf.len(), 4 + 1 + 4 + 5 + 8 + 4);
+        assert_eq!(&buf[..4], (22u32 + 5000).to_be_bytes());
+    }
+}
