@@ -453,6 +453,8 @@ impl Channels {
             channel.abandoned = true;
             channel.close_wanted = true;
             channel.discard();
+            // An EOF here would tell the other end that it has everything.
+            channel.eof_wanted = false;
             self.schedule(id);
         }
     }
@@ -760,9 +762,13 @@ impl Channels {
         }
         let reason = OpenFailure(reader.u32()?);
         let description = printable(reader.string().unwrap_or_default());
-        self.table.remove(&id);
+        let abandoned = self.table.remove(&id).is_some_and(|channel| channel.abandoned);
         self.opened += 1;
-        self.events.push_back(ChannelEvent::OpenFailed { id, reason, description });
+        self.events.push_back(if abandoned {
+            ChannelEvent::Closed(id)
+        } else {
+            ChannelEvent::OpenFailed { id, reason, description }
+        });
         Ok(())
     }
 
