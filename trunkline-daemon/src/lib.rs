@@ -1,1 +1,14 @@
-//! The shared trunkline process and its control protocol.
+//! The shared trunkline process: one engine for everything a user runs, behind a control socket.
+//!
+//! [`server`] is the daemon, [`client`] the other end, [`protocol`] what they say to each other, [`place`] where they
+//! meet.
+
+pub mod client;
+pub mod place;
+pub mod protocol;
+pub mod server;
+mod session;
+mod socket;
+mod stdio;
+
+pub use socket::FrameError;

@@ -60,6 +60,8 @@ pub enum SessionRequest {
     Break(u32),
     /// `auth-agent-req@openssh.com`: forwards the agent.
     AgentForwarding,
+    /// `eow@openssh.com` (OpenSSH's PROTOCOL, section 2.1): nobody reads the command's output any more.
+    EndOfWrite,
 }
 
 impl SessionRequest {
@@ -71,7 +73,7 @@ impl SessionRequest {
     /// Whether the server is asked to answer. As OpenSSH's client: window changes, signals and variables are not
     /// worth one.
     pub fn wants_reply(&self) -> bool {
-        !matches!(self, Self::WindowChange(_) | Self::Signal(_) | Self::Env { .. })
+        !matches!(self, Self::WindowChange(_) | Self::Signal(_) | Self::Env { .. } | Self::EndOfWrite)
     }
 
     /// The message, with the recipient's number left at zero.
@@ -88,6 +90,7 @@ impl SessionRequest {
             Self::Signal(name) => ("signal", Writer::new().string(name)),
             Self::Break(milliseconds) => ("break", Writer::new().u32(*milliseconds)),
             Self::AgentForwarding => ("auth-agent-req@openssh.com", Writer::new()),
+            Self::EndOfWrite => ("eow@openssh.com", Writer::new()),
         };
         let message = Writer::message(message::CHANNEL_REQUEST).u32(0).string(name).bool(self.wants_reply());
         BytesMut::from(message.raw(&body.finish()).finish())
@@ -328,6 +331,9 @@ pub enum Outgoing {
 
 /// The most channels that the server may have offered without an answer from the application.
 const MAX_OFFERED: usize = 1024;
+/// The most control messages that may wait when the server asks for one more. Answers wait only while the server does
+/// not read, so that one which asks on and on must not fill our memory with them.
+const MAX_WAITING: usize = 64 * 1024;
 
 /// All channels of a connection.
 #[derive(Debug, Default)]
@@ -409,6 +415,9 @@ impl Channels {
         if channel.close_sent || channel.close_wanted {
             return;
         }
+        if let Opening::Offered(_) = channel.opening {
+            return;
+        }
         let mut encoded = request.encode();
         if request.wants_reply() {
             channel.replies.push_back(request.starts());
@@ -449,7 +458,10 @@ impl Channels {
 
     /// Closes a channel now: what was not sent is dropped, and nothing of it is reported but [`ChannelEvent::Closed`].
     pub fn close(&mut self, id: ChannelId) {
-        if let Some(channel) = self.table.get_mut(&id) {
+        if let Some(Channel { opening: Opening::Offered(_), .. }) = self.table.get(&id) {
+            self.reject(id, OpenFailure::CONNECT_FAILED, "");
+            self.events.push_back(ChannelEvent::Closed(id));
+        } else if let Some(channel) = self.table.get_mut(&id) {
             channel.abandoned = true;
             channel.close_wanted = true;
             channel.discard();
@@ -577,6 +589,11 @@ impl Channels {
         }
     }
 
+    /// Whether the application has given a channel up.
+    pub(crate) fn is_abandoned(&self, id: ChannelId) -> bool {
+        self.table.get(&id).is_none_or(|channel| channel.abandoned)
+    }
+
     /// What may leave before authentication has succeeded: every opening that waits, and all that was given to the
     /// first channel of the connection, addressed to the number that sshd gives to a connection's first channel: 0.
     /// Each message comes with its channel.
@@ -602,6 +619,9 @@ impl Channels {
         let remote = RemoteId(0);
         let overdraft = self.overdraft_allowed;
         let Some(channel) = self.table.get_mut(&id) else { return };
+        if channel.abandoned {
+            return;
+        }
         let Opening::Asked { waiting } = &mut channel.opening else { return };
         let waiting = std::mem::take(waiting);
         if channel.replies.contains(&true) {
@@ -622,10 +642,21 @@ impl Channels {
             channel.eof_sent = true;
             early.push((Some(id), Writer::message(message::CHANNEL_EOF).u32(remote.0).finish()));
         }
-        self.events.push_back(ChannelEvent::Sent { id, len: sent });
+        if sent > 0 {
+            self.events.push_back(ChannelEvent::Sent { id, len: sent });
+        }
     }
 
     // The server's messages.
+
+    /// Queues what a message of the server obliges this side to say.
+    fn answer(&mut self, message: Bytes) -> Result<(), Error> {
+        if self.control.len() >= MAX_WAITING {
+            return Err(Error::misbehaved("it asks without end and does not take the answers"));
+        }
+        self.control.push_back(message);
+        Ok(())
+    }
 
     /// Handles a message with a number from 80 to 127.
     pub fn handle(&mut self, payload: &Bytes) -> Result<(), Error> {
@@ -701,10 +732,10 @@ impl Channels {
             .ok_or_else(|| Error::misbehaved("it sent more than the window allowed"))?;
         let remote = channel.remote();
         channel.receive.credit += len as u32;
-        if let Some(remote) = remote.filter(|_| len > 0 && !self.table[&id].close_sent) {
-            self.control.push_back(window_adjust(remote, len as u32));
+        match remote.filter(|_| len > 0 && !self.table[&id].close_sent) {
+            Some(remote) => self.answer(window_adjust(remote, len as u32)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn handle_window_adjust(&mut self, mut reader: Reader<'_>) -> Result<(), Error> {
@@ -735,6 +766,8 @@ impl Channels {
         channel.opening = Opening::Open(remote);
         // What left ahead of the window is owed.
         channel.send_window += i64::from(window);
+        // A window that is open before anything runs is not the kind that opens with `exec`.
+        channel.overdraft &= window == 0;
         // A server may say 0; then it can be sent nothing, and a packet of more than 32 KiB helps nobody.
         channel.send_max = (max as usize).min(MAX_DATA as usize);
         self.opened += 1;
@@ -787,14 +820,12 @@ impl Channels {
             "auth-agent@openssh.com" => IncomingKind::Agent,
             _ => {
                 let unknown = OpenFailure::UNKNOWN_CHANNEL_TYPE;
-                self.control.push_back(open_failure(remote, unknown, "unknown channel type"));
-                return Ok(());
+                return self.answer(open_failure(remote, unknown, "unknown channel type"));
             }
         };
         if self.offered >= MAX_OFFERED {
             let shortage = OpenFailure::RESOURCE_SHORTAGE;
-            self.control.push_back(open_failure(remote, shortage, "too many channels wait to be accepted"));
-            return Ok(());
+            return self.answer(open_failure(remote, shortage, "too many channels wait to be accepted"));
         }
         let id = self.allocate();
         let mut channel = Channel::new(Opening::Offered(remote));
@@ -847,11 +878,13 @@ impl Channels {
         if let Some(event) = event.filter(|_| !abandoned) {
             self.events.push_back(event);
         }
-        if let Some(remote) = remote.filter(|_| want_reply && !close_sent) {
-            let number = if known { message::CHANNEL_SUCCESS } else { message::CHANNEL_FAILURE };
-            self.control.push_back(Writer::message(number).u32(remote.0).finish());
+        match remote.filter(|_| want_reply && !close_sent) {
+            Some(remote) => {
+                let number = if known { message::CHANNEL_SUCCESS } else { message::CHANNEL_FAILURE };
+                self.answer(Writer::message(number).u32(remote.0).finish())
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn handle_reply(&mut self, mut reader: Reader<'_>, success: bool) -> Result<(), Error> {
@@ -877,10 +910,7 @@ impl Channels {
             self.events.push_back(ChannelEvent::HostKeys(Bytes::copy_from_slice(reader.rest())));
         }
         // keepalive@openssh.com wants an answer, of which kind does not matter.
-        if want_reply {
-            self.control.push_back(Bytes::from_static(&[message::REQUEST_FAILURE]));
-        }
-        Ok(())
+        if want_reply { self.answer(Bytes::from_static(&[message::REQUEST_FAILURE])) } else { Ok(()) }
     }
 
     fn handle_global_reply(&mut self, payload: &Bytes, success: bool) -> Result<(), Error> {

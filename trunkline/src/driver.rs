@@ -393,8 +393,12 @@ impl Driver {
             }
             Op::Close { channel } => {
                 if let Some(id) = channel.id() {
+                    if let Some(mut port) = self.ports.remove(&id) {
+                        let why = "the session was closed".to_owned();
+                        let execution = execution(self.proto.started(id));
+                        end_port(&mut port, &Error::Closed { host: self.host.clone(), why }, execution);
+                    }
                     self.proto.close(id);
-                    self.ports.remove(&id);
                 }
             }
             Op::Global { request, reply } => {

@@ -281,6 +281,12 @@ impl SessionControl {
         answer.await.unwrap_or(false)
     }
 
+    /// Says that nobody reads the command's output any more. OpenSSH's servers then let it die of SIGPIPE; others take no
+    /// notice.
+    pub fn end_of_write(&self) {
+        self.send(SessionRequest::EndOfWrite);
+    }
+
     /// Closes the session now.
     pub fn close(&self) {
         let _ = self.ops.send(Op::Close { channel: self.shared.clone() });

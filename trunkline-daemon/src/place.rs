@@ -1,0 +1,154 @@
+//! Where the daemon's sockets, its state and its settings are.
+
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// The folders of one user's daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Sockets and the lock; gone after a restart of the machine.
+    pub runtime: PathBuf,
+    /// Host memory and the log.
+    pub state: PathBuf,
+    /// `config.toml`, which need not exist.
+    pub config: PathBuf,
+}
+
+/// No usable folder.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// Neither TRUNKLINE_DIR nor a home.
+    #[error("there is no place for trunkline's sockets: set TRUNKLINE_DIR, XDG_RUNTIME_DIR or HOME")]
+    Nowhere,
+    /// A folder belongs to somebody else, or others may use it.
+    #[error("{0} belongs to somebody else or is open to others: it must be yours, with mode 0700")]
+    NotPrivate(PathBuf),
+    /// A folder cannot be made.
+    #[error("cannot make {folder}: {source}")]
+    Io {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A socket's address has room for 107 bytes.
+    #[error("{0} is too long for a socket's path: set TRUNKLINE_DIR to a shorter one")]
+    TooLong(PathBuf),
+}
+
+impl Place {
+    /// Finds the folders by the environment: `TRUNKLINE_DIR` moves all of them; else XDG's, and without a login session
+    /// /run/user/UID or ~/.cache.
+    ///
+    /// # Errors
+    /// [`PlaceError::Nowhere`].
+    pub fn find(var: impl Fn(&str) -> Option<PathBuf>) -> Result<Self, PlaceError> {
+        let var = |name: &str| var(name).filter(|path| path.is_absolute());
+        if let Some(dir) = var("TRUNKLINE_DIR") {
+            return Ok(Self { state: dir.join("state"), config: dir.join("config.toml"), runtime: dir });
+        }
+        let home = var("HOME");
+        let under_home = |path: &str| home.as_ref().map(|home| home.join(path));
+        let run_user = || {
+            let folder = PathBuf::from(format!("/run/user/{}", rustix::process::getuid().as_raw()));
+            folder.is_dir().then_some(folder)
+        };
+        let runtime = var("XDG_RUNTIME_DIR")
+            .filter(|folder| folder.is_dir())
+            .or_else(run_user)
+            .or_else(|| var("XDG_CACHE_HOME"))
+            .or_else(|| under_home(".cache"))
+            .ok_or(PlaceError::Nowhere)?;
+        let state = var("XDG_STATE_HOME").or_else(|| under_home(".local/state")).unwrap_or_else(|| runtime.clone());
+        let config = var("XDG_CONFIG_HOME").or_else(|| under_home(".config")).unwrap_or_else(|| runtime.clone());
+        Ok(Self {
+            runtime: runtime.join("trunkline"),
+            state: state.join("trunkline"),
+            config: config.join("trunkline/config.toml"),
+        })
+    }
+
+    /// The control socket.
+    pub fn socket(&self) -> PathBuf {
+        self.runtime.join("control.sock")
+    }
+
+    /// The lock that the daemon holds for as long as it owns the socket.
+    pub fn lock(&self) -> PathBuf {
+        self.runtime.join("daemon.lock")
+    }
+
+    /// The daemon's log.
+    pub fn log(&self) -> PathBuf {
+        self.state.join("daemon.log")
+    }
+
+    /// Makes the folders, mode 0700, and checks that they are ours alone.
+    ///
+    /// # Errors
+    /// What is wrong with a folder.
+    pub fn make(&self) -> Result<(), PlaceError> {
+        // sun_path has 108 bytes, the last for a NUL.
+        if self.socket().as_os_str().len() > 107 {
+            return Err(PlaceError::TooLong(self.socket()));
+        }
+        for folder in [&self.runtime, &self.state] {
+            make_private(folder)?;
+        }
+        Ok(())
+    }
+}
+
+fn make_private(folder: &Path) -> Result<(), PlaceError> {
+    let failed = |source| PlaceError::Io { folder: folder.to_owned(), source };
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+    let found = std::fs::metadata(folder).map_err(failed)?;
+    if found.uid() != rustix::process::getuid().as_raw() {
+        return Err(PlaceError::NotPrivate(folder.to_owned()));
+    }
+    if found.mode() & 0o077 != 0 {
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).map_err(failed)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(vars: &[(&str, &str)]) -> Result<Place, PlaceError> {
+        Place::find(|name| vars.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into()))
+    }
+
+    #[test]
+    fn trunkline_dir_moves_everything() {
+        let place = find(&[("TRUNKLINE_DIR", "/x"), ("HOME", "/home/jo")]).unwrap();
+        assert_eq!(place.socket(), Path::new("/x/control.sock"));
+        assert_eq!(place.state, Path::new("/x/state"));
+    }
+
+    #[test]
+    fn relative_folders_are_not_used() {
+        let place = find(&[("TRUNKLINE_DIR", "x"), ("XDG_STATE_HOME", "/s"), ("HOME", "/home/jo")]).unwrap();
+        assert_eq!(place.state, Path::new("/s/trunkline"));
+    }
+
+    #[test]
+    fn a_folder_open_to_others_is_closed_to_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place { runtime: dir.path().join("r"), state: dir.path().join("s"), config: "c".into() };
+        std::fs::create_dir(&place.runtime).unwrap();
+        std::fs::set_permissions(&place.runtime, std::fs::Permissions::from_mode(0o755)).unwrap();
+        place.make().unwrap();
+        assert_eq!(std::fs::metadata(&place.runtime).unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn paths_too_long_for_a_socket_are_refused() {
+        let dir = PathBuf::from(format!("/tmp/{}", "x".repeat(110)));
+        let place = Place { state: dir.join("state"), config: dir.join("c"), runtime: dir };
+        assert!(matches!(place.make(), Err(PlaceError::TooLong(_))));
+    }
+}

@@ -1,0 +1,303 @@
+//! The control protocol: what clients and the daemon say to each other. docs/PROTOCOL.md describes it for others.
+//!
+//! A frame is a `uint32` length in network order, then that many bytes of MessagePack: one [`Request`] or one
+//! [`Reply`], with field names. File descriptors travel with the first byte of the frame that speaks of them.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use trunkline::config::World;
+use trunkline::destination::Destination;
+
+/// The protocol's version. A daemon answers clients of its own version only; see [`Reply::Welcome`].
+pub const VERSION: u32 = 1;
+
+/// The longest frame, without its length. A caller's environment is the largest thing in one.
+pub const MAX_FRAME: usize = 4 * 1024 * 1024;
+
+/// What a client says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Request {
+    /// Must be first. Answered by [`Reply::Welcome`], for which nobody has to wait.
+    Hello {
+        /// [`VERSION`].
+        protocol: u32,
+        /// The client's program version.
+        program: String,
+    },
+    /// Runs a session; one for each control connection. Brings a file descriptor for each [`Stdio::Passed`], in the
+    /// order of input, output and error.
+    Session(Box<SessionRequest>),
+    /// Input for the session, or its end when empty.
+    Input(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// The terminal's new size: columns, rows, width and height in pixels.
+    Resize(u32, u32, u32, u32),
+    /// A signal for the session's command, by name without "SIG".
+    Signal(String),
+    /// A break of so many milliseconds.
+    Break(u32),
+    /// Exchange keys anew.
+    Rekey,
+    /// The answer to [`Reply::Ask`]; `None` where there is nobody to answer.
+    Answer(Option<String>),
+    /// Connects, and keeps the connection for ever if `pin`.
+    Warm {
+        /// To what.
+        host: HostRequest,
+        /// For ever.
+        pin: bool,
+    },
+    /// What has connections: answered by [`Reply::Hosts`].
+    List,
+    /// Whether a host has a live connection: answered by [`Reply::Checked`] or [`Reply::Failed`].
+    Check(HostRequest),
+    /// What a destination resolves to: answered by [`Reply::Explained`].
+    Explain(HostRequest),
+    /// Closes connections: answered by [`Reply::Closed`].
+    Close {
+        /// Of this host; of all when `None`.
+        host: Option<HostRequest>,
+        /// Without waiting for sessions to end.
+        at_once: bool,
+    },
+    /// Ends the daemon: it takes no more clients, lets sessions end (unless `at_once`), then exits.
+    Stop {
+        /// Without waiting for sessions to end.
+        at_once: bool,
+    },
+}
+
+/// A destination, with all that decides what it means.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct HostRequest {
+    /// What the user typed.
+    pub destination: Destination,
+    /// ssh's options, as typed.
+    pub ssh_args: Vec<OsString>,
+    /// The caller's environment, folder and umask.
+    pub world: World,
+}
+
+/// A session to run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SessionRequest {
+    /// Where.
+    pub host: HostRequest,
+    /// What.
+    pub program: Program,
+    /// `-t` and `-T`.
+    pub tty: Tty,
+    /// The client's terminal, if its standard input is one.
+    pub terminal: Option<TerminalInfo>,
+    /// Standard input, output and error.
+    pub stdio: [Stdio; 3],
+    /// Whether the client can be asked questions.
+    pub answers: bool,
+    /// Goes on when the client leaves once it has started (ssh's `-f`).
+    pub detached: bool,
+}
+
+/// What a session runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Program {
+    /// What the configuration says (RemoteCommand, SessionType), else the login shell.
+    Configured,
+    /// A command line.
+    Exec(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// A subsystem.
+    Subsystem(String),
+    /// Nothing: only forwardings (`-N`).
+    Nothing,
+    /// A connection to this host and port, on standard input and output (`-W`).
+    Stdio(String, u16),
+}
+
+/// Whether a terminal is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Tty {
+    /// As the configuration says.
+    Configured,
+    /// No (`-T`).
+    No,
+    /// Yes (`-t`).
+    Yes,
+    /// Even when input is not a terminal (`-tt`).
+    Force,
+}
+
+/// The client's terminal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalInfo {
+    /// TERM.
+    pub term: String,
+    /// Columns, rows, width and height in pixels.
+    pub size: (u32, u32, u32, u32),
+    /// Modes, encoded as in RFC 4254 section 8.
+    #[serde(with = "serde_bytes")]
+    pub modes: Vec<u8>,
+}
+
+/// One of a session's standard streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Stdio {
+    /// The daemon reads or writes a file descriptor that came with the request.
+    Passed,
+    /// It travels in frames: a terminal, which is the client's own business.
+    Framed,
+    /// Nothing: end of file, or thrown away.
+    Null,
+}
+
+/// What the daemon says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Reply {
+    /// The answer to [`Request::Hello`]. When `protocol` is not the client's, nothing else will be answered but
+    /// [`Request::Stop`], by which a newer client makes room for a daemon of its own.
+    Welcome {
+        /// The daemon's protocol version.
+        protocol: u32,
+        /// Its program version.
+        program: String,
+        /// Its process.
+        pid: u32,
+    },
+    /// Something for the user's eyes: a warning, the server's banner.
+    Notice(String),
+    /// A question for the user.
+    Ask {
+        /// What to show.
+        text: String,
+        /// Whether the answer may be seen.
+        echo: bool,
+        /// "passphrase", "password", "host key", "keyboard-interactive" or "confirm".
+        kind: String,
+    },
+    /// The session has begun.
+    Begun {
+        /// On a terminal: the client's goes into raw mode.
+        tty: bool,
+        /// The escape character; `None` for none.
+        escape: Option<u8>,
+        /// Whether the connection was there before.
+        warm: bool,
+    },
+    /// The session's output.
+    Output(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// The session's error output.
+    ErrorOutput(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// The session has ended: last frame.
+    Exit(Exit),
+    /// It did not work: last frame.
+    Failed(Failure),
+    /// The host needs the system's ssh, for these reasons: last frame, and nothing was begun.
+    UseSystemSsh(Vec<String>),
+    /// The answer to [`Request::List`].
+    Hosts(Vec<HostReport>),
+    /// The answer to [`Request::Check`].
+    Checked {
+        /// The round trip just measured.
+        rtt: Duration,
+    },
+    /// The answer to [`Request::Explain`].
+    Explained(Box<Explanation>),
+    /// The answer to [`Request::Close`]: how many connections.
+    Closed(usize),
+    /// The answer to [`Request::Warm`] and [`Request::Stop`].
+    Done,
+}
+
+/// How a session ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Exit {
+    /// With a status.
+    Status(u32),
+    /// By a signal, named without "SIG"; whether there is a core.
+    Signal(String, bool),
+    /// Without a word.
+    Unknown,
+}
+
+/// An error, with what it means.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// [`trunkline::ErrorKind`]'s name.
+    pub kind: String,
+    /// A sentence for the user.
+    pub message: String,
+    /// [`trunkline::Execution`]'s words: may the command have run?
+    pub execution: String,
+}
+
+impl From<&trunkline::Error> for Failure {
+    fn from(error: &trunkline::Error) -> Self {
+        Self {
+            kind: error.kind().as_str().into(),
+            message: error.to_string(),
+            execution: error.execution().as_str().into(),
+        }
+    }
+}
+
+/// A host with connections, as `trunkline ls` shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostReport {
+    /// As the user typed it first.
+    pub name: String,
+    /// `user@hostname:port`.
+    pub address: String,
+    /// "native" or "openssh".
+    pub transport: String,
+    /// Whether it is kept for ever.
+    pub pinned: bool,
+    /// What decides who may share its connections.
+    pub sharing: String,
+    /// Its connections.
+    pub connections: Vec<ConnectionReport>,
+}
+
+/// One connection.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ConnectionReport {
+    /// Whether it is authenticated.
+    pub ready: bool,
+    /// Seconds since 1970 when it was.
+    pub since: Option<u64>,
+    /// The server's identification.
+    pub server: String,
+    /// Key exchange, host key algorithm and cipher.
+    pub algorithms: String,
+    /// The round-trip time.
+    pub rtt: Option<Duration>,
+    /// Sessions that run.
+    pub sessions: u32,
+    /// Tunnels.
+    pub tunnels: u32,
+    /// Sessions opened ahead.
+    pub spares: usize,
+    /// Whether its traffic keeps new sessions away.
+    pub busy: bool,
+    /// Bytes sent.
+    pub sent: u64,
+    /// Bytes received.
+    pub received: u64,
+}
+
+/// What a destination resolves to, as `trunkline explain` shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// `user@hostname:port`.
+    pub address: String,
+    /// "native" or "openssh".
+    pub transport: String,
+    /// Why not native.
+    pub reasons: Vec<String>,
+    /// What a request must have in common with this one to share its connections: names and values.
+    pub sharing: Vec<(String, String)>,
+    /// The short form of all that.
+    pub sharing_key: String,
+    /// What host memory knows: names and values.
+    pub memory: Vec<(String, String)>,
+    /// Its connections, if there are any.
+    pub connections: Vec<ConnectionReport>,
+}

@@ -1,0 +1,400 @@
+//! The daemon: one engine behind a control socket.
+
+use std::future::Future;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::task::TaskTracker;
+use trunkline::config::HostConfig;
+use trunkline::memory::HostId;
+use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
+use trunkline::{Engine, Error, HostStatus, Interaction, LaneStatus};
+use zeroize::Zeroizing;
+
+use crate::place::{Place, PlaceError};
+use crate::protocol::{
+    ConnectionReport, Explanation, Failure, HostReport, HostRequest, Reply, Request, SessionRequest, VERSION,
+};
+use crate::session;
+use crate::socket::{FrameReader, split};
+
+/// How long running sessions may go on after the daemon was asked to end.
+pub const DRAIN_LIMIT: Duration = Duration::from_secs(3600);
+
+/// Why the daemon could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// No folder for it.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// Another one runs.
+    #[error("a daemon is running already for {0}")]
+    Running(PathBuf),
+    /// The socket cannot be made.
+    #[error("cannot listen on {path}: {source}")]
+    Listen {
+        /// The socket's path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// The daemon's hold on its place: the lock and the socket.
+#[derive(Debug)]
+pub struct Claim {
+    listener: UnixListener,
+    socket: PathBuf,
+    _lock: std::fs::File,
+}
+
+impl Claim {
+    /// Takes the lock and listens. Whoever has the lock owns the socket, so that a file found there is a dead daemon's.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn take(place: &Place) -> Result<Self, StartError> {
+        place.make()?;
+        let failed = |path: PathBuf| move |source| StartError::Listen { path, source };
+        let lock = std::fs::OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(place.lock())
+            .map_err(failed(place.lock()))?;
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| StartError::Running(place.runtime.clone()))?;
+        let socket = place.socket();
+        let _ = std::fs::remove_file(&socket);
+        // The folder's mode keeps others out; the socket's own does so again.
+        let listener = UnixListener::bind(&socket).map_err(failed(socket.clone()))?;
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&socket, mode).map_err(failed(socket.clone()))?;
+        Ok(Self { listener, socket, _lock: lock })
+    }
+}
+
+/// Serves clients until `shutdown` is done or a client asks to stop; then lets sessions end.
+pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()>) {
+    let (stop, mut stopped) = watch::channel(None::<bool>);
+    let clients = TaskTracker::new();
+    let mut shutdown = std::pin::pin!(shutdown);
+    loop {
+        tokio::select! {
+            accepted = claim.listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    let (engine, stop) = (engine.clone(), stop.clone());
+                    clients.spawn(async move {
+                        if let Err(error) = serve(stream, engine, stop).await {
+                            tracing::warn!("a client was dropped: {error}");
+                        }
+                    });
+                }
+                Err(error) => {
+                    // Out of descriptors, most likely: clients that end give some back.
+                    tracing::warn!("cannot accept clients: {error}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            },
+            _ = stopped.changed() => break,
+            () = &mut shutdown => break,
+        }
+    }
+    // The place is free from here on: a new daemon can start while sessions end here.
+    let at_once = stopped.borrow().unwrap_or(false);
+    let _ = std::fs::remove_file(&claim.socket);
+    drop(claim);
+    clients.close();
+    let limit = if at_once { Duration::ZERO } else { DRAIN_LIMIT };
+    let _ = tokio::time::timeout(limit, clients.wait()).await;
+    engine.shut_down(Duration::from_secs(if at_once { 0 } else { 5 })).await;
+}
+
+/// Serves one client.
+async fn serve(stream: UnixStream, engine: Engine, stop: watch::Sender<Option<bool>>) -> anyhow::Result<()> {
+    let peer = stream.peer_cred()?;
+    if peer.uid() != rustix::process::getuid().as_raw() {
+        anyhow::bail!("uid {} is not the daemon's", peer.uid());
+    }
+    let (mut reader, writer) = split(stream);
+    let (replies, mut outgoing) = mpsc::channel::<Reply>(16);
+    let sending = async {
+        while let Some(reply) = outgoing.recv().await {
+            if writer.send(&reply).await.is_err() {
+                break;
+            }
+        }
+    };
+    let talking = async {
+        let result = talk(&mut reader, &engine, &stop, &replies).await;
+        drop(replies);
+        result
+    };
+    let (result, ()) = tokio::join!(talking, sending);
+    result
+}
+
+async fn talk(
+    reader: &mut FrameReader,
+    engine: &Engine,
+    stop: &watch::Sender<Option<bool>>,
+    replies: &mpsc::Sender<Reply>,
+) -> anyhow::Result<()> {
+    let Some((Request::Hello { protocol, .. }, _)) = reader.next::<Request>().await? else {
+        anyhow::bail!("it did not say hello");
+    };
+    let program = env!("CARGO_PKG_VERSION").to_owned();
+    replies.send(Reply::Welcome { protocol: VERSION, program, pid: std::process::id() }).await?;
+    while let Some((request, fds)) = reader.next::<Request>().await? {
+        if protocol != VERSION && !matches!(request, Request::Stop { .. }) {
+            break;
+        }
+        let reply = match request {
+            Request::Session(session) => {
+                let last = serve_session(reader, engine, *session, fds, replies).await;
+                replies.send(last).await?;
+                break;
+            }
+            Request::Warm { host, pin } => serve_questions(reader, replies, async |interaction| {
+                let host = engine.host_for(&engine_request(&host), interaction).await?;
+                host.warm().await?;
+                if pin {
+                    host.pin(true);
+                }
+                Ok(Reply::Done)
+            })
+            .await,
+            Request::List => Reply::Hosts(engine.status().iter().map(host_report).collect()),
+            Request::Check(host) => outcome(check(engine, &host).await),
+            Request::Explain(host) => outcome(explain(engine, &host).await),
+            Request::Close { host, at_once } => outcome(close(engine, host.as_ref(), at_once).await),
+            Request::Stop { at_once } => {
+                replies.send(Reply::Done).await?;
+                stop.send_replace(Some(at_once));
+                break;
+            }
+            // Leftovers of a session that has ended.
+            _ => continue,
+        };
+        replies.send(reply).await?;
+    }
+    Ok(())
+}
+
+fn outcome(result: Result<Reply, Error>) -> Reply {
+    result.unwrap_or_else(|error| Reply::Failed(Failure::from(&error)))
+}
+
+/// Runs a session while its client's frames come in.
+async fn serve_session(
+    reader: &mut FrameReader,
+    engine: &Engine,
+    request: SessionRequest,
+    fds: Vec<OwnedFd>,
+    replies: &mpsc::Sender<Reply>,
+) -> Reply {
+    let (asking, interaction) = asking(replies, request.answers);
+    let (inputs, session_inputs) = mpsc::channel(16);
+    let detached = request.detached;
+    let running = session::run(engine, request, fds, &interaction, replies, session_inputs);
+    let mut running = std::pin::pin!(running);
+    let listening = async {
+        while let Ok(Some((frame, _))) = reader.next::<Request>().await {
+            match frame {
+                Request::Answer(answer) => asking.answer(answer),
+                frame => {
+                    if inputs.send(frame).await.is_err() {
+                        break;
+                    }
+                }
+            }
+        }
+        // The client is gone, which the session learns by the end of its inputs.
+        asking.answer(None);
+        drop(inputs);
+    };
+    tokio::select! {
+        last = &mut running => return last,
+        () = listening => {}
+    }
+    // Before a session has begun nobody listens to its inputs: a client that leaves then takes its request with it.
+    if detached { running.await } else { tokio::time::timeout(LEAVING, running).await.unwrap_or(Reply::Done) }
+}
+
+/// How long a session may take to end after its client has left.
+const LEAVING: Duration = Duration::from_secs(5);
+
+/// Does something that may ask the user questions.
+async fn serve_questions(
+    reader: &mut FrameReader,
+    replies: &mpsc::Sender<Reply>,
+    work: impl AsyncFnOnce(&Interaction) -> Result<Reply, Error>,
+) -> Reply {
+    let (asking, interaction) = asking(replies, true);
+    let listening = async {
+        while let Ok(Some((frame, _))) = reader.next::<Request>().await {
+            if let Request::Answer(answer) = frame {
+                asking.answer(answer);
+            }
+        }
+    };
+    tokio::select! {
+        result = work(&interaction) => outcome(result),
+        () = listening => Reply::Done,
+    }
+}
+
+/// Questions on their way to a client, one at a time.
+struct Asking {
+    pending: Mutex<Option<oneshot::Sender<Option<String>>>>,
+    turn: tokio::sync::Mutex<()>,
+    replies: mpsc::Sender<Reply>,
+    answers: bool,
+}
+
+fn asking(replies: &mpsc::Sender<Reply>, answers: bool) -> (Arc<Asking>, Interaction) {
+    let asking = Arc::new(Asking {
+        pending: Mutex::default(),
+        turn: tokio::sync::Mutex::default(),
+        replies: replies.clone(),
+        answers,
+    });
+    let notices = replies.clone();
+    // A client that does not read its notices loses them; they are in the log as well.
+    let interaction = Interaction::new(asking.clone(), move |text| {
+        tracing::info!("{text}");
+        let _ = notices.try_send(Reply::Notice(text.to_owned()));
+    });
+    (asking, interaction)
+}
+
+impl Asking {
+    fn answer(&self, answer: Option<String>) {
+        let pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(pending) = pending {
+            let _ = pending.send(answer);
+        }
+    }
+}
+
+impl Prompter for Asking {
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Answer<'a> {
+        Box::pin(async move {
+            if !self.answers {
+                return None;
+            }
+            let _turn = self.turn.lock().await;
+            let (answer, answered) = oneshot::channel();
+            *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+            let kind = match prompt.kind {
+                PromptKind::Passphrase => "passphrase",
+                PromptKind::Password => "password",
+                PromptKind::HostKey => "host key",
+                PromptKind::Confirm => "confirm",
+                _ => "keyboard-interactive",
+            };
+            let ask = Reply::Ask { text: prompt.text.clone(), echo: prompt.echo, kind: kind.into() };
+            self.replies.send(ask).await.ok()?;
+            answered.await.ok().flatten().map(Zeroizing::new)
+        })
+    }
+}
+
+/// A request as the engine takes it.
+pub(crate) fn engine_request(host: &HostRequest) -> trunkline::config::Request {
+    let mut request = trunkline::config::Request::new(host.destination.clone(), Arc::new(host.world.clone()));
+    request.ssh_args.clone_from(&host.ssh_args);
+    request
+}
+
+async fn check(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
+    let config = engine.resolve(&engine_request(host)).await?;
+    let key = config.sharing_key();
+    let known = engine.status().into_iter().find(|status| status.key == key && !status.lanes.is_empty());
+    if known.is_none() {
+        let why = "there is no connection; `trunkline warm` makes one".to_owned();
+        return Err(Error::Usage(format!("{}: {why}", config.original_host)));
+    }
+    let host = engine.host_for(&engine_request(host), &Interaction::none()).await?;
+    let rtt = host.connection().ping(engine.settings().probe_limit).await?;
+    Ok(Reply::Checked { rtt })
+}
+
+async fn close(engine: &Engine, host: Option<&HostRequest>, at_once: bool) -> Result<Reply, Error> {
+    let Some(host) = host else { return Ok(Reply::Closed(engine.close(at_once, |_| true))) };
+    let config = engine.resolve(&engine_request(host)).await?;
+    // All connections to that account on that server, whatever the way and the keys.
+    let same = |other: &HostConfig| {
+        (&other.user, &other.hostname, other.port) == (&config.user, &config.hostname, config.port)
+    };
+    Ok(Reply::Closed(engine.close(at_once, same)))
+}
+
+async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
+    let config = engine.resolve(&engine_request(host)).await?;
+    let reasons = config.needs_system_ssh();
+    let key = config.sharing_key();
+    let lanes = engine.status().into_iter().find(|status| status.key == key).map(|status| status.lanes);
+    let facts = engine.memory().facts(&HostId::new(&config.hostname, config.port, &config.user));
+    let mut memory = Vec::new();
+    if let Some(facts) = facts {
+        let mut add = |name: &str, value: Option<String>| {
+            memory.extend(value.map(|value| (name.to_owned(), value)));
+        };
+        add("server", facts.banner);
+        add("leads with", facts.kex_first.zip(facts.host_key_first).map(|(kex, key)| format!("{kex}, {key}")));
+        add("max sessions", facts.max_sessions.map(|limit| limit.to_string()));
+        add("round trip", facts.rtt.map(|rtt| format!("{:.1} ms", rtt.as_secs_f64() * 1e3)));
+        add("early KEXINIT", facts.early_kexinit_refused.then(|| "refused".into()));
+        add("key that worked", facts.key.map(|digest| digest.iter().take(8).map(|b| format!("{b:02x}")).collect()));
+    }
+    Ok(Reply::Explained(Box::new(Explanation {
+        address: address(&config),
+        transport: if reasons.is_empty() { "native" } else { "openssh" }.into(),
+        reasons: reasons.into_iter().map(|r| format!("{} {}: {}", r.directive, r.value, r.why)).collect(),
+        sharing: config.explain_sharing().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        sharing_key: key.to_string(),
+        memory,
+        connections: lanes.unwrap_or_default().iter().map(connection_report).collect(),
+    })))
+}
+
+fn address(config: &HostConfig) -> String {
+    format!("{}@{}:{}", config.user, config.hostname, config.port)
+}
+
+fn host_report(status: &HostStatus) -> HostReport {
+    HostReport {
+        name: status.host.original_host.clone(),
+        address: address(&status.host),
+        transport: "native".into(),
+        pinned: status.pinned,
+        sharing: status.key.to_string(),
+        connections: status.lanes.iter().map(connection_report).collect(),
+    }
+}
+
+fn connection_report(lane: &LaneStatus) -> ConnectionReport {
+    let info = lane.info.as_ref();
+    ConnectionReport {
+        ready: info.is_some(),
+        since: info.and_then(|info| info.since.duration_since(UNIX_EPOCH).ok()).map(|since| since.as_secs()),
+        server: info.map_or_else(String::new, |info| info.server.clone()),
+        algorithms: info.map_or_else(String::new, |info| {
+            format!("{}, {}, {}", info.kex.name(), info.host_key_algorithm, info.cipher)
+        }),
+        rtt: lane.rtt,
+        sessions: lane.sessions,
+        tunnels: lane.tunnels,
+        spares: lane.spares,
+        busy: lane.busy,
+        sent: lane.bytes.0,
+        received: lane.bytes.1,
+    }
+}

@@ -1,0 +1,354 @@
+//! One session of a client: what its request means, and the streams between its descriptors and the channel.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+use trunkline::config::{HostConfig, RequestTty, SessionType};
+use trunkline::{
+    ChannelReader, ChannelWriter, Command, Engine, Error, ExitStatus, Host, Interaction, Pty, SessionControl,
+    SessionParts, TerminalSize,
+};
+
+use crate::protocol::{Exit, Failure, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty};
+use crate::stdio::{Input, Output};
+
+/// A command whose output nobody takes any more gets this long to notice before its session is closed.
+const AFTER_BROKEN_PIPE: Duration = Duration::from_secs(2);
+
+/// Runs a session to its end and returns the last frame. `inputs` are the client's frames about it; their end means
+/// that the client is gone.
+pub(crate) async fn run(
+    engine: &Engine,
+    request: SessionRequest,
+    fds: Vec<OwnedFd>,
+    interaction: &Interaction,
+    replies: &mpsc::Sender<Reply>,
+    inputs: mpsc::Receiver<Request>,
+) -> Reply {
+    match try_run(engine, request, fds, interaction, replies, inputs).await {
+        Ok(reply) => reply,
+        Err(Error::NeedsSystemSsh { reasons, .. }) => Reply::UseSystemSsh(
+            reasons.into_iter().map(|reason| format!("{} {}: {}", reason.directive, reason.value, reason.why)).collect(),
+        ),
+        Err(error) => Reply::Failed(Failure::from(&error)),
+    }
+}
+
+async fn try_run(
+    engine: &Engine,
+    request: SessionRequest,
+    fds: Vec<OwnedFd>,
+    interaction: &Interaction,
+    replies: &mpsc::Sender<Reply>,
+    inputs: mpsc::Receiver<Request>,
+) -> Result<Reply, Error> {
+    let streams = Streams::new(request.stdio, fds)?;
+    let host = engine.host_for(&crate::server::engine_request(&request.host), interaction).await?;
+    let config = host.config().clone();
+    let warm = host.is_warm();
+    let program = program(&config, &request)?;
+    if let Program::Stdio(target, port) = &program {
+        let stream = host.direct_tcpip(target, *port, ("127.0.0.1", 0)).await?;
+        let _ = replies.send(Reply::Begun { tty: false, escape: None, warm }).await;
+        let (reader, writer) = stream.into_split();
+        return Ok(tunnel(streams, reader, writer, replies, inputs).await);
+    }
+    if program == Program::Nothing {
+        host.warm().await?;
+        let _ = replies.send(Reply::Begun { tty: false, escape: config.escape_char, warm }).await;
+        return Ok(hold(&host, inputs, request.detached).await);
+    }
+    let pty = pty(&config, &request, &program);
+    let tty = pty.is_some();
+    let command = command(&config, &request, &program, pty);
+    let session = host.start(&command).await?;
+    let escape = config.escape_char.filter(|_| tty);
+    let _ = replies.send(Reply::Begun { tty, escape, warm }).await;
+    let ended = pump(session.into_parts(), streams, replies, inputs, request.detached, &host).await?;
+    Ok(Reply::Exit(match ended {
+        ExitStatus::Exited(status) => Exit::Status(status),
+        ExitStatus::Signaled { signal, core_dumped } => Exit::Signal(signal, core_dumped),
+        ExitStatus::Unknown => Exit::Unknown,
+    }))
+}
+
+/// What to run: the request's own word, else the configuration's.
+fn program(config: &HostConfig, request: &SessionRequest) -> Result<Program, Error> {
+    match (&request.program, &config.remote_command) {
+        (Program::Exec(_), Some(_)) => {
+            Err(Error::Usage("cannot execute a command-line command and RemoteCommand; use -o RemoteCommand=none".into()))
+        }
+        (Program::Configured, Some(command)) => Ok(Program::Exec(command.clone().into_bytes())),
+        (Program::Configured, None) => Ok(match config.session_type {
+            SessionType::None => Program::Nothing,
+            _ => Program::Configured,
+        }),
+        (program, _) => Ok(program.clone()),
+    }
+}
+
+/// ssh.c's rules on terminals.
+fn pty(config: &HostConfig, request: &SessionRequest, program: &Program) -> Option<Pty> {
+    let wanted = match request.tty {
+        Tty::No => RequestTty::No,
+        Tty::Yes => RequestTty::Yes,
+        Tty::Force => RequestTty::Force,
+        Tty::Configured => config.request_tty,
+    };
+    let given = match wanted {
+        RequestTty::No => false,
+        RequestTty::Force => true,
+        RequestTty::Yes => request.terminal.is_some(),
+        RequestTty::Auto => request.terminal.is_some() && *program == Program::Configured,
+    };
+    given.then(|| match &request.terminal {
+        Some(TerminalInfo { term, size, modes }) => {
+            Pty { term: term.clone(), size: terminal_size(*size), modes: modes.clone() }
+        }
+        None => Pty::default(),
+    })
+}
+
+fn command(config: &HostConfig, request: &SessionRequest, program: &Program, pty: Option<Pty>) -> Command {
+    let mut command = match program {
+        Program::Exec(command) => Command::exec(command.clone()),
+        Program::Subsystem(name) => Command::subsystem(name),
+        Program::Configured | Program::Nothing | Program::Stdio(..) => Command::shell(),
+    };
+    let env = &request.host.world.env;
+    let sendable = env.iter().filter_map(|(name, value)| Some((name.to_str()?, value)));
+    for (name, value) in sendable.filter(|(name, _)| config.send_env.iter().any(|pattern| sends(pattern, name))) {
+        command = command.env(name, std::os::unix::ffi::OsStrExt::as_bytes(value.as_os_str()));
+    }
+    for (name, value) in &config.set_env {
+        command = command.env(name, value.clone());
+    }
+    if let Some(pty) = pty {
+        command = command.pty(pty);
+    }
+    command.agent_forwarding(config.forward_agent != trunkline::config::ForwardAgent::No)
+}
+
+/// Whether a SendEnv pattern, with `*` and `?`, matches a name.
+fn sends(pattern: &str, name: &str) -> bool {
+    fn matches(pattern: &[u8], name: &[u8]) -> bool {
+        match (pattern.split_first(), name.split_first()) {
+            (None, None) => true,
+            (Some((b'*', rest)), _) if matches(rest, name) => true,
+            (Some((b'*', _)), Some((_, name))) => matches(pattern, name),
+            (Some((b'?', rest)), Some((_, name))) => matches(rest, name),
+            (Some((p, rest)), Some((n, name))) => p == n && matches(rest, name),
+            _ => false,
+        }
+    }
+    matches(pattern.as_bytes(), name.as_bytes())
+}
+
+/// The client's side of the three streams.
+struct Streams {
+    stdin: Source,
+    stdout: Sink,
+    stderr: Sink,
+}
+
+enum Source {
+    Fd(Input),
+    Frames,
+    Null,
+}
+
+enum Sink {
+    Fd(Output),
+    Frames,
+    Null,
+}
+
+impl Streams {
+    fn new(kinds: [Stdio; 3], fds: Vec<OwnedFd>) -> Result<Self, Error> {
+        let mut fds = fds.into_iter();
+        let mut next = || fds.next().ok_or_else(|| Error::Usage("the request came without its descriptors".into()));
+        let broken = |error: std::io::Error| Error::Usage(format!("a descriptor cannot be used: {error}"));
+        let [stdin, stdout, stderr] = kinds;
+        let stdin = match stdin {
+            Stdio::Passed => Source::Fd(Input::new(next()?).map_err(broken)?),
+            Stdio::Framed => Source::Frames,
+            Stdio::Null => Source::Null,
+        };
+        let mut sink = |kind| {
+            Ok::<_, Error>(match kind {
+                Stdio::Passed => Sink::Fd(Output::new(next()?).map_err(broken)?),
+                Stdio::Framed => Sink::Frames,
+                Stdio::Null => Sink::Null,
+            })
+        };
+        Ok(Self { stdin, stdout: sink(stdout)?, stderr: sink(stderr)? })
+    }
+}
+
+/// Moves a session's data until it has ended and its output is written.
+async fn pump(
+    parts: SessionParts,
+    streams: Streams,
+    replies: &mpsc::Sender<Reply>,
+    inputs: mpsc::Receiver<Request>,
+    detached: bool,
+    host: &Host,
+) -> Result<ExitStatus, Error> {
+    let SessionParts { stdin, mut stdout, mut stderr, control, mut end } = parts;
+    let ended = Notify::new();
+    let output = async {
+        if drain(&mut stdout, streams.stdout, replies, Reply::Output).await.is_err() {
+            // As ssh: the command is told that nobody reads, and dies of SIGPIPE at its next write.
+            control.end_of_write();
+            if tokio::time::timeout(AFTER_BROKEN_PIPE, ended.notified()).await.is_err() {
+                control.close();
+            }
+        }
+    };
+    let error_output = async {
+        // A closed standard error is no reason to end a command.
+        let _ = drain(&mut stderr, streams.stderr, replies, Reply::ErrorOutput).await;
+    };
+    let status = async {
+        let status = end.wait().await;
+        ended.notify_one();
+        status
+    };
+    let (framed, frames) = mpsc::unbounded_channel();
+    tokio::select! {
+        biased;
+        ((), (), status) = async { tokio::join!(output, error_output, status) } => status,
+        never = feed(streams.stdin, stdin, frames) => match never {},
+        () = attend(inputs, framed, Some(&control), host, detached) => {
+            control.close();
+            Err(Error::Closed { host: host.config().original_host.clone(), why: "the client left".into() })
+        }
+    }
+}
+
+/// Moves a tunnel's data until the far end has closed (ssh's `-W`).
+async fn tunnel(
+    streams: Streams,
+    mut reader: ChannelReader,
+    writer: ChannelWriter,
+    replies: &mpsc::Sender<Reply>,
+    mut inputs: mpsc::Receiver<Request>,
+) -> Reply {
+    let (framed, frames) = mpsc::unbounded_channel();
+    let attend = async {
+        while let Some(request) = inputs.recv().await {
+            if let Request::Input(data) = request {
+                let _ = framed.send(data);
+            }
+        }
+    };
+    tokio::select! {
+        _ = drain(&mut reader, streams.stdout, replies, Reply::Output) => {}
+        never = feed(streams.stdin, writer, frames) => match never {},
+        () = attend => {}
+    }
+    Reply::Exit(Exit::Status(0))
+}
+
+/// Waits while only forwardings are wanted (`-N`): until the client leaves, or the connection is lost.
+async fn hold(host: &Host, inputs: mpsc::Receiver<Request>, detached: bool) -> Reply {
+    let (framed, _frames) = mpsc::unbounded_channel();
+    let connection = host.connection();
+    tokio::select! {
+        error = connection.ended() => Reply::Failed(Failure::from(&error)),
+        () = attend(inputs, framed, None, host, detached) => Reply::Exit(Exit::Status(0)),
+    }
+}
+
+/// Gives the session its input. When that has ended, there is nothing more to do here.
+async fn feed(
+    source: Source,
+    mut stdin: ChannelWriter,
+    mut frames: mpsc::UnboundedReceiver<Vec<u8>>,
+) -> std::convert::Infallible {
+    match source {
+        Source::Null => {}
+        // A command that takes no more input ends the feeding, not the session.
+        Source::Frames => {
+            while let Some(data) = frames.recv().await {
+                if data.is_empty() || stdin.send(data.into()).await.is_err() {
+                    break;
+                }
+            }
+        }
+        Source::Fd(mut input) => {
+            while let Ok(data) = input.read().await {
+                if data.is_empty() || stdin.send(data).await.is_err() {
+                    break;
+                }
+            }
+        }
+    }
+    stdin.finish();
+    std::future::pending().await
+}
+
+/// Serves what the client says about its session, until it leaves. Framed input goes to `framed`, which has no bound:
+/// it is what somebody types.
+async fn attend(
+    mut inputs: mpsc::Receiver<Request>,
+    framed: mpsc::UnboundedSender<Vec<u8>>,
+    control: Option<&SessionControl>,
+    host: &Host,
+    detached: bool,
+) {
+    while let Some(request) = inputs.recv().await {
+        match (request, control) {
+            (Request::Input(data), _) => {
+                let _ = framed.send(data);
+            }
+            (Request::Resize(columns, rows, width, height), Some(control)) => {
+                control.resize(terminal_size((columns, rows, width, height)));
+            }
+            (Request::Signal(name), Some(control)) => control.signal(&name),
+            (Request::Break(milliseconds), Some(control)) => {
+                control.send_break(milliseconds).await;
+            }
+            (Request::Rekey, _) => host.connection().rekey(),
+            _ => {}
+        }
+    }
+    if detached {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Writes a stream to its sink. Fails when nobody takes the output any more.
+async fn drain(
+    reader: &mut ChannelReader,
+    mut sink: Sink,
+    replies: &mpsc::Sender<Reply>,
+    frame: impl Fn(Vec<u8>) -> Reply,
+) -> std::io::Result<()> {
+    while let Some(data) = reader.chunk().await {
+        match &mut sink {
+            Sink::Fd(output) => output.write_all(data).await?,
+            Sink::Frames => {
+                replies.send(frame(data.to_vec())).await.map_err(|_| std::io::ErrorKind::BrokenPipe)?;
+            }
+            Sink::Null => {}
+        }
+    }
+    Ok(())
+}
+
+fn terminal_size((columns, rows, width, height): (u32, u32, u32, u32)) -> TerminalSize {
+    TerminalSize { columns, rows, width, height }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn send_env_patterns_are_those_of_ssh_config() {
+        assert!(sends("LC_*", "LC_ALL") && sends("LANG", "LANG") && sends("L?NG", "LANG") && sends("*", "X"));
+        assert!(!sends("LC_*", "LANG") && !sends("LANG", "LANGUAGE") && !sends("", "X"));
+    }
+}

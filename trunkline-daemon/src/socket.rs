@@ -1,0 +1,183 @@
+//! Frames and file descriptors over a Unix socket; the same for both ends.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+
+use crate::protocol::MAX_FRAME;
+
+/// Standard input, output and error: no frame brings more.
+const MAX_FDS: usize = 3;
+
+/// Why a frame could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FrameError {
+    /// The socket failed.
+    #[error("the control socket failed: {0}")]
+    Io(#[from] io::Error),
+    /// The other end is not one of ours, or broken.
+    #[error("the other end of the control socket sent what is not a frame: {0}")]
+    Malformed(String),
+}
+
+/// Both directions of a control socket.
+pub(crate) fn split(stream: UnixStream) -> (FrameReader, FrameWriter) {
+    let stream = Arc::new(stream);
+    let reader = FrameReader { stream: stream.clone(), buffer: Vec::new(), fds: Vec::new() };
+    (reader, FrameWriter { stream })
+}
+
+/// Reads frames.
+#[derive(Debug)]
+pub(crate) struct FrameReader {
+    stream: Arc<UnixStream>,
+    buffer: Vec<u8>,
+    /// Received, not yet claimed by a frame.
+    fds: Vec<OwnedFd>,
+}
+
+impl FrameReader {
+    /// The next frame, with the file descriptors that have come so far; `None` at the end. Cancel-safe: bytes of an
+    /// unfinished frame stay.
+    pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<(T, Vec<OwnedFd>)>, FrameError> {
+        loop {
+            if let Some(frame) = self.take_frame()? {
+                return Ok(Some((frame, std::mem::take(&mut self.fds))));
+            }
+            let n = self.stream.async_io(Interest::READABLE, || receive(&self.stream, &mut self.buffer, &mut self.fds));
+            if n.await? == 0 {
+                return match self.buffer.is_empty() {
+                    true => Ok(None),
+                    false => Err(FrameError::Malformed("it ends in the middle of a frame".into())),
+                };
+            }
+        }
+    }
+
+    fn take_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+        let Some((head, rest)) = self.buffer.split_first_chunk::<4>() else { return Ok(None) };
+        let len = u32::from_be_bytes(*head) as usize;
+        if len > MAX_FRAME {
+            return Err(FrameError::Malformed(format!("a frame of {len} bytes")));
+        }
+        let Some(body) = rest.get(..len) else { return Ok(None) };
+        let frame = rmp_serde::from_slice(body).map_err(|error| FrameError::Malformed(error.to_string()))?;
+        self.buffer.drain(..4 + len);
+        Ok(Some(frame))
+    }
+}
+
+fn receive(stream: &UnixStream, buffer: &mut Vec<u8>, fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut chunk = [0; 64 * 1024];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::net::recvmsg(
+        stream.as_fd(),
+        &mut [IoSliceMut::new(&mut chunk)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            fds.extend(received);
+        }
+    }
+    // Nobody sends more than a request needs; whoever does loses them.
+    fds.truncate(MAX_FDS);
+    buffer.extend_from_slice(&chunk[..received.bytes]);
+    Ok(received.bytes)
+}
+
+/// Writes frames.
+#[derive(Debug)]
+pub(crate) struct FrameWriter {
+    stream: Arc<UnixStream>,
+}
+
+impl FrameWriter {
+    /// Writes one frame.
+    pub(crate) async fn send<T: Serialize>(&self, frame: &T) -> Result<(), FrameError> {
+        self.send_with(frame, &[]).await
+    }
+
+    /// Writes one frame with file descriptors, which stay the caller's.
+    pub(crate) async fn send_with<T: Serialize>(&self, frame: &T, fds: &[BorrowedFd<'_>]) -> Result<(), FrameError> {
+        let bytes = encode(frame)?;
+        let mut fds = fds;
+        let mut sent = 0;
+        while sent < bytes.len() {
+            let io = || send(&self.stream, &bytes[sent..], fds);
+            sent += self.stream.async_io(Interest::WRITABLE, io).await?;
+            fds = &[];
+        }
+        Ok(())
+    }
+}
+
+fn encode<T: Serialize>(frame: &T) -> Result<Vec<u8>, FrameError> {
+    let mut bytes = vec![0; 4];
+    rmp_serde::encode::write_named(&mut bytes, frame).map_err(|error| FrameError::Malformed(error.to_string()))?;
+    let len = bytes.len() - 4;
+    if len > MAX_FRAME {
+        return Err(FrameError::Malformed(format!("a frame of {len} bytes; the environment may be too large")));
+    }
+    bytes[..4].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
+    Ok(bytes)
+}
+
+fn send(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::other("too many file descriptors for one frame"));
+    }
+    let flags = SendFlags::NOSIGNAL;
+    Ok(rustix::net::sendmsg(stream.as_fd(), &[IoSlice::new(bytes)], &mut ancillary, flags)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+    use crate::protocol::Request;
+
+    #[tokio::test]
+    async fn frames_bring_their_file_descriptors() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (_, writer) = split(a);
+        let (mut reader, _) = split(b);
+        let (mut pipe_out, pipe_in) = std::io::pipe().unwrap();
+        writer.send_with(&Request::List, &[pipe_in.as_fd()]).await.unwrap();
+        drop(pipe_in);
+        let (frame, fds) = reader.next::<Request>().await.unwrap().unwrap();
+        assert!(matches!(frame, Request::List));
+        let [fd] = <[OwnedFd; 1]>::try_from(fds).unwrap();
+        std::fs::File::from(fd).write_all(b"through").unwrap();
+        let mut text = String::new();
+        pipe_out.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "through");
+    }
+
+    #[tokio::test]
+    async fn absurd_lengths_and_garbage_are_refused() {
+        for bytes in [&[0xff; 8][..], &[0, 0, 0, 1, 0xc1], &[0, 0, 0, 9, 1]] {
+            let (a, b) = UnixStream::pair().unwrap();
+            let (mut reader, _) = split(b);
+            a.writable().await.unwrap();
+            a.try_write(bytes).unwrap();
+            drop(a);
+            assert!(reader.next::<Request>().await.is_err(), "{bytes:?}");
+        }
+    }
+}

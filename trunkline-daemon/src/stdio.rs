@@ -1,0 +1,207 @@
+//! A client's standard streams, as file descriptors that belong to its shell.
+//!
+//! They are shared with the client and whoever else has them, so that nothing about them may be changed: an
+//! `O_NONBLOCK` set here would be seen there. Pipes are opened anew through /proc, which gives a description of our
+//! own; sockets have flags for a single call; what can be neither is written from a thread that may block.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::net::{RecvFlags, SendFlags};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// How a stream can be used without harm to others.
+enum Way {
+    /// A description of our own, non-blocking.
+    Own(AsyncFd<OwnedFd>),
+    /// A socket, with MSG_DONTWAIT for each call.
+    Socket(AsyncFd<OwnedFd>),
+    /// By calls that may block, in a thread for such.
+    Blocking(Arc<OwnedFd>),
+}
+
+impl Way {
+    fn find(fd: OwnedFd, access: OFlags, interest: Interest) -> io::Result<Self> {
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
+        match kind {
+            FileType::Socket => Ok(Self::Socket(AsyncFd::with_interest(fd, interest)?)),
+            FileType::Fifo => match reopen(&fd, access) {
+                Ok(own) => Ok(Self::Own(AsyncFd::with_interest(own, interest)?)),
+                // A pipe of another user's, or no /proc.
+                Err(_) => Ok(Self::Blocking(Arc::new(fd))),
+            },
+            _ => Ok(Self::Blocking(Arc::new(fd))),
+        }
+    }
+}
+
+/// Opens what a descriptor refers to anew, for ourselves.
+fn reopen(fd: &OwnedFd, access: OFlags) -> io::Result<OwnedFd> {
+    use std::os::fd::AsRawFd as _;
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+/// Standard output or error of a client.
+pub(crate) struct Output(Way);
+
+impl Output {
+    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+        Way::find(fd, OFlags::WRONLY, Interest::WRITABLE).map(Self)
+    }
+
+    /// Writes all of `data`.
+    pub(crate) async fn write_all(&mut self, data: Bytes) -> io::Result<()> {
+        let mut rest = &data[..];
+        match &self.0 {
+            Way::Own(fd) => {
+                while !rest.is_empty() {
+                    let written = fd.async_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, rest)?)).await?;
+                    rest = &rest[written..];
+                }
+            }
+            Way::Socket(fd) => {
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                while !rest.is_empty() {
+                    let sent = fd.async_io(Interest::WRITABLE, |fd| Ok(rustix::net::send(fd, rest, flags)?)).await?;
+                    rest = &rest[sent..];
+                }
+            }
+            Way::Blocking(fd) => {
+                let fd = fd.clone();
+                blocking(move || {
+                    let mut rest = &data[..];
+                    while !rest.is_empty() {
+                        match rustix::io::write(&fd, rest) {
+                            Ok(written) => rest = &rest[written..],
+                            Err(rustix::io::Errno::INTR) => {}
+                            // Someone else made it non-blocking: wait as it should have.
+                            Err(rustix::io::Errno::AGAIN) => wait_for(&fd, rustix::event::PollFlags::OUT)?,
+                            Err(error) => return Err(error.into()),
+                        }
+                    }
+                    Ok(())
+                })
+                .await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Standard input of a client.
+pub(crate) struct Input(Way);
+
+/// What is read at once.
+const CHUNK: usize = 64 * 1024;
+
+impl Input {
+    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+        Way::find(fd, OFlags::RDONLY, Interest::READABLE).map(Self)
+    }
+
+    /// The next piece; empty at the end.
+    pub(crate) async fn read(&mut self) -> io::Result<Bytes> {
+        match &self.0 {
+            Way::Own(fd) => {
+                let mut chunk = vec![0; CHUNK];
+                let n = fd.async_io(Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut chunk)?)).await?;
+                chunk.truncate(n);
+                Ok(chunk.into())
+            }
+            Way::Socket(fd) => {
+                let mut chunk = vec![0; CHUNK];
+                let io = |fd: &OwnedFd| Ok(rustix::net::recv(fd, &mut chunk[..], RecvFlags::DONTWAIT)?.0);
+                let n = fd.async_io(Interest::READABLE, io).await?;
+                chunk.truncate(n);
+                Ok(chunk.into())
+            }
+            Way::Blocking(fd) => {
+                let fd = fd.clone();
+                blocking(move || {
+                    let mut chunk = vec![0; CHUNK];
+                    loop {
+                        match rustix::io::read(&fd, &mut chunk) {
+                            Ok(n) => {
+                                chunk.truncate(n);
+                                return Ok(chunk.into());
+                            }
+                            Err(rustix::io::Errno::INTR) => {}
+                            Err(rustix::io::Errno::AGAIN) => wait_for(&fd, rustix::event::PollFlags::IN)?,
+                            Err(error) => return Err(error.into()),
+                        }
+                    }
+                })
+                .await
+            }
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}
+
+fn wait_for(fd: &OwnedFd, what: rustix::event::PollFlags) -> io::Result<()> {
+    let borrowed = fd.as_fd();
+    rustix::event::poll(&mut [rustix::event::PollFd::new(&borrowed, what)], None)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    fn is_nonblocking(fd: impl AsFd) -> bool {
+        rustix::fs::fcntl_getfl(fd).unwrap().contains(OFlags::NONBLOCK)
+    }
+
+    #[tokio::test]
+    async fn pipes_are_used_without_touching_the_flags_that_others_see() {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let shared = writer.try_clone().unwrap();
+        let mut output = Output::new(OwnedFd::from(writer)).unwrap();
+        output.write_all(Bytes::from_static(b"out")).await.unwrap();
+        assert!(!is_nonblocking(&shared));
+        drop((output, shared));
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "out");
+
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let shared = reader.try_clone().unwrap();
+        let mut input = Input::new(OwnedFd::from(reader)).unwrap();
+        writer.write_all(b"in").unwrap();
+        assert_eq!(&input.read().await.unwrap()[..], b"in");
+        assert!(!is_nonblocking(&shared));
+        drop(writer);
+        assert!(input.read().await.unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn sockets_and_files_work_too() {
+        let (a, mut b) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut output = Output::new(a.try_clone().unwrap().into()).unwrap();
+        output.write_all(Bytes::from_static(b"x")).await.unwrap();
+        let mut byte = [0];
+        b.read_exact(&mut byte).unwrap();
+        assert!(!is_nonblocking(&a));
+
+        let mut file = tempfile::tempfile().unwrap();
+        let mut output = Output::new(file.try_clone().unwrap().into()).unwrap();
+        output.write_all(Bytes::from_static(b"one")).await.unwrap();
+        output.write_all(Bytes::from_static(b"two")).await.unwrap();
+        use std::io::Seek as _;
+        file.rewind().unwrap();
+        let mut input = Input::new(file.into()).unwrap();
+        assert_eq!(&input.read().await.unwrap()[..], b"onetwo");
+    }
+}
