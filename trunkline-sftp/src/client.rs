@@ -110,8 +110,8 @@ const COPIED: usize = 1024;
 
 impl Client {
     /// A session whose first bytes wait in [`Self::poll_transmit`].
-    pub fn new(config: Config) -> Self {
-        let Config { early_requests } = config;
+    pub fn new(config: &Config) -> Self {
+        let Config { early_requests } = *config;
         let mut client = Self {
             extensions: None,
             early_requests,
@@ -365,10 +365,9 @@ impl Client {
                 other => other,
             };
         }
-        if let Some(at) = self.events.iter().position(|(event, _)| *event == id) {
-            if let Some((_, Ok(Reply::Handle(handle)))) = self.events.remove(at) {
-                self.close(handle);
-            }
+        let answered = self.events.iter().position(|(event, _)| *event == id);
+        if let Some((_, Ok(Reply::Handle(handle)))) = answered.and_then(|at| self.events.remove(at)) {
+            self.close(handle);
         }
     }
 
@@ -497,7 +496,7 @@ mod tests {
     }
 
     fn ready() -> Client {
-        let mut client = Client::new(Config::default());
+        let mut client = Client::new(&Config::default());
         client.handle_bytes(version()).unwrap();
         sent(&mut client);
         client
@@ -531,13 +530,13 @@ mod tests {
 
     #[test]
     fn requests_wait_for_the_version_or_leave_early() {
-        let mut client = Client::new(Config::default());
+        let mut client = Client::new(&Config::default());
         client.request(Request::Stat { path: "f".into() });
         assert_eq!(sent(&mut client), [0, 0, 0, 5, 1, 0, 0, 0, 3]);
         client.handle_bytes(version()).unwrap();
         assert_eq!(sent(&mut client), *b"\0\0\0\x0a\x11\0\0\0\0\0\0\0\x01f");
 
-        let mut early = Client::new(Config { early_requests: true });
+        let mut early = Client::new(&Config { early_requests: true });
         early.request(Request::Stat { path: "f".into() });
         assert!(sent(&mut early).ends_with(b"\x11\0\0\0\x01\0\0\0\x01f"));
     }
@@ -629,7 +628,7 @@ mod tests {
 
     #[test]
     fn what_a_login_script_prints_is_recognised() {
-        let mut client = Client::new(Config::default());
+        let mut client = Client::new(&Config::default());
         let error = client.handle_bytes("Welcome to web1!\n".into()).unwrap_err();
         assert_eq!(error, Error::NotSftp("Welcome to web1!".into()));
         assert_eq!(client.handle_bytes(version()), Err(error));
@@ -688,7 +687,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_input_panics(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..10)) {
-            let mut client = Client::new(Config::default());
+            let mut client = Client::new(&Config::default());
             for chunk in chunks {
                 let _ = client.handle_bytes(chunk.into());
             }

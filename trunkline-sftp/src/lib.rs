@@ -4,7 +4,10 @@
 //! draft-ietf-secsh-filexfer-02 the way OpenSSH speaks it (OpenSSH's PROTOCOL, section 4), over whatever carries a
 //! stream of bytes: usually a session channel that runs the `sftp` subsystem.
 //!
-//! [`Client`] is one SFTP session: any number of [`Request`]s in flight, replies in any order.
+//! - [`Client`] is one SFTP session: any number of [`Request`]s in flight, replies in any order.
+//! - [`transfer`] plans work on top of it: [`Download`](transfer::Download) and [`Upload`](transfer::Upload) of one
+//!   large file over one or several sessions, [`ManyDownload`](transfer::ManyDownload) and
+//!   [`ManyUpload`](transfer::ManyUpload) of many small ones, and [`Walk`](transfer::Walk) through a tree.
 //!
 //! Paths and names are bytes, never `String`: a server's file system promises no encoding.
 //!
@@ -12,7 +15,7 @@
 //! use bytes::Bytes;
 //! use trunkline_sftp::{Client, Config, Request};
 //!
-//! let mut client = Client::new(Config::default());
+//! let mut client = Client::new(&Config::default());
 //! let id = client.request(Request::Stat { path: Bytes::from_static(b"/etc/motd") });
 //! while let Some(bytes) = client.poll_transmit() {
 //!     // write `bytes` to the channel
@@ -34,6 +37,7 @@ mod packet;
 mod reply;
 mod request;
 mod status;
+pub mod transfer;
 
 pub use attributes::{FileAttributes, FileType, Owner, Permissions, Times};
 pub use client::{Client, Config, RequestId};

@@ -1,0 +1,430 @@
+//! [`ManyDownload`]: many small files, many at a time.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::download::{Download, DownloadEvent, DownloadOptions};
+use super::lane::LaneId;
+use super::pace::{Pace, Sent};
+use super::{DEFAULT_MEMORY, FileId, piece};
+use crate::attributes::{FileAttributes, FileType};
+use crate::client::{Client, RequestId};
+use crate::data::Data;
+use crate::reply::{Outcome, Reply};
+use crate::request::{OpenFlags, Request};
+use crate::status::{Status, StatusCode};
+
+/// Something that came of a download of many files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ManyDownloadEvent {
+    /// Bytes of a file, in no order. Bytes may come twice; the later ones count.
+    Data {
+        /// The file.
+        file: FileId,
+        /// Where they belong.
+        offset: u64,
+        /// The bytes.
+        data: Data,
+    },
+    /// A file is complete.
+    Finished {
+        /// The file.
+        file: FileId,
+        /// Its length; what was written behind this is to be cut off.
+        length: u64,
+        /// Its attributes, if the server told them.
+        attributes: Option<FileAttributes>,
+    },
+    /// A file could not be downloaded. The others go on.
+    Failed {
+        /// The file.
+        file: FileId,
+        /// Why not.
+        status: Status,
+    },
+}
+
+/// The download of many files over one session, as a state machine without I/O.
+///
+/// A file takes two flights: OPEN; then READs, FSTAT and CLOSE together. The server keeps the order in a file (section
+/// 6.1 of the draft), so that FSTAT tells whether the reads brought all of it. A file for which that does not hold (it
+/// grew, it was read short, it is one of /proc), or that is large, is downloaded by a [`Download`] of its own, in turn
+/// with the others. How many files are under way at once follows from their rate and the distance, within the server's
+/// handles and the memory allowed.
+pub struct ManyDownload {
+    memory: usize,
+    waiting: VecDeque<(FileId, Wanted)>,
+    files: HashMap<FileId, Small>,
+    asked: HashMap<RequestId, (FileId, Asked)>,
+    /// Files that are large or need care, waiting and under way.
+    waiting_large: VecDeque<(FileId, Wanted)>,
+    large: HashMap<FileId, Large>,
+    next_file: u64,
+    /// In small files.
+    pace: Pace,
+    events: VecDeque<ManyDownloadEvent>,
+    /// Bytes in `events`, and bytes asked for.
+    held: usize,
+    under_way: usize,
+}
+
+struct Wanted {
+    path: Bytes,
+    size: Option<u64>,
+}
+
+/// A file in its two flights.
+struct Small {
+    wanted: Wanted,
+    sent: Sent,
+    /// Bytes that are asked for, counted in `under_way`.
+    expected: usize,
+    /// Answers awaited.
+    awaited: usize,
+    got: u64,
+    attributes: Option<FileAttributes>,
+    failed: Option<Status>,
+}
+
+struct Large {
+    download: Download,
+    lane: LaneId,
+    attributes: Option<FileAttributes>,
+}
+
+enum Asked {
+    Open,
+    Read { offset: u64 },
+    Fstat,
+}
+
+/// Files under way from the start: enough that 2,000 files take a handful of round trips, few enough for servers that
+/// have not told their handles yet.
+const FIRST_FLIGHT: u64 = 64;
+/// Files above this are large.
+const LARGE: u64 = 2 * 1024 * 1024;
+/// Large files under way at once.
+const MOST_LARGE: usize = 4;
+
+impl Default for ManyDownload {
+    fn default() -> Self {
+        Self::new(DEFAULT_MEMORY)
+    }
+}
+
+impl ManyDownload {
+    /// A download that may have so many bytes under way or waiting in [`Self::poll_event`]; at least one file is.
+    pub fn new(memory: usize) -> Self {
+        Self {
+            memory,
+            waiting: VecDeque::new(),
+            files: HashMap::new(),
+            asked: HashMap::new(),
+            waiting_large: VecDeque::new(),
+            large: HashMap::new(),
+            next_file: 0,
+            pace: Pace::new(FIRST_FLIGHT, u64::MAX),
+            events: VecDeque::new(),
+            held: 0,
+            under_way: 0,
+        }
+    }
+
+    /// One more file, with its size if a directory told it; a wrong one costs time only.
+    pub fn add(&mut self, path: impl Into<Bytes>, size: Option<u64>) -> FileId {
+        let file = FileId(self.next_file);
+        self.next_file += 1;
+        let large = size.is_some_and(|size| size > LARGE);
+        let queue = if large {
+            &mut self.waiting_large
+        } else {
+            &mut self.waiting
+        };
+        queue.push_back((
+            file,
+            Wanted {
+                path: path.into(),
+                size,
+            },
+        ));
+        file
+    }
+
+    /// Files added that have neither finished nor failed.
+    pub fn unfinished(&self) -> usize {
+        self.waiting.len() + self.files.len() + self.waiting_large.len() + self.large.len()
+    }
+
+    /// Asks for as many files as are worth having in flight. Call it after every other call.
+    pub fn drive(&mut self, client: &mut Client, now: Instant) {
+        while let Some((file, wanted)) = self.next_small(client) {
+            self.begin_small(file, wanted, client, now);
+        }
+        while self.large.len() < MOST_LARGE && self.has_handle(client) {
+            let Some((file, wanted)) = self.waiting_large.pop_front() else {
+                break;
+            };
+            self.begin_large(file, wanted);
+        }
+        if self.held < self.memory {
+            self.large
+                .values_mut()
+                .for_each(|large| large.download.drive(large.lane, client, now));
+        }
+        self.collect_large(client);
+    }
+
+    /// Takes the answer to one of its requests; gives back that to any other.
+    pub fn handle_reply(
+        &mut self,
+        client: &mut Client,
+        request: RequestId,
+        mut outcome: Outcome,
+        now: Instant,
+    ) -> Option<Outcome> {
+        if let Some((file, asked)) = self.asked.remove(&request) {
+            self.handle_small(file, &asked, client, outcome, now);
+            return None;
+        }
+        for large in self.large.values_mut() {
+            match large
+                .download
+                .handle_reply(large.lane, client, request, outcome, now)
+            {
+                Some(other) => outcome = other,
+                None => {
+                    self.collect_large(client);
+                    return None;
+                }
+            }
+        }
+        Some(outcome)
+    }
+
+    /// Stops: nothing more is asked for, no more events come, and what was opened is closed. To be used when the
+    /// session goes on for something else.
+    pub fn cancel(&mut self, client: &mut Client) {
+        self.asked.drain().for_each(|(request, _)| client.cancel(request));
+        for (_, mut large) in self.large.drain() {
+            large.download.remove_lane(large.lane, client);
+        }
+        for (_, small) in self.files.drain() {
+            self.pace.lost(small.sent);
+        }
+        self.waiting.clear();
+        self.waiting_large.clear();
+        self.events.clear();
+        (self.held, self.under_way) = (0, 0);
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<ManyDownloadEvent> {
+        let event = self.events.pop_front()?;
+        if let ManyDownloadEvent::Data { data, .. } = &event {
+            self.held -= data.len();
+        }
+        Some(event)
+    }
+
+    fn has_handle(&self, client: &Client) -> bool {
+        client.free_handles() > 0 || self.files.is_empty() && self.large.is_empty()
+    }
+
+    fn next_small(&mut self, client: &Client) -> Option<(FileId, Wanted)> {
+        let (_, wanted) = self.waiting.front()?;
+        let used = self.held + self.under_way;
+        // The other half is for large files.
+        let fits = used == 0 || used + wanted.expected(piece(client.limits().max_read)) <= self.memory / 2;
+        if fits && self.has_handle(client) && self.pace.has_room(0) {
+            self.waiting.pop_front()
+        } else {
+            None
+        }
+    }
+
+    fn begin_small(&mut self, file: FileId, wanted: Wanted, client: &mut Client, now: Instant) {
+        let open = client.request(Request::Open {
+            path: wanted.path.clone(),
+            flags: OpenFlags::READ,
+            attributes: FileAttributes::default(),
+        });
+        let expected = wanted.expected(piece(client.limits().max_read));
+        self.under_way += expected;
+        let sent = self.pace.sent(1, now);
+        let small = Small {
+            wanted,
+            sent,
+            expected,
+            awaited: 1,
+            got: 0,
+            attributes: None,
+            failed: None,
+        };
+        self.files.insert(file, small);
+        self.asked.insert(open, (file, Asked::Open));
+    }
+
+    fn begin_large(&mut self, file: FileId, wanted: Wanted) {
+        let mut options = DownloadOptions::new(wanted.path);
+        options.size = wanted.size;
+        options.memory = (self.memory / 2 / MOST_LARGE).max(1);
+        let mut download = Download::new(options);
+        let lane = download.add_lane();
+        self.large.insert(
+            file,
+            Large {
+                download,
+                lane,
+                attributes: None,
+            },
+        );
+    }
+
+    fn handle_small(
+        &mut self,
+        file: FileId,
+        asked: &Asked,
+        client: &mut Client,
+        outcome: Outcome,
+        now: Instant,
+    ) {
+        let Some(small) = self.files.get_mut(&file) else {
+            return;
+        };
+        small.awaited -= 1;
+        match (asked, outcome) {
+            (Asked::Open, Ok(Reply::Handle(handle))) => {
+                let piece = piece(client.limits().max_read);
+                let mut ask = |request, asked| {
+                    self.asked.insert(client.request(request), (file, asked));
+                    small.awaited += 1;
+                };
+                // One byte more than is expected, to see that there is no more.
+                let reach = small.wanted.size.map_or(piece, |size| size.saturating_add(1));
+                for offset in (0..reach).step_by(usize::try_from(piece).unwrap_or(usize::MAX)) {
+                    let length = u32::try_from(piece).expect("a piece is at most 255 KiB");
+                    ask(
+                        Request::Read {
+                            handle: handle.clone(),
+                            offset,
+                            length,
+                        },
+                        Asked::Read { offset },
+                    );
+                }
+                ask(
+                    Request::Fstat {
+                        handle: handle.clone(),
+                    },
+                    Asked::Fstat,
+                );
+                client.close(handle);
+            }
+            (Asked::Read { offset }, Ok(Reply::Data(data))) => {
+                small.got += data.len() as u64;
+                self.held += data.len();
+                self.events.push_back(ManyDownloadEvent::Data {
+                    file,
+                    offset: *offset,
+                    data,
+                });
+            }
+            (
+                Asked::Read { .. },
+                Err(Status {
+                    code: StatusCode::EOF,
+                    ..
+                }),
+            ) => {}
+            (Asked::Fstat, Ok(Reply::Attributes(attributes))) => small.attributes = Some(attributes),
+            // Without FSTAT the file is downloaded with care.
+            (Asked::Fstat, _) => {}
+            (_, Err(status)) => small.failed = Some(status),
+            (_, Ok(_)) => {}
+        }
+        if small.awaited == 0 {
+            self.end_small(file, now);
+        }
+    }
+
+    fn end_small(&mut self, file: FileId, now: Instant) {
+        let Some(small) = self.files.remove(&file) else {
+            return;
+        };
+        self.under_way -= small.expected;
+        self.pace.done(small.sent, now);
+        if let Some(status) = small.failed {
+            self.events.push_back(ManyDownloadEvent::Failed { file, status });
+            return;
+        }
+        let regular =
+            |attributes: &FileAttributes| matches!(attributes.file_type(), None | Some(FileType::Regular));
+        let whole = small
+            .attributes
+            .as_ref()
+            .is_some_and(|attributes| regular(attributes) && attributes.size == Some(small.got));
+        if whole {
+            let (length, attributes) = (small.got, small.attributes);
+            self.events.push_back(ManyDownloadEvent::Finished {
+                file,
+                length,
+                attributes,
+            });
+        } else {
+            self.waiting_large.push_back((
+                file,
+                Wanted {
+                    size: None,
+                    ..small.wanted
+                },
+            ));
+        }
+    }
+
+    fn collect_large(&mut self, client: &mut Client) {
+        let mut over = Vec::new();
+        for (&file, large) in &mut self.large {
+            while let Some(event) = large.download.poll_event() {
+                match event {
+                    DownloadEvent::Data { offset, data } => {
+                        self.held += data.len();
+                        self.events
+                            .push_back(ManyDownloadEvent::Data { file, offset, data });
+                    }
+                    DownloadEvent::Attributes(attributes) => large.attributes = Some(attributes),
+                    DownloadEvent::Finished { length, .. } => {
+                        let attributes = large.attributes.take();
+                        self.events.push_back(ManyDownloadEvent::Finished {
+                            file,
+                            length,
+                            attributes,
+                        });
+                    }
+                    DownloadEvent::Failed(status) => {
+                        self.events.push_back(ManyDownloadEvent::Failed { file, status });
+                    }
+                    // Neither is asked for: there is one lane, and holes are data.
+                    DownloadEvent::LaneLost(..) | DownloadEvent::Zeros { .. } => {}
+                }
+            }
+            if large.download.is_over() {
+                over.push(file);
+            }
+        }
+        for file in over {
+            if let Some(mut large) = self.large.remove(&file) {
+                large.download.remove_lane(large.lane, client);
+            }
+        }
+    }
+}
+
+impl Wanted {
+    /// Bytes that the flight of reads may bring.
+    fn expected(&self, piece: u64) -> usize {
+        usize::try_from(self.size.map_or(piece, |size| size.min(LARGE) + 1)).unwrap_or(usize::MAX)
+    }
+}

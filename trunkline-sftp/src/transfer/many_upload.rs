@@ -1,0 +1,401 @@
+//! [`ManyUpload`]: many small files, many at a time.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::pace::{Pace, Sent};
+use super::upload::rename;
+use super::{DEFAULT_MEMORY, FileId, piece};
+use crate::attributes::FileAttributes;
+use crate::client::{Client, RequestId};
+use crate::data::Data;
+use crate::reply::{Handle, Outcome, Reply};
+use crate::request::{OpenFlags, Request};
+use crate::status::{Status, StatusCode};
+
+/// A file to upload, and how to leave it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct UploadFile {
+    /// The file to write; what is there is emptied first.
+    pub path: Bytes,
+    /// Its length, as far as is known: decides how many files are held at once.
+    pub length: u64,
+    /// Permissions for a file that is made, before the server's umask.
+    pub create: FileAttributes,
+    /// Attributes to set behind the writes.
+    pub attributes: FileAttributes,
+    /// Have the server write the file to its disk, where it can. Costs it a disk's time for each file.
+    pub sync: bool,
+    /// Rename the file to this, over what is there where the server can.
+    pub rename_to: Option<Bytes>,
+}
+
+impl UploadFile {
+    /// A file without attributes or another name.
+    pub fn new(path: impl Into<Bytes>, length: u64) -> Self {
+        Self {
+            path: path.into(),
+            length,
+            create: FileAttributes::default(),
+            attributes: FileAttributes::default(),
+            sync: false,
+            rename_to: None,
+        }
+    }
+}
+
+/// When a file gets its last name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Install {
+    /// When the server has confirmed its writes: a full disk never replaces a good file by half of one. A round trip
+    /// more for the last file, not for each.
+    #[default]
+    Confirmed,
+    /// In the same flight as its writes. For places where a failure starts all over anyway.
+    AtOnce,
+}
+
+/// Something for the application to do or to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ManyUploadEvent {
+    /// A file's content is wanted: answer with [`ManyUpload::provide`] or [`ManyUpload::skip`].
+    Read(FileId),
+    /// A file is written, closed and renamed.
+    Finished {
+        /// The file.
+        file: FileId,
+        /// Why the attributes were not set, if they were not.
+        attributes: Result<(), Status>,
+    },
+    /// A file could not be uploaded; if it was to be renamed, what was written has been removed. The others go on.
+    Failed {
+        /// The file.
+        file: FileId,
+        /// Why not.
+        status: Status,
+    },
+}
+
+/// The upload of many files over one session, as a state machine without I/O.
+///
+/// A file takes two flights: OPEN; then WRITEs, FSETSTAT, fsync and CLOSE together, and with [`Install::AtOnce`] the
+/// renaming. How many files are under way at once follows from their rate and the distance, within the server's handles
+/// and the memory allowed. Each file is held as a whole: use [`Upload`](super::Upload) for large ones.
+pub struct ManyUpload {
+    memory: usize,
+    install: Install,
+    waiting: VecDeque<(FileId, UploadFile)>,
+    files: HashMap<FileId, Running>,
+    asked: HashMap<RequestId, (FileId, Asked)>,
+    next_file: u64,
+    /// In files.
+    pace: Pace,
+    events: VecDeque<ManyUploadEvent>,
+    held: usize,
+}
+
+struct Running {
+    file: UploadFile,
+    sent: Sent,
+    /// Bytes counted in `held`.
+    held: usize,
+    handle: Option<Handle>,
+    content: Option<Data>,
+    /// Its second flight has left.
+    flown: bool,
+    awaited: usize,
+    renamed: bool,
+    attributes: Option<Status>,
+    failed: Option<Status>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Open,
+    Write,
+    Attributes,
+    Sync,
+    Close,
+    Rename,
+}
+
+const FIRST_FLIGHT: u64 = 64;
+
+impl Default for ManyUpload {
+    fn default() -> Self {
+        Self::new(Install::default(), DEFAULT_MEMORY)
+    }
+}
+
+impl ManyUpload {
+    /// An upload that may hold so many bytes; at least one file is.
+    pub fn new(install: Install, memory: usize) -> Self {
+        Self {
+            memory,
+            install,
+            waiting: VecDeque::new(),
+            files: HashMap::new(),
+            asked: HashMap::new(),
+            next_file: 0,
+            pace: Pace::new(FIRST_FLIGHT, u64::MAX),
+            events: VecDeque::new(),
+            held: 0,
+        }
+    }
+
+    /// One more file.
+    pub fn add(&mut self, file: UploadFile) -> FileId {
+        let id = FileId(self.next_file);
+        self.next_file += 1;
+        self.waiting.push_back((id, file));
+        id
+    }
+
+    /// Files added that have neither finished nor failed nor been skipped.
+    pub fn unfinished(&self) -> usize {
+        self.waiting.len() + self.files.len()
+    }
+
+    /// The whole content of a file, as a [`ManyUploadEvent::Read`] asked for it.
+    pub fn provide(&mut self, id: FileId, content: impl Into<Data>) {
+        let Some(running) = self
+            .files
+            .get_mut(&id)
+            .filter(|running| running.content.is_none())
+        else {
+            return;
+        };
+        let content = content.into();
+        self.held = self.held - running.held + content.len();
+        running.held = content.len();
+        running.content = Some(content);
+    }
+
+    /// A file will not be provided; no more events come of it. What was written of it is removed if it was to be renamed:
+    /// a name of its own is no loss to anybody.
+    pub fn skip(&mut self, id: FileId, client: &mut Client) {
+        self.waiting.retain(|(waiting, _)| *waiting != id);
+        let Some(running) = self.files.remove(&id) else {
+            return;
+        };
+        self.pace.lost(running.sent);
+        self.held -= running.held;
+        self.asked.retain(|request, (file, _)| {
+            let keep = *file != id;
+            if !keep {
+                client.cancel(*request);
+            }
+            keep
+        });
+        let opened = running.flown || running.handle.is_some();
+        running.handle.into_iter().for_each(|handle| client.close(handle));
+        if opened && !running.renamed && running.file.rename_to.is_some() {
+            remove(client, running.file.path);
+        }
+    }
+
+    /// Stops: [`Self::skip`]s all files. To be used when the session goes on for something else.
+    pub fn cancel(&mut self, client: &mut Client) {
+        self.waiting.clear();
+        let files: Vec<FileId> = self.files.keys().copied().collect();
+        files.into_iter().for_each(|file| self.skip(file, client));
+        self.events.clear();
+    }
+
+    /// Opens as many files as are worth having in flight, and sends what was provided. Call it after every other call.
+    pub fn drive(&mut self, client: &mut Client, now: Instant) {
+        while let Some((id, file)) = self.next_waiting(client) {
+            let open = client.request(Request::Open {
+                path: file.path.clone(),
+                flags: OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE,
+                attributes: file.create.clone(),
+            });
+            self.asked.insert(open, (id, Asked::Open));
+            self.events.push_back(ManyUploadEvent::Read(id));
+            let held = usize::try_from(file.length).unwrap_or(usize::MAX);
+            self.held = self.held.saturating_add(held);
+            let running = Running {
+                file,
+                sent: self.pace.sent(1, now),
+                held,
+                handle: None,
+                content: None,
+                flown: false,
+                awaited: 1,
+                renamed: false,
+                attributes: None,
+                failed: None,
+            };
+            self.files.insert(id, running);
+        }
+        let ready =
+            |running: &Running| !running.flown && running.handle.is_some() && running.content.is_some();
+        let mut flights: Vec<FileId> = self
+            .files
+            .iter()
+            .filter(|(_, running)| ready(running))
+            .map(|(id, _)| *id)
+            .collect();
+        flights.sort_unstable();
+        flights.into_iter().for_each(|id| self.fly(id, client));
+    }
+
+    /// Takes the answer to one of its requests; gives back that to any other.
+    pub fn handle_reply(
+        &mut self,
+        client: &mut Client,
+        request: RequestId,
+        outcome: Outcome,
+        now: Instant,
+    ) -> Option<Outcome> {
+        let Some((id, asked)) = self.asked.remove(&request) else {
+            return Some(outcome);
+        };
+        let running = self.files.get_mut(&id)?;
+        running.awaited -= 1;
+        match (asked, outcome) {
+            (Asked::Open, Ok(Reply::Handle(handle))) => running.handle = Some(handle),
+            (Asked::Attributes, Err(status)) => running.attributes = Some(status),
+            (
+                Asked::Sync,
+                Err(Status {
+                    code: StatusCode::OP_UNSUPPORTED,
+                    ..
+                }),
+            ) => {}
+            (_, Err(status)) => {
+                // The first says why: those behind it are often only its echo.
+                running.failed.get_or_insert(status);
+            }
+            (_, Ok(_)) => {}
+        }
+        if running.awaited == 0 && (running.flown || running.failed.is_some()) {
+            self.end(id, client, now);
+        }
+        None
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<ManyUploadEvent> {
+        self.events.pop_front()
+    }
+
+    fn next_waiting(&mut self, client: &Client) -> Option<(FileId, UploadFile)> {
+        let (_, file) = self.waiting.front()?;
+        let fits = self.held == 0 || self.held as u64 + file.length <= self.memory as u64;
+        let handle = client.free_handles() > 0 || self.files.is_empty();
+        if fits && handle && self.pace.has_room(0) {
+            self.waiting.pop_front()
+        } else {
+            None
+        }
+    }
+
+    /// Sends a file's second flight.
+    fn fly(&mut self, id: FileId, client: &mut Client) {
+        let Some(running) = self.files.get_mut(&id) else {
+            return;
+        };
+        let (Some(handle), Some(content)) = (running.handle.take(), running.content.take()) else {
+            return;
+        };
+        running.flown = true;
+        let most = usize::try_from(piece(client.limits().max_write)).expect("a piece is at most 255 KiB");
+        let posix_rename = running
+            .file
+            .rename_to
+            .clone()
+            .filter(|_| self.install == Install::AtOnce)
+            .map(|to| rename(client, running.file.path.clone(), to));
+        running.renamed = posix_rename.is_some();
+        let mut ask = |request, asked| {
+            self.asked.insert(client.request(request), (id, asked));
+            running.awaited += 1;
+        };
+        let mut offset = 0;
+        for mut chunk in content.into_chunks() {
+            while !chunk.is_empty() {
+                let data = chunk.split_to(chunk.len().min(most));
+                let length = data.len() as u64;
+                ask(
+                    Request::Write {
+                        handle: handle.clone(),
+                        offset,
+                        data,
+                    },
+                    Asked::Write,
+                );
+                offset += length;
+            }
+        }
+        if !running.file.attributes.is_empty() {
+            let attributes = running.file.attributes.clone();
+            ask(
+                Request::Fsetstat {
+                    handle: handle.clone(),
+                    attributes,
+                },
+                Asked::Attributes,
+            );
+        }
+        if running.file.sync {
+            ask(
+                Request::Fsync {
+                    handle: handle.clone(),
+                },
+                Asked::Sync,
+            );
+        }
+        ask(Request::Close { handle }, Asked::Close);
+        if let Some(request) = posix_rename {
+            ask(request, Asked::Rename);
+        }
+    }
+
+    /// All answers are here: renames the file, or is done with it.
+    fn end(&mut self, id: FileId, client: &mut Client, now: Instant) {
+        let Some(running) = self.files.get_mut(&id) else {
+            return;
+        };
+        let to = running
+            .file
+            .rename_to
+            .clone()
+            .filter(|_| !running.renamed && running.failed.is_none());
+        if let Some(to) = to {
+            let request = rename(client, running.file.path.clone(), to);
+            self.asked.insert(client.request(request), (id, Asked::Rename));
+            running.renamed = true;
+            running.awaited += 1;
+            return;
+        }
+        let Some(running) = self.files.remove(&id) else {
+            return;
+        };
+        self.pace.done(running.sent, now);
+        self.held -= running.held;
+        let Some(status) = running.failed else {
+            let attributes = running.attributes.map_or(Ok(()), Err);
+            self.events
+                .push_back(ManyUploadEvent::Finished { file: id, attributes });
+            return;
+        };
+        if running.flown && running.file.rename_to.is_some() {
+            remove(client, running.file.path);
+        }
+        self.events
+            .push_back(ManyUploadEvent::Failed { file: id, status });
+    }
+}
+
+/// Removes what was not finished, and does not ask how that went.
+fn remove(client: &mut Client, path: Bytes) {
+    let id = client.request(Request::Remove { path });
+    // Only a request that waits for a handle or the version would be taken back by this; neither can be here, where a
+    // file was opened.
+    client.cancel(id);
+}

@@ -1,0 +1,72 @@
+//! Transfers planned over [`Client`](crate::Client)s: which requests to send when, as state machines driven by time.
+//!
+//! | what | plan |
+//! |---|---|
+//! | one file, large | [`Download`], [`Upload`]: over one session or several, each a [lane](LaneId) |
+//! | many files, small | [`ManyDownload`], [`ManyUpload`] |
+//! | a tree's names | [`Walk`] |
+//!
+//! All are used alike. After anything happened call `drive`, which gives the session as many requests as are worth
+//! having in flight; offer every answer of [`Client::poll_event`](crate::Client::poll_event) to `handle_reply`, which
+//! gives back those that are not its own; then take its events with `poll_event`. Several plans may share a session.
+//! A plan that is not driven asks for nothing more: that is how a slow disk holds a transfer back.
+//!
+//! ```
+//! use std::time::Instant;
+//! use trunkline_sftp::{Client, transfer::{Download, DownloadEvent, DownloadOptions}};
+//!
+//! /// Call it when the channel has brought something; then write what `client.poll_transmit()` gives.
+//! fn turn(client: &mut Client, download: &mut Download, lane: trunkline_sftp::transfer::LaneId, now: Instant) {
+//!     while let Some((id, outcome)) = client.poll_event() {
+//!         download.handle_reply(lane, client, id, outcome, now);
+//!     }
+//!     download.drive(lane, client, now);
+//!     while let Some(event) = download.poll_event() {
+//!         match event {
+//!             DownloadEvent::Data { offset, data } => println!("write {} bytes at {offset}", data.len()),
+//!             DownloadEvent::Finished { length, .. } => println!("cut the file to {length} bytes"),
+//!             _ => {}
+//!         }
+//!     }
+//! }
+//! # let mut client = Client::new(&Default::default());
+//! # let mut download = Download::new(DownloadOptions::new("f"));
+//! # let lane = download.add_lane();
+//! # turn(&mut client, &mut download, lane, Instant::now());
+//! ```
+
+mod download;
+mod lane;
+mod many_download;
+mod many_upload;
+mod pace;
+mod ranges;
+mod sparse;
+mod upload;
+mod walk;
+
+pub use download::{Download, DownloadEvent, DownloadOptions};
+pub use lane::{LaneId, LaneLoss};
+pub use many_download::{ManyDownload, ManyDownloadEvent};
+pub use many_upload::{Install, ManyUpload, ManyUploadEvent, UploadFile};
+pub use ranges::Ranges;
+pub use upload::{ReadId, Upload, UploadEvent, UploadOptions};
+pub use walk::{Walk, WalkEvent, WalkOptions};
+
+/// Tells the files of a [`ManyDownload`] or [`ManyUpload`] apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(pub(crate) u64);
+
+/// The memory that a transfer may fill with data under way, unless told otherwise: enough for 5 Gbit/s at 100 ms.
+pub const DEFAULT_MEMORY: usize = 64 * 1024 * 1024;
+
+/// The size of one read or write: as large as the server takes, in whole blocks of 4 KiB, so that offsets stay
+/// aligned with the pages of both sides' disks.
+fn piece(limit: u32) -> u64 {
+    const BLOCK: u32 = 4096;
+    u64::from(if limit >= BLOCK {
+        limit - limit % BLOCK
+    } else {
+        limit
+    })
+}

@@ -1,0 +1,155 @@
+//! [`Pace`]: how much to have in flight.
+
+use std::time::{Duration, Instant};
+
+/// Decides how much to have in flight: twice the highest delivery rate of late times the lowest round-trip time, the
+/// rule of BBR (draft-ietf-ccwg-bbr). As long as more in flight brings a higher rate, the amount doubles each round
+/// trip; when it brings only longer queues, the product stays.
+///
+/// The lowest round-trip time is kept for the transfer's life: BBR drains its queue to measure it again, and a
+/// measurement that is not preceded by that would take the queue for distance and grow without end. A path that becomes
+/// longer on the way is served by the factor of two.
+///
+/// The unit is the caller's: bytes for one file, files for many.
+#[derive(Debug)]
+pub(super) struct Pace {
+    least: u64,
+    most: u64,
+    in_flight: u64,
+    delivered: u64,
+    shortest: Option<Duration>,
+    /// Units a second: the maxima of this and the last generation of [`GENERATION`] rounds.
+    rates: [f64; 2],
+    rounds: u32,
+    /// What was delivered when the current round began.
+    round: u64,
+}
+
+/// What was known when something was sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sent {
+    amount: u64,
+    at: Instant,
+    delivered: u64,
+}
+
+/// Round trips after which a rate that was not reached again begins to be forgotten.
+const GENERATION: u32 = 8;
+
+impl Pace {
+    /// Has at least `least` in flight, and at most `most`.
+    pub(super) fn new(least: u64, most: u64) -> Self {
+        Self {
+            least: least.min(most),
+            most,
+            in_flight: 0,
+            delivered: 0,
+            shortest: None,
+            rates: [0.0; 2],
+            rounds: 0,
+            round: 0,
+        }
+    }
+
+    /// How much there should be in flight.
+    pub(super) fn target(&self) -> u64 {
+        let rate = self.rates[0].max(self.rates[1]);
+        let product = rate * self.shortest.unwrap_or_default().as_secs_f64();
+        // A float beyond u64 becomes u64::MAX, and is bounded then.
+        ((2.0 * product) as u64).clamp(self.least, self.most)
+    }
+
+    /// Whether more should be sent, beside `prepared` that is about to be.
+    pub(super) fn has_room(&self, prepared: u64) -> bool {
+        self.in_flight + prepared < self.target()
+    }
+
+    pub(super) fn sent(&mut self, amount: u64, now: Instant) -> Sent {
+        self.in_flight += amount;
+        Sent {
+            amount,
+            at: now,
+            delivered: self.delivered,
+        }
+    }
+
+    /// What was sent has been answered.
+    pub(super) fn done(&mut self, sent: Sent, now: Instant) {
+        self.in_flight -= sent.amount;
+        self.delivered += sent.amount;
+        let elapsed = now.saturating_duration_since(sent.at);
+        if elapsed.is_zero() {
+            return;
+        }
+        self.shortest = Some(self.shortest.map_or(elapsed, |shortest| shortest.min(elapsed)));
+        let rate = (self.delivered - sent.delivered) as f64 / elapsed.as_secs_f64();
+        self.rates[0] = self.rates[0].max(rate);
+        if sent.delivered >= self.round {
+            self.round = self.delivered;
+            self.rounds += 1;
+            if self.rounds.is_multiple_of(GENERATION) {
+                self.rates = [rate, self.rates[0]];
+            }
+        }
+    }
+
+    /// What was sent will not be answered.
+    pub(super) fn lost(&mut self, sent: Sent) {
+        self.in_flight -= sent.amount;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// Runs a path of so many units a second and so long a round trip for a time; what is in flight at its end.
+    fn settle(rate: u64, rtt: Duration, pace: &mut Pace) -> u64 {
+        let start = Instant::now();
+        let unit = 1000;
+        let service = Duration::from_secs_f64(unit as f64 / rate as f64);
+        let mut now = start;
+        let mut free = start;
+        let mut queue = VecDeque::new();
+        while now < start + rtt * 60 {
+            while pace.has_room(0) {
+                free = free.max(now) + service;
+                queue.push_back((free + rtt, pace.sent(unit, now)));
+            }
+            let (at, sent) = queue
+                .pop_front()
+                .expect("something is in flight, since the least is not zero");
+            now = at;
+            pace.done(sent, now);
+        }
+        pace.target()
+    }
+
+    #[test]
+    fn the_flight_settles_at_twice_the_product_of_rate_and_distance() {
+        let product = 1_000_000; // 10 MB/s at 100 ms
+        let flight = settle(
+            10_000_000,
+            Duration::from_millis(100),
+            &mut Pace::new(64_000, u64::MAX),
+        );
+        assert!((product..=3 * product).contains(&flight), "{flight}");
+    }
+
+    #[test]
+    fn the_flight_never_leaves_its_bounds() {
+        assert_eq!(
+            settle(
+                1_000_000_000,
+                Duration::from_millis(100),
+                &mut Pace::new(64_000, 500_000)
+            ),
+            500_000
+        );
+        assert_eq!(
+            settle(10_000, Duration::from_millis(10), &mut Pace::new(64_000, 500_000)),
+            64_000
+        );
+    }
+}

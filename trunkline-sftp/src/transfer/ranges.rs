@@ -1,0 +1,239 @@
+//! [`Ranges`]: which bytes of a file are done, under way, and still to be given out.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Gives out the ranges of one file, to one lane or several, and keeps what was done. What a lane could not do comes
+/// back and is given out again first.
+///
+/// A file's end is *expected* (a directory or FSTAT told a size, which may be wrong by now) or *known* (a read met it).
+/// Up to the expected end ranges are given out freely; behind it one piece at a time until the end is known, since files
+/// grow, and those of /proc say that they are empty. Without an expected end ranges are given out without limit.
+#[derive(Debug, Clone)]
+pub struct Ranges {
+    /// Where the first range that was never given out begins.
+    next: u64,
+    expected: Option<u64>,
+    end: Option<u64>,
+    /// A piece behind the expected end was given out.
+    probing: bool,
+    returned: Vec<Range<u64>>,
+    /// Done ranges, start to end, apart from each other.
+    done: BTreeMap<u64, u64>,
+    start: u64,
+}
+
+impl Ranges {
+    /// The ranges of a file from `start` on.
+    pub fn new(start: u64) -> Self {
+        Self {
+            next: start,
+            expected: None,
+            end: None,
+            probing: false,
+            returned: Vec::new(),
+            done: BTreeMap::new(),
+            start,
+        }
+    }
+
+    /// The file is expected to end here.
+    pub fn expect_end(&mut self, end: u64) {
+        self.expected = Some(end);
+    }
+
+    /// The file is known to end here, or earlier if that was said before: ranges behind it are neither given out nor
+    /// wanted.
+    pub fn end_at(&mut self, end: u64) {
+        let end = self.end.map_or(end, |known| known.min(end));
+        self.end = Some(end);
+        self.returned.retain_mut(|range| {
+            range.end = range.end.min(end);
+            !range.is_empty()
+        });
+    }
+
+    /// The known end.
+    pub fn end(&self) -> Option<u64> {
+        self.end
+    }
+
+    /// The expected end.
+    pub fn expected_end(&self) -> Option<u64> {
+        self.expected
+    }
+
+    /// Gives out a range of at most `most` bytes, or of `piece` where it may be behind the end. `None` when everything
+    /// is done or given out.
+    pub fn take(&mut self, most: u64, piece: u64) -> Option<Range<u64>> {
+        if let Some(range) = self.returned.last_mut() {
+            let taken = range.start..range.end.min(range.start.saturating_add(most));
+            range.start = taken.end;
+            if range.is_empty() {
+                self.returned.pop();
+            }
+            return Some(taken);
+        }
+        if let Some((_, &end)) = self.done.range(..=self.next).next_back() {
+            self.next = self.next.max(end);
+        }
+        let start = self.next;
+        let (length, bound) = match (self.end, self.expected) {
+            (Some(end), _) => (most, end),
+            (None, Some(expected)) if start < expected => (most, expected),
+            (None, Some(_)) if self.probing => return None,
+            (None, Some(_)) => {
+                self.probing = true;
+                (piece, u64::MAX)
+            }
+            (None, None) => (most, u64::MAX),
+        };
+        let done_ahead = self
+            .done
+            .range(start..)
+            .next()
+            .map_or(u64::MAX, |(&ahead, _)| ahead);
+        let range = start..start.saturating_add(length).min(bound).min(done_ahead);
+        if range.is_empty() {
+            return None;
+        }
+        self.next = range.end;
+        Some(range)
+    }
+
+    /// Takes back a range that was given out and not done.
+    pub fn give_back(&mut self, range: Range<u64>) {
+        let range = range.start..range.end.min(self.end.unwrap_or(u64::MAX));
+        if !range.is_empty() {
+            self.returned.push(range);
+        }
+    }
+
+    /// A range is done. Ranges that were done before this transfer are told the same way, before the first
+    /// [`Self::take`].
+    pub fn complete(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        if self.expected.is_some_and(|expected| range.end > expected) {
+            // There is more than expected: the expectation is worth nothing.
+            self.expected = None;
+            self.probing = false;
+        }
+        let Range { mut start, mut end } = range;
+        while let Some((&s, &e)) = self.done.range(..=end).next_back().filter(|(_, e)| **e >= start) {
+            start = start.min(s);
+            end = end.max(e);
+            self.done.remove(&s);
+        }
+        self.done.insert(start, end);
+    }
+
+    /// Whether the end is known and everything before it is done.
+    pub fn is_complete(&self) -> bool {
+        self.end.is_some_and(|end| self.done_to() >= end)
+    }
+
+    /// Whether the end is known and nothing is left to give out.
+    pub fn is_given_out(&self) -> bool {
+        let done_at = self
+            .done
+            .range(..=self.next)
+            .next_back()
+            .map_or(0, |(_, &end)| end);
+        self.returned.is_empty() && self.end.is_some_and(|end| self.next.max(done_at) >= end)
+    }
+
+    /// Where the first gap begins: everything from the start to here is done. What a single-stream resume needs.
+    pub fn done_to(&self) -> u64 {
+        match self.done.range(..=self.start).next_back() {
+            Some((_, &end)) => end.max(self.start),
+            None => self.start,
+        }
+    }
+
+    /// The ranges that are done, in order and apart from each other: what a resume needs.
+    pub fn done(&self) -> impl Iterator<Item = Range<u64>> {
+        self.done.iter().map(|(&start, &end)| start..end)
+    }
+
+    /// Bytes done.
+    pub fn done_bytes(&self) -> u64 {
+        self.done().map(|range| range.end - range.start).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn behind_the_expected_end_one_piece_is_given_out_at_a_time() {
+        let mut ranges = Ranges::new(0);
+        ranges.expect_end(10);
+        assert_eq!(ranges.take(100, 4), Some(0..10));
+        assert_eq!(ranges.take(100, 4), Some(10..14));
+        assert_eq!(ranges.take(100, 4), None);
+        ranges.complete(10..14);
+        assert_eq!(ranges.take(100, 4), Some(14..114));
+        ranges.complete(0..10);
+        ranges.end_at(14);
+        assert!(ranges.is_complete());
+    }
+
+    #[test]
+    fn what_was_done_before_is_not_given_out() {
+        let mut ranges = Ranges::new(0);
+        ranges.complete(0..5);
+        ranges.complete(8..10);
+        ranges.end_at(12);
+        assert_eq!(ranges.take(100, 1), Some(5..8));
+        assert_eq!(ranges.take(100, 1), Some(10..12));
+        assert_eq!(ranges.take(100, 1), None);
+        assert_eq!(ranges.done_to(), 5);
+        assert!(ranges.is_given_out() && !ranges.is_complete());
+    }
+
+    proptest! {
+        #[test]
+        fn every_byte_is_done_once_whatever_comes_back(
+            start in 0..50u64,
+            length in 0..2000u64,
+            steps in prop::collection::vec((1..300u64, 0..3u8, any::<prop::sample::Index>()), 0..200),
+        ) {
+            let end = start + length;
+            let mut ranges = Ranges::new(start);
+            ranges.end_at(end);
+            let mut out: Vec<Range<u64>> = Vec::new();
+            let mut times = vec![0; length as usize];
+            let mut finish = |ranges: &mut Ranges, range: Range<u64>| {
+                for at in range.clone() {
+                    times[(at - start) as usize] += 1;
+                }
+                ranges.complete(range);
+            };
+            for (most, what, index) in steps {
+                if what == 0 || out.is_empty() {
+                    out.extend(ranges.take(most, most));
+                    continue;
+                }
+                let range = out.swap_remove(index.index(out.len()));
+                if what == 1 {
+                    finish(&mut ranges, range);
+                } else {
+                    ranges.give_back(range);
+                }
+            }
+            for range in out {
+                finish(&mut ranges, range);
+            }
+            while let Some(range) = ranges.take(70, 70) {
+                finish(&mut ranges, range);
+            }
+            prop_assert!(ranges.is_complete());
+            prop_assert_eq!(ranges.done_bytes(), length);
+            prop_assert!(times.iter().all(|times| *times == 1));
+        }
+    }
+}

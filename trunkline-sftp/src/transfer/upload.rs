@@ -1,0 +1,578 @@
+//! [`Upload`]: one file, over one session or several.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::lane::{LaneId, LaneLoss};
+use super::pace::{Pace, Sent};
+use super::ranges::Ranges;
+use super::{DEFAULT_MEMORY, piece};
+use crate::attributes::FileAttributes;
+use crate::client::{Client, RequestId};
+use crate::reply::{Handle, Outcome, Reply};
+use crate::request::{OpenFlags, Request};
+use crate::status::{Status, StatusCode};
+
+/// What to upload, and how to leave it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct UploadOptions {
+    /// The file to write.
+    pub path: Bytes,
+    /// The source's size if it is known; the upload ends there even if the source grows.
+    pub size: Option<u64>,
+    /// Start at this offset; what lies before is left as it is.
+    pub start: u64,
+    /// Ranges at or behind `start` that an earlier attempt wrote, as [`Ranges::done`] told them.
+    pub done: Vec<Range<u64>>,
+    /// Permissions for a file that is made, before the server's umask.
+    pub create: FileAttributes,
+    /// Attributes to set behind the last write: times, permissions, owner. Its size is ignored.
+    pub attributes: FileAttributes,
+    /// Have the server write the file to its disk before it is closed, where it can.
+    pub sync: bool,
+    /// Rename the file to this, over what is there where the server can, when all of it has been written.
+    pub rename_to: Option<Bytes>,
+    /// Bytes of the source that may be held; at least one write is.
+    pub memory: usize,
+}
+
+impl UploadOptions {
+    /// A file from its beginning.
+    pub fn new(path: impl Into<Bytes>) -> Self {
+        Self {
+            path: path.into(),
+            size: None,
+            start: 0,
+            done: Vec::new(),
+            create: FileAttributes::default(),
+            attributes: FileAttributes::default(),
+            sync: false,
+            rename_to: None,
+            memory: DEFAULT_MEMORY,
+        }
+    }
+}
+
+/// Tells reads of the source apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ReadId(u64);
+
+/// Something for the application to do or to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UploadEvent {
+    /// Bytes of the source are wanted: answer with [`Upload::provide`]. With one lane and nothing done before, offsets
+    /// come in order, so that a pipe can be a source.
+    Read {
+        /// For the answer.
+        id: ReadId,
+        /// Where to read.
+        offset: u64,
+        /// How much.
+        length: usize,
+    },
+    /// A lane beside others takes no part.
+    LaneLost(LaneId, LaneLoss),
+    /// The file is written, closed and renamed.
+    Finished {
+        /// Its length.
+        length: u64,
+        /// Whether the server wrote it to its disk as was asked.
+        synced: bool,
+        /// Why the attributes were not set, if they were not.
+        attributes: Result<(), Status>,
+    },
+    /// The server failed. What was written is in [`Upload::ranges`]; nothing was renamed unless the renaming itself is
+    /// what failed.
+    Failed(Status),
+}
+
+/// The upload of one file as a state machine without I/O.
+///
+/// As many bytes are written at once as the rate and the distance of each lane are worth, bounded by
+/// [`UploadOptions::memory`]. Attributes, fsync and the closing leave right behind the last write, where one session
+/// writes alone (the server keeps the order in a file: section 6.1 of the draft); with several, when all writes have
+/// been confirmed. The renaming waits for all answers, so that nothing incomplete replaces a file.
+pub struct Upload {
+    options: UploadOptions,
+    ranges: Ranges,
+    lanes: Vec<Lane>,
+    /// A lane made or opened the file; the others may.
+    created: bool,
+    reads: HashMap<ReadId, (LaneId, Range<u64>)>,
+    next_read: u64,
+    finish: Finish,
+    events: VecDeque<UploadEvent>,
+    /// Bytes wanted, provided and being written.
+    held: usize,
+    over: bool,
+}
+
+struct Lane {
+    state: LaneState,
+    pace: Pace,
+    asked: HashMap<RequestId, Asked>,
+    /// Bytes that were wanted for this lane and are not being written yet.
+    prepared: u64,
+    ready: VecDeque<(u64, Bytes)>,
+}
+
+enum LaneState {
+    Idle,
+    Opening,
+    Open(Handle),
+    Gone,
+}
+
+enum Asked {
+    Open,
+    Write { range: Range<u64>, sent: Sent },
+    Attributes,
+    Sync,
+    Close,
+    Rename,
+}
+
+/// How far the end of an upload is.
+#[derive(Default)]
+struct Finish {
+    /// The lane that finishes.
+    lane: Option<LaneId>,
+    /// Answers that are awaited before the renaming.
+    awaited: usize,
+    synced: bool,
+    attributes: Option<Status>,
+    renaming: bool,
+}
+
+const FIRST_FLIGHT: u64 = 1024 * 1024;
+
+impl Upload {
+    /// An upload that begins when it has a lane and is driven.
+    pub fn new(options: UploadOptions) -> Self {
+        let mut ranges = Ranges::new(options.start);
+        options
+            .done
+            .iter()
+            .cloned()
+            .for_each(|range| ranges.complete(range));
+        if let Some(size) = options.size {
+            ranges.end_at(size);
+        }
+        Self {
+            options,
+            ranges,
+            lanes: Vec::new(),
+            created: false,
+            reads: HashMap::new(),
+            next_read: 0,
+            finish: Finish::default(),
+            events: VecDeque::new(),
+            held: 0,
+            over: false,
+        }
+    }
+
+    /// What the server has confirmed: with [`Ranges::done`] a later attempt goes on from there.
+    pub fn ranges(&self) -> &Ranges {
+        &self.ranges
+    }
+
+    /// Whether [`UploadEvent::Finished`] or [`UploadEvent::Failed`] was given out or waits. Each lane wants to be driven
+    /// once more then, to close its file.
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// One more session to upload over.
+    pub fn add_lane(&mut self) -> LaneId {
+        self.lanes.push(Lane {
+            state: LaneState::Idle,
+            pace: Pace::new(FIRST_FLIGHT, self.options.memory as u64),
+            asked: HashMap::new(),
+            prepared: 0,
+            ready: VecDeque::new(),
+        });
+        LaneId(self.lanes.len() - 1)
+    }
+
+    /// A lane's session is dead: what it had is for the others, and unconfirmed writes are made again. With none left
+    /// the upload waits for a new lane; a renaming without an answer ends it as failed, since it may have happened.
+    pub fn lose_lane(&mut self, id: LaneId) {
+        if self.finish.lane == Some(id) {
+            if self.finish.renaming {
+                let message =
+                    "the connection was lost while the file was being renamed: look which name it has";
+                self.fail(Status::local(StatusCode::CONNECTION_LOST, message));
+            }
+            self.finish = Finish::default();
+        }
+        self.abandon(id);
+    }
+
+    /// Takes a lane out of the upload and closes its file; its session is well.
+    pub fn remove_lane(&mut self, id: LaneId, client: &mut Client) {
+        let Some(lane) = self.lanes.get_mut(id.0) else {
+            return;
+        };
+        let state = std::mem::replace(&mut lane.state, LaneState::Gone);
+        if self.finish.lane == Some(id) {
+            self.finish = Finish::default();
+        }
+        self.abandon(id)
+            .into_iter()
+            .for_each(|request| client.cancel(request));
+        if let LaneState::Open(handle) = state {
+            client.close(handle);
+        }
+    }
+
+    /// Bytes of the source, as an [`UploadEvent::Read`] asked for them. Fewer than asked for, or none, say that the source
+    /// ends there. More are cut off.
+    pub fn provide(&mut self, id: ReadId, mut data: Bytes) {
+        let Some((lane, range)) = self.reads.remove(&id) else {
+            return;
+        };
+        let length = (range.end - range.start) as usize;
+        data.truncate(length);
+        let missing = length - data.len();
+        if missing > 0 {
+            self.ranges.end_at(range.start + data.len() as u64);
+            self.held -= missing;
+        }
+        let lane = &mut self.lanes[lane.0];
+        lane.prepared -= missing as u64;
+        if !data.is_empty() {
+            lane.ready.push_back((range.start, data));
+        }
+    }
+
+    /// Wants as much of the source as is worth having in flight on a lane, and gives its session what was provided. Call
+    /// it after every other call.
+    pub fn drive(&mut self, id: LaneId, client: &mut Client, now: Instant) {
+        if self.over {
+            return self.remove_lane(id, client);
+        }
+        let Some(lane) = self.lanes.get(id.0) else { return };
+        match &lane.state {
+            LaneState::Idle => self.open(id, client),
+            LaneState::Open(handle) if self.finish.lane != Some(id) => {
+                let handle = handle.clone();
+                self.write_ready(id, &handle, client, now);
+            }
+            _ => {}
+        }
+        let lane = &self.lanes[id.0];
+        if !matches!(lane.state, LaneState::Gone) {
+            self.want(id, piece(client.limits().max_write));
+        }
+        self.finish_if_written(id, client);
+    }
+
+    /// Takes the answer to one of this lane's requests; gives back that to any other.
+    pub fn handle_reply(
+        &mut self,
+        id: LaneId,
+        client: &mut Client,
+        request: RequestId,
+        outcome: Outcome,
+        now: Instant,
+    ) -> Option<Outcome> {
+        let Some(asked) = self
+            .lanes
+            .get_mut(id.0)
+            .and_then(|lane| lane.asked.remove(&request))
+        else {
+            return Some(outcome);
+        };
+        match asked {
+            Asked::Open => self.handle_open(id, outcome),
+            Asked::Write { range, sent } => {
+                self.held -= (range.end - range.start) as usize;
+                self.lanes[id.0].pace.done(sent, now);
+                match outcome {
+                    Ok(_) => self.ranges.complete(range),
+                    Err(status) => {
+                        self.ranges.give_back(range);
+                        self.fail(status);
+                    }
+                }
+            }
+            Asked::Attributes => {
+                self.finish.awaited -= 1;
+                self.finish.attributes = outcome.err();
+            }
+            Asked::Sync => {
+                self.finish.awaited -= 1;
+                match outcome {
+                    Err(status) if status.code != StatusCode::OP_UNSUPPORTED => self.fail(status),
+                    outcome => self.finish.synced = outcome.is_ok(),
+                }
+            }
+            Asked::Close => {
+                self.finish.awaited -= 1;
+                self.fail_if_err(outcome);
+            }
+            Asked::Rename => {
+                self.finish.renaming = false;
+                self.fail_if_err(outcome);
+                self.succeed();
+            }
+        }
+        self.rename_if_finished(id, client);
+        None
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<UploadEvent> {
+        self.events.pop_front()
+    }
+
+    fn open(&mut self, id: LaneId, client: &mut Client) {
+        let opening = self
+            .lanes
+            .iter()
+            .any(|lane| matches!(lane.state, LaneState::Opening));
+        if !self.created && opening {
+            return;
+        }
+        let fresh = self.is_fresh() && !self.created;
+        let flags = OpenFlags::WRITE
+            | if self.created {
+                OpenFlags::default()
+            } else {
+                OpenFlags::CREATE
+            }
+            | if fresh {
+                OpenFlags::TRUNCATE
+            } else {
+                OpenFlags::default()
+            };
+        let open = client.request(Request::Open {
+            path: self.options.path.clone(),
+            flags,
+            attributes: self.options.create.clone(),
+        });
+        let lane = &mut self.lanes[id.0];
+        lane.asked.insert(open, Asked::Open);
+        lane.state = LaneState::Opening;
+    }
+
+    /// Whether nothing of the file is to be kept.
+    fn is_fresh(&self) -> bool {
+        self.options.start == 0 && self.options.done.is_empty()
+    }
+
+    /// Asks for pieces of the source, before the file is open too: the disk can be read meanwhile.
+    fn want(&mut self, id: LaneId, piece: u64) {
+        loop {
+            let lane = &mut self.lanes[id.0];
+            let memory = self.held == 0 || self.held < self.options.memory;
+            if !memory || !lane.pace.has_room(lane.prepared) {
+                return;
+            }
+            let Some(range) = self.ranges.take(piece, piece) else {
+                return;
+            };
+            let length = range.end - range.start;
+            lane.prepared += length;
+            self.held += length as usize;
+            let read = ReadId(self.next_read);
+            self.next_read += 1;
+            self.events.push_back(UploadEvent::Read {
+                id: read,
+                offset: range.start,
+                length: length as usize,
+            });
+            self.reads.insert(read, (id, range));
+        }
+    }
+
+    fn write_ready(&mut self, id: LaneId, handle: &Handle, client: &mut Client, now: Instant) {
+        let lane = &mut self.lanes[id.0];
+        for (offset, data) in lane.ready.drain(..) {
+            let length = data.len() as u64;
+            let write = client.request(Request::Write {
+                handle: handle.clone(),
+                offset,
+                data,
+            });
+            lane.prepared -= length;
+            let sent = lane.pace.sent(length, now);
+            lane.asked.insert(
+                write,
+                Asked::Write {
+                    range: offset..offset + length,
+                    sent,
+                },
+            );
+        }
+    }
+
+    fn handle_open(&mut self, id: LaneId, outcome: Outcome) {
+        let lane = &mut self.lanes[id.0];
+        match outcome {
+            Ok(Reply::Handle(handle)) => {
+                lane.state = LaneState::Open(handle);
+                self.created = true;
+            }
+            Err(status) => {
+                lane.state = LaneState::Gone;
+                let others = self
+                    .lanes
+                    .iter()
+                    .any(|lane| matches!(lane.state, LaneState::Open(_)));
+                self.abandon(id);
+                if others {
+                    self.events
+                        .push_back(UploadEvent::LaneLost(id, LaneLoss::Refused(status)));
+                } else {
+                    self.fail(status);
+                }
+            }
+            // The client gives the kind of reply that belongs to a request, or a status.
+            Ok(_) => lane.state = LaneState::Gone,
+        }
+    }
+
+    /// Ends the file on this lane, when everything is written or is being written on this lane alone.
+    fn finish_if_written(&mut self, id: LaneId, client: &mut Client) {
+        let LaneState::Open(handle) = &self.lanes[id.0].state else {
+            return;
+        };
+        let elsewhere = self
+            .lanes
+            .iter()
+            .enumerate()
+            .any(|(at, lane)| at != id.0 && !lane.asked.is_empty());
+        let written = self.reads.is_empty()
+            && self.ranges.is_given_out()
+            && self.lanes.iter().all(|lane| lane.ready.is_empty())
+            && !elsewhere;
+        if self.over || !written || self.finish.lane.is_some() {
+            return;
+        }
+        let handle = handle.clone();
+        let kept = !self.is_fresh();
+        let attributes = FileAttributes {
+            size: self.ranges.end().filter(|_| kept),
+            ..self.options.attributes.clone()
+        };
+        self.finish.lane = Some(id);
+        let lane = &mut self.lanes[id.0];
+        let mut ask = |request, asked| {
+            lane.asked.insert(client.request(request), asked);
+            self.finish.awaited += 1;
+        };
+        if !attributes.is_empty() {
+            ask(
+                Request::Fsetstat {
+                    handle: handle.clone(),
+                    attributes,
+                },
+                Asked::Attributes,
+            );
+        }
+        if self.options.sync {
+            ask(
+                Request::Fsync {
+                    handle: handle.clone(),
+                },
+                Asked::Sync,
+            );
+        }
+        ask(Request::Close { handle }, Asked::Close);
+        lane.state = LaneState::Gone;
+    }
+
+    fn rename_if_finished(&mut self, id: LaneId, client: &mut Client) {
+        let finished = self.finish.lane == Some(id) && self.finish.awaited == 0 && self.ranges.is_complete();
+        if self.over || !finished || self.finish.renaming {
+            return;
+        }
+        let Some(to) = self.options.rename_to.clone() else {
+            return self.succeed();
+        };
+        let rename = rename(client, self.options.path.clone(), to);
+        let request = client.request(rename);
+        self.lanes[id.0].asked.insert(request, Asked::Rename);
+        self.finish.renaming = true;
+    }
+
+    fn succeed(&mut self) {
+        if self.over {
+            return;
+        }
+        self.over = true;
+        self.events.push_back(UploadEvent::Finished {
+            length: self.ranges.end().unwrap_or_default(),
+            synced: self.finish.synced,
+            attributes: self.finish.attributes.take().map_or(Ok(()), Err),
+        });
+    }
+
+    fn fail_if_err(&mut self, outcome: Outcome) {
+        if let Err(status) = outcome {
+            self.fail(status);
+        }
+    }
+
+    fn fail(&mut self, status: Status) {
+        if !self.over {
+            self.over = true;
+            self.events.push_back(UploadEvent::Failed(status));
+        }
+    }
+
+    /// Takes everything from a lane; the requests it had.
+    fn abandon(&mut self, id: LaneId) -> Vec<RequestId> {
+        let Some(lane) = self.lanes.get_mut(id.0) else {
+            return Vec::new();
+        };
+        lane.state = LaneState::Gone;
+        let mut returned = Vec::new();
+        let mut requests = Vec::new();
+        for (request, asked) in lane.asked.drain() {
+            requests.push(request);
+            if let Asked::Write { range, sent } = asked {
+                lane.pace.lost(sent);
+                returned.push(range);
+            }
+        }
+        returned.extend(
+            lane.ready
+                .drain(..)
+                .map(|(offset, data)| offset..offset + data.len() as u64),
+        );
+        lane.prepared = 0;
+        self.reads.retain(|_, (owner, range)| {
+            let keep = *owner != id;
+            if !keep {
+                returned.push(range.clone());
+            }
+            keep
+        });
+        for range in returned {
+            self.held -= (range.end - range.start) as usize;
+            self.ranges.give_back(range);
+        }
+        requests
+    }
+}
+
+/// The renaming that replaces what is there, where the server has it; OpenSSH's client chooses the same way.
+pub(super) fn rename(client: &Client, from: Bytes, to: Bytes) -> Request {
+    let posix = Request::PosixRename {
+        from: from.clone(),
+        to: to.clone(),
+    };
+    if client.supports(&posix) {
+        posix
+    } else {
+        Request::Rename { from, to }
+    }
+}

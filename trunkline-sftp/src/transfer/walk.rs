@@ -1,0 +1,377 @@
+//! [`Walk`]: the names in a tree.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
+
+use bytes::{Bytes, BytesMut};
+
+use super::pace::{Pace, Sent};
+use crate::attributes::{FileAttributes, FileType};
+use crate::client::{Client, RequestId};
+use crate::reply::{DirEntry, Handle, Outcome, Reply};
+use crate::request::Request;
+use crate::status::{Status, StatusCode};
+
+/// How to walk.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct WalkOptions {
+    /// The directory to start in.
+    pub root: Bytes,
+    /// How deep: 1 lists the root alone.
+    pub depth: usize,
+}
+
+impl WalkOptions {
+    /// All of a tree, to a depth of 1,024 directories, which is deeper than paths of 4,096 bytes usually reach.
+    pub fn new(root: impl Into<Bytes>) -> Self {
+        Self {
+            root: root.into(),
+            depth: 1024,
+        }
+    }
+}
+
+/// Something that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WalkEvent {
+    /// A name. A directory comes before what is in it; there is no other order.
+    Entry {
+        /// The path from the root, without a slash at either end. Each of its parts has been checked: none is empty,
+        /// `.` or `..`, none has a slash or NUL in it.
+        path: Bytes,
+        /// Attributes, of the link itself if it is one. Links are not followed.
+        attributes: FileAttributes,
+    },
+    /// A name that no file can have, left out: a server that gives such wants files to be written elsewhere.
+    Refused {
+        /// The directory's path from the root.
+        directory: Bytes,
+        /// The name.
+        name: Bytes,
+    },
+    /// A directory could not be read, or not to its end.
+    Failed {
+        /// Its path from the root; empty for the root itself.
+        directory: Bytes,
+        /// Why not.
+        status: Status,
+    },
+    /// All has been told.
+    Finished,
+}
+
+/// A recursive listing as a state machine without I/O.
+///
+/// Many directories are read at once, as many as their rate and the distance are worth within the server's handles, and
+/// several READDIRs for each are in flight: the server gives about a hundred names to each and answers those behind the
+/// last name with "end of file".
+pub struct Walk {
+    options: WalkOptions,
+    /// Directories to read: the last found is read first, so that few wait at once.
+    waiting: Vec<Directory>,
+    open: HashMap<u64, Open>,
+    next_open: u64,
+    asked: HashMap<RequestId, Asked>,
+    /// In directories.
+    pace: Pace,
+    events: VecDeque<WalkEvent>,
+    finished: bool,
+}
+
+#[derive(Clone)]
+struct Directory {
+    path: Bytes,
+    depth: usize,
+}
+
+struct Open {
+    directory: Directory,
+    handle: Option<Handle>,
+    sent: Sent,
+    /// READDIRs in flight, and how many there should be.
+    reading: usize,
+    ahead: usize,
+    ended: bool,
+}
+
+enum Asked {
+    Opendir(u64),
+    Readdir(u64),
+    /// The attributes of a name that came without a type.
+    Lstat(DirectoryEntry),
+}
+
+struct DirectoryEntry {
+    path: Bytes,
+    depth: usize,
+}
+
+const FIRST_FLIGHT: u64 = 32;
+/// READDIRs in flight for a directory at first: small directories need one for the names and one for their end.
+const FIRST_AHEAD: usize = 2;
+const MOST_AHEAD: usize = 16;
+/// Events that may wait before nothing more is asked for.
+const MOST_EVENTS: usize = 16 * 1024;
+/// Directories that may wait, and the longest path: a server that makes up a tree without end must not fill the memory.
+const MOST_WAITING: usize = 1 << 20;
+const LONGEST_PATH: usize = 32 * 1024;
+
+impl Walk {
+    /// A walk that begins when it is driven.
+    pub fn new(options: WalkOptions) -> Self {
+        let root = Directory {
+            path: Bytes::new(),
+            depth: 1,
+        };
+        Self {
+            options,
+            waiting: vec![root],
+            open: HashMap::new(),
+            next_open: 0,
+            asked: HashMap::new(),
+            pace: Pace::new(FIRST_FLIGHT, 4096),
+            events: VecDeque::new(),
+            finished: false,
+        }
+    }
+
+    /// Whether [`WalkEvent::Finished`] was given out or waits.
+    pub fn is_over(&self) -> bool {
+        self.finished
+    }
+
+    /// Asks for as much as is worth having in flight. Call it after every other call.
+    pub fn drive(&mut self, client: &mut Client, now: Instant) {
+        if self.events.len() >= MOST_EVENTS {
+            return;
+        }
+        let mut ids: Vec<u64> = self.open.keys().copied().collect();
+        ids.sort_unstable();
+        ids.into_iter().for_each(|id| self.read_ahead(id, client));
+        while self.pace.has_room(0) && (client.free_handles() > 0 || self.open.is_empty()) {
+            let Some(directory) = self.waiting.pop() else {
+                break;
+            };
+            self.open(directory, client, now);
+        }
+        if !self.finished && self.open.is_empty() && self.asked.is_empty() && self.waiting.is_empty() {
+            self.finished = true;
+            self.events.push_back(WalkEvent::Finished);
+        }
+    }
+
+    /// Takes the answer to one of its requests; gives back that to any other.
+    pub fn handle_reply(
+        &mut self,
+        client: &mut Client,
+        request: RequestId,
+        outcome: Outcome,
+        now: Instant,
+    ) -> Option<Outcome> {
+        match self.asked.remove(&request) {
+            None => return Some(outcome),
+            Some(Asked::Opendir(id)) => self.handle_open(id, outcome, now),
+            Some(Asked::Readdir(id)) => self.handle_entries(id, client, outcome, now),
+            Some(Asked::Lstat(DirectoryEntry { path, depth })) => {
+                let attributes = match outcome {
+                    Ok(Reply::Attributes(attributes)) => attributes,
+                    // It was there a moment ago; who needs its attributes will meet the reason.
+                    _ => FileAttributes::default(),
+                };
+                self.found(path, depth, attributes);
+            }
+        }
+        None
+    }
+
+    /// Stops: nothing more is asked for, no more events come, and what was opened is closed.
+    pub fn cancel(&mut self, client: &mut Client) {
+        self.asked.drain().for_each(|(request, _)| client.cancel(request));
+        for (_, open) in self.open.drain() {
+            self.pace.lost(open.sent);
+            open.handle.into_iter().for_each(|handle| client.close(handle));
+        }
+        self.waiting.clear();
+        self.events.clear();
+        self.finished = true;
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<WalkEvent> {
+        self.events.pop_front()
+    }
+
+    fn open(&mut self, directory: Directory, client: &mut Client, now: Instant) {
+        let path = match join(&self.options.root, &directory.path) {
+            // The user's home.
+            empty if empty.is_empty() => Bytes::from_static(b"."),
+            path => path,
+        };
+        let id = self.next_open;
+        self.next_open += 1;
+        self.asked
+            .insert(client.request(Request::Opendir { path }), Asked::Opendir(id));
+        let sent = self.pace.sent(1, now);
+        let open = Open {
+            directory,
+            handle: None,
+            sent,
+            reading: 0,
+            ahead: FIRST_AHEAD,
+            ended: false,
+        };
+        self.open.insert(id, open);
+    }
+
+    fn read_ahead(&mut self, id: u64, client: &mut Client) {
+        let Some(open) = self.open.get_mut(&id) else {
+            return;
+        };
+        let Some(handle) = open.handle.as_ref().filter(|_| !open.ended) else {
+            return;
+        };
+        while open.reading < open.ahead {
+            let readdir = client.request(Request::Readdir {
+                handle: handle.clone(),
+            });
+            self.asked.insert(readdir, Asked::Readdir(id));
+            open.reading += 1;
+        }
+    }
+
+    fn handle_open(&mut self, id: u64, outcome: Outcome, now: Instant) {
+        let Some(open) = self.open.get_mut(&id) else {
+            return;
+        };
+        match outcome {
+            Ok(Reply::Handle(handle)) => open.handle = Some(handle),
+            Ok(_) => {}
+            Err(status) => {
+                if let Some(open) = self.open.remove(&id) {
+                    self.pace.done(open.sent, now);
+                    self.events.push_back(WalkEvent::Failed {
+                        directory: open.directory.path,
+                        status,
+                    });
+                }
+            }
+        }
+    }
+
+    fn handle_entries(&mut self, id: u64, client: &mut Client, outcome: Outcome, now: Instant) {
+        let Some(open) = self.open.get_mut(&id) else {
+            return;
+        };
+        open.reading -= 1;
+        let entries = match outcome {
+            Ok(Reply::Entries(entries)) => entries,
+            Err(status) if status.code != StatusCode::EOF && !open.ended => {
+                let directory = open.directory.path.clone();
+                self.events.push_back(WalkEvent::Failed { directory, status });
+                Vec::new()
+            }
+            _ => Vec::new(),
+        };
+        // No names are an end, too: asking on would go on for ever.
+        open.ended |= entries.is_empty();
+        open.ahead = (open.ahead * 2).min(MOST_AHEAD);
+        let directory = open.directory.clone();
+        let read = open.ended && open.reading == 0;
+        if let Some(open) = if read { self.open.remove(&id) } else { None } {
+            self.pace.done(open.sent, now);
+            open.handle.into_iter().for_each(|handle| client.close(handle));
+        }
+        for entry in entries {
+            self.handle_entry(&directory, entry, client);
+        }
+    }
+
+    fn handle_entry(&mut self, directory: &Directory, entry: DirEntry, client: &mut Client) {
+        let DirEntry { name, attributes, .. } = entry;
+        match &name[..] {
+            // Every directory lists itself and the one above.
+            b"." | b".." => return,
+            name if is_name(name) && directory.path.len() + name.len() < LONGEST_PATH => {}
+            _ => {
+                self.events.push_back(WalkEvent::Refused {
+                    directory: directory.path.clone(),
+                    name,
+                });
+                return;
+            }
+        }
+        let (path, depth) = (join(&directory.path, &name), directory.depth);
+        if attributes.permissions.is_some() {
+            self.found(path, depth, attributes);
+        } else {
+            let lstat = client.request(Request::Lstat {
+                path: join(&self.options.root, &path),
+            });
+            self.asked
+                .insert(lstat, Asked::Lstat(DirectoryEntry { path, depth }));
+        }
+    }
+
+    fn found(&mut self, path: Bytes, depth: usize, attributes: FileAttributes) {
+        let enter = attributes.file_type() == Some(FileType::Directory) && depth < self.options.depth;
+        self.events.push_back(WalkEvent::Entry {
+            path: path.clone(),
+            attributes,
+        });
+        if enter && self.waiting.len() < MOST_WAITING {
+            self.waiting.push(Directory {
+                path,
+                depth: depth + 1,
+            });
+        } else if enter {
+            let status = Status::local(
+                StatusCode::FAILURE,
+                "more than a million directories wait to be read",
+            );
+            self.events.push_back(WalkEvent::Failed {
+                directory: path,
+                status,
+            });
+        }
+    }
+}
+
+/// Whether a file can have this name in a directory.
+fn is_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0))
+}
+
+fn join(directory: &[u8], name: &[u8]) -> Bytes {
+    let mut path = BytesMut::with_capacity(directory.len() + 1 + name.len());
+    path.extend_from_slice(directory);
+    if !directory.is_empty() && !directory.ends_with(b"/") && !name.is_empty() {
+        path.extend_from_slice(b"/");
+    }
+    path.extend_from_slice(name);
+    path.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_none() {
+        for name in [&b""[..], b".", b"..", b"a/b", b"/", b"/etc", b"a\0b"] {
+            assert!(!is_name(name), "{name:?}");
+        }
+        for name in [&b"a"[..], b"...", b".a", b"\xff\xfe", b"a b\n"] {
+            assert!(is_name(name), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn paths_are_joined_with_one_slash() {
+        assert_eq!(&join(b"/", b"a")[..], b"/a");
+        assert_eq!(&join(b"r", b"a")[..], b"r/a");
+        assert_eq!(&join(b"", b"a")[..], b"a");
+        assert_eq!(&join(b"r", b"")[..], b"r");
+    }
+}
