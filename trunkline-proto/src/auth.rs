@@ -11,6 +11,8 @@ use crate::wire::{Reader, Writer};
 
 /// The most prompts in one SSH_MSG_USERAUTH_INFO_REQUEST; OpenSSH's own client has the same bound.
 const MAX_PROMPTS: u32 = 100;
+/// The service that authentication is (RFC 4252 section 4).
+const SERVICE: &str = "ssh-userauth";
 
 /// The server waits for an authentication request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -72,7 +74,7 @@ impl Auth {
     }
 
     pub(crate) fn service_request() -> Bytes {
-        Writer::message(message::SERVICE_REQUEST).string("ssh-userauth").finish()
+        Writer::message(message::SERVICE_REQUEST).string(SERVICE).finish()
     }
 
     // Requests. Each returns the message to send.
@@ -157,10 +159,17 @@ impl Auth {
         }
         match (number, self.asked) {
             (message::SERVICE_ACCEPT, _) if !self.service_accepted => {
+                // Some servers leave the name out, and OpenSSH's client does not mind.
+                if !reader.is_empty() && reader.string()? != SERVICE.as_bytes() {
+                    return Err(Error::misbehaved("it accepted another service than was asked for"));
+                }
                 self.service_accepted = true;
                 Ok(AuthEvent::ServiceAccepted)
             }
             (message::USERAUTH_BANNER, _) => Ok(AuthEvent::Banner(printable(reader.string()?))),
+            _ if !self.service_accepted => {
+                Err(Error::misbehaved(format!("message {number} of authentication came before its service")))
+            }
             (_, Asked::Nothing) => {
                 Err(Error::misbehaved(format!("message {number} of authentication came without a request")))
             }
@@ -210,9 +219,32 @@ mod tests {
         Writer::message(message::USERAUTH_FAILURE).string(methods).bool(partial).finish()
     }
 
+    /// Authentication whose service the server has accepted.
+    fn accepted() -> Auth {
+        let mut auth = Auth::new("jo".into());
+        let accept = Writer::message(message::SERVICE_ACCEPT).string(SERVICE).finish();
+        assert_eq!(auth.handle(&accept), Ok(AuthEvent::ServiceAccepted));
+        auth
+    }
+
+    #[test]
+    fn nothing_is_believed_before_the_service_is_accepted() {
+        let mut auth = Auth::new("jo".into());
+        auth.none();
+        assert!(auth.handle(&[message::USERAUTH_SUCCESS]).is_err());
+        assert!(auth.handle(&failure("password", false)).is_err());
+    }
+
+    #[test]
+    fn another_service_is_refused_and_an_unnamed_one_is_ours() {
+        let other = Writer::message(message::SERVICE_ACCEPT).string("ssh-connection").finish();
+        assert!(Auth::new("jo".into()).handle(&other).is_err());
+        assert!(Auth::new("jo".into()).handle(&[message::SERVICE_ACCEPT]).is_ok());
+    }
+
     #[test]
     fn a_failure_gives_the_turn_back() {
-        let mut auth = Auth::new("jo".into());
+        let mut auth = accepted();
         auth.none();
         let turn = AuthTurn {
             methods: Some(vec!["publickey".into(), "password".into()]),
@@ -223,7 +255,7 @@ mod tests {
 
     #[test]
     fn success_without_a_request_is_refused() {
-        let mut auth = Auth::new("jo".into());
+        let mut auth = accepted();
         assert!(auth.handle(&[message::USERAUTH_SUCCESS]).is_err());
         auth.none();
         auth.handle(&failure("password", false)).unwrap();
@@ -232,7 +264,7 @@ mod tests {
 
     #[test]
     fn message_60_is_read_by_the_request_it_answers() {
-        let mut auth = Auth::new("jo".into());
+        let mut auth = accepted();
         let text = Writer::message(message::USERAUTH_60).string("change it").string("").finish();
         auth.password("old", None);
         assert_eq!(auth.handle(&text), Ok(AuthEvent::PasswordExpired { prompt: "change it".into() }));
@@ -242,7 +274,7 @@ mod tests {
 
     #[test]
     fn too_many_questions_are_refused() {
-        let mut auth = Auth::new("jo".into());
+        let mut auth = accepted();
         auth.keyboard_interactive();
         let asked = Writer::message(message::USERAUTH_60).string("").string("").string("").u32(1 << 30).finish();
         assert!(auth.handle(&asked).is_err());
