@@ -206,12 +206,13 @@ impl ReceiveWindow {
         Self { credit: INITIAL_WINDOW, size: INITIAL_WINDOW, consumed: 0, since: None }
     }
 
-    /// The application has read `n` bytes. Returns what to add to the server's credit, if it is time to say so.
+    /// The application has read `n` bytes. Returns what to add to the server's credit, if it is time to say so: never
+    /// more than the server has used, however much is said to be read.
     ///
     /// The window doubles, up to [`MAX_WINDOW`], when the reader empties it faster than twice a round trip: a
     /// window's worth in `rtt` is all that the server could send, so a faster reader would be held up by it.
     pub(crate) fn consume(&mut self, n: u32, now: Instant, rtt: Option<Duration>) -> Option<u32> {
-        self.consumed = self.consumed.saturating_add(n);
+        self.consumed = self.consumed.saturating_add(n).min(self.size - self.credit);
         if self.consumed < self.size / 4 {
             return None;
         }
@@ -241,8 +242,18 @@ mod tests {
     fn a_window_is_returned_in_quarters() {
         let mut window = ReceiveWindow::new();
         let now = Instant::now();
+        window.credit -= INITIAL_WINDOW / 4;
         assert_eq!(window.consume(INITIAL_WINDOW / 4 - 1, now, None), None);
         assert_eq!(window.consume(1, now, None), Some(INITIAL_WINDOW / 4));
+    }
+
+    #[test]
+    fn what_was_not_received_cannot_be_returned() {
+        let mut window = ReceiveWindow::new();
+        window.credit -= INITIAL_WINDOW / 2;
+        assert_eq!(window.consume(u32::MAX, Instant::now(), None), Some(INITIAL_WINDOW / 2));
+        assert_eq!(window.consume(u32::MAX, Instant::now(), None), None);
+        assert_eq!(window.credit, INITIAL_WINDOW);
     }
 
     #[test]

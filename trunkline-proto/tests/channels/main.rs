@@ -357,3 +357,61 @@ fn a_reader_as_fast_as_the_link_gets_a_larger_window() {
     let ahead = granted - consumed;
     assert!((11 << 20..=15 << 20).contains(&ahead), "{ahead} bytes ahead");
 }
+
+#[test]
+fn a_server_that_asks_and_does_not_read_is_refused_in_bounded_memory() {
+    let requests = |id: ChannelId| {
+        [
+            Writer::message(model::GLOBAL_REQUEST)
+                .string("keepalive@openssh.com")
+                .bool(true)
+                .finish(),
+            Writer::message(model::REQUEST)
+                .u32(id.number())
+                .string("keepalive@openssh.com")
+                .bool(true)
+                .finish(),
+            Writer::message(model::EXTENDED_DATA)
+                .u32(id.number())
+                .u32(9)
+                .string("x")
+                .finish(),
+            Writer::message(model::OPEN)
+                .string("session")
+                .u32(1)
+                .u32(1)
+                .u32(1)
+                .finish(),
+            offer(1),
+        ]
+    };
+    for n in 0..5 {
+        let (mut channels, id) = session(0);
+        let request = &requests(id)[n];
+        assert!(
+            (0..100_000).any(|_| channels.handle(request).is_err()),
+            "request {n} is answered for ever"
+        );
+        // One who takes the answers may ask as often as it likes.
+        let (mut channels, _) = session(0);
+        for _ in 0..100_000 {
+            channels.handle(request).unwrap();
+            drain(&mut channels);
+        }
+    }
+}
+
+#[test]
+fn an_offer_that_is_closed_is_refused() {
+    let mut channels = Channels::default();
+    channels.handle(&offer(7)).unwrap();
+    let [ChannelEvent::Incoming { id, .. }] = events(&mut channels)[..] else {
+        panic!("one offer")
+    };
+    channels.close(id);
+    assert!(channels.is_empty());
+    assert_eq!(events(&mut channels), [ChannelEvent::Closed(id)]);
+    assert!(
+        matches!(channels.next_message(), Some(Outgoing::Control(message)) if message[0] == model::OPEN_FAILURE)
+    );
+}

@@ -195,7 +195,7 @@ impl Model {
                 }
             }
             Step::Close(channel) => {
-                if let Some(id) = self.pick(channel).filter(|id| !self.application[id].incoming) {
+                if let Some(id) = self.pick(channel) {
                     self.close(id);
                 }
             }
@@ -339,7 +339,9 @@ impl Model {
 
     fn close(&mut self, id: u32) {
         self.channels.close(ChannelId::from_number(id));
-        self.application.get_mut(&id).unwrap().closed = true;
+        let channel = self.application.get_mut(&id).unwrap();
+        channel.closed = true;
+        channel.incoming = false;
     }
 
     fn consume(&mut self, id: u32, most: u64) {
@@ -356,7 +358,7 @@ impl Model {
         let waiting: Vec<u32> = self
             .application
             .iter()
-            .filter(|(_, c)| c.incoming && !c.closed)
+            .filter(|(_, c)| c.incoming)
             .map(|(id, _)| *id)
             .collect();
         let Some(&id) = waiting.get(usize::from(channel) % waiting.len().max(1)) else {
