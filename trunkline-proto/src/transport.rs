@@ -24,6 +24,8 @@ use crate::wire::{Reader, Writer};
 pub(crate) const MAX_PACKET: usize = 256 * 1024;
 /// A sequence number may not come around under one key (RFC 4344 section 3.1); OpenSSH's MAX_PACKETS.
 const MAX_PACKETS: u64 = 1 << 31;
+/// Bytes that may wait to be sent when a ping comes. A batch of our own is far smaller.
+const MAX_UNSENT: usize = 4 * 1024 * 1024;
 
 /// When to exchange keys anew, beyond what the cipher itself demands (ssh_config's RekeyLimit).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -426,6 +428,9 @@ impl Transport {
             message::PING if self.established => {
                 // Answered at once when possible; a ping in the middle of a key exchange is not one of sshd's.
                 if self.may_send() {
+                    if self.outgoing.len() > MAX_UNSENT {
+                        return Err(Error::misbehaved("it pings without end and does not take the answers"));
+                    }
                     let data = reader.string()?;
                     self.seal(&[&Writer::message(message::PONG).string(data).finish()])?;
                 }
@@ -444,14 +449,13 @@ impl Transport {
     fn check_order(&self, number: u8) -> Result<(), Error> {
         let exchange = matches!(number, message::KEXINIT | message::NEWKEYS)
             || (message::KEX_METHOD_FIRST..=message::KEX_METHOD_LAST).contains(&number);
-        let transport_generic = (message::DISCONNECT..=message::DEBUG).contains(&number);
-        if !self.established {
-            // The strict marker is only known once their KEXINIT is here; what came before it is judged then.
-            let allowed = exchange || number == message::DISCONNECT || (transport_generic && !self.strict);
-            if !allowed {
-                return Err(Error::misbehaved(format!("message {number} came in the middle of the key exchange")));
-            }
-        } else if matches!(self.kex, Kex::Running { .. } | Kex::Switching { .. }) && !exchange && !transport_generic {
+        // The first exchange lasts until their NEWKEYS. That it is strict is only known once their KEXINIT is here; what
+        // came before is judged then.
+        let first = self.negotiated.is_none();
+        let generic = number == message::DISCONNECT
+            || ((message::IGNORE..=message::DEBUG).contains(&number) && !(first && self.strict));
+        let under_way = first || matches!(self.kex, Kex::Running { .. } | Kex::Switching { .. });
+        if under_way && !exchange && !generic {
             return Err(Error::misbehaved(format!("message {number} came in the middle of a key exchange")));
         }
         Ok(())
