@@ -134,6 +134,8 @@ pub struct Connection {
 /// How much is sealed before the socket is asked to take it: large enough for one system call to be cheap beside the
 /// sealing, small enough to stay in the second-level cache.
 const BATCH: usize = 256 * 1024;
+/// Answers to unknown messages that may wait; they do only while the server does not read.
+const MAX_UNKNOWN: usize = 1024;
 
 impl Connection {
     /// A connection whose first bytes wait in [`Self::poll_transmit`].
@@ -264,6 +266,9 @@ impl Connection {
             }
             // RFC 4253 section 11.4.
             _ => {
+                if self.auth_messages.len() >= MAX_UNKNOWN {
+                    return Err(Error::misbehaved("it sends unknown messages without end and does not take the answers"));
+                }
                 let sequence = self.transport.last_received();
                 self.auth_messages.push_back(Writer::message(message::UNIMPLEMENTED).u32(sequence.0).finish());
                 Ok(())
@@ -300,20 +305,22 @@ impl Connection {
     /// packet by packet, and is sent again. Anything in between cannot be told and ends the connection.
     fn settle_early(&mut self) -> Result<(), Error> {
         let early = std::mem::take(&mut self.early);
-        if !self.early_failed {
-            return Ok(());
-        }
-        if early.iter().any(|message| !message.refused) {
+        if early.iter().any(|message| message.refused != self.early_failed) {
             return Err(Error::misbehaved("it said neither yes nor no to what was sent with the authentication"));
         }
-        self.again = early.into();
+        if self.early_failed {
+            self.again = early.into();
+        }
         Ok(())
     }
 
     fn handle_unimplemented(&mut self, sequence: Sequence) {
         if let Some(message) = self.early.iter_mut().find(|message| message.sequence == sequence) {
             message.refused = true;
-            if let Some(id) = message.channel {
+            let channel = message.channel;
+            // One that was not refused may be the command.
+            let refused = self.early.iter().filter(|message| message.channel == channel).all(|message| message.refused);
+            if let Some(id) = channel.filter(|_| refused) {
                 self.channels.set_started(id, Started::No);
             }
         } else if self.ping == Some(sequence) {
@@ -542,6 +549,10 @@ impl Connection {
         }
         if let Some(message) = self.again.pop_front() {
             if let Some(id) = message.channel {
+                // The channel was given up in between: it is opened only to be closed.
+                if self.channels.is_abandoned(id) && message.payload.first() != Some(&message::CHANNEL_OPEN) {
+                    return Ok(true);
+                }
                 self.channels.set_started(id, Started::Maybe);
             }
             self.transport.send(&[&message.payload])?;
