@@ -23,6 +23,8 @@ pub mod cipher;
 mod compress;
 mod connection;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod identification;
 pub mod kex;
 pub mod mac;

@@ -1,0 +1,13 @@
+//! Every parser of messages: those of the transport, of authentication in each of its states, and negotiation.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use trunkline_proto::fuzzing;
+
+fuzz_target!(|input: (u8, Vec<Vec<u8>>)| {
+    let (request, payloads) = input;
+    for payload in &payloads {
+        fuzzing::transport_message(payload);
+    }
+    fuzzing::authentication(request, &payloads);
+});
