@@ -76,6 +76,11 @@ impl Agent {
         }
     }
 
+    /// The bare connection, for a stranger's requests.
+    pub(crate) fn into_stream(self) -> UnixStream {
+        self.stream
+    }
+
     /// The keys and certificates the agent holds, in its order. A locked agent lists none.
     ///
     /// # Errors

@@ -320,6 +320,15 @@ impl ChannelWriter {
         }
     }
 
+    /// Waits until the channel is closed: by the server, or with its connection.
+    pub(crate) async fn closed(&self) {
+        std::future::poll_fn(|cx| {
+            self.shared.writer.register(cx.waker());
+            if self.shared.is_closed() || self.ops.is_closed() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
     fn push(&mut self, data: Bytes) {
         self.shared.queued.fetch_add(data.len(), Ordering::AcqRel);
         let _ = self.ops.send(Op::Write { channel: self.shared.clone(), data });

@@ -10,9 +10,9 @@ use trunkline_proto::kex::KexMethod;
 use trunkline_proto::{ChannelKind, GlobalRequest, SessionRequest};
 
 use crate::channel::{ChannelStream, Op, Ops, channel};
-use crate::config::HostConfig;
+use crate::config::{ForwardAgent, HostConfig};
 use crate::error::Error;
-use crate::forward::Incoming;
+use crate::forward::{self, Incoming, SessionBinding};
 use crate::handshake::{self, Handshake};
 use crate::metrics::Metrics;
 use crate::pool::Lease;
@@ -39,6 +39,8 @@ pub struct ConnectionInfo {
     pub handshake: Duration,
     /// The host key's verification was waived (StrictHostKeyChecking no): nothing that hands out secrets is allowed.
     pub unverified: bool,
+    /// What binds an agent's signatures to this connection.
+    pub(crate) binding: SessionBinding,
 }
 
 /// How far a connection has come.
@@ -159,8 +161,30 @@ impl Connection {
 
     pub(crate) fn start_with(&self, command: &Command, lease: Option<Lease>) -> Session {
         let (port, parts) = channel(&self.inner.ops, command.what(), true, lease);
-        self.send(Op::Open { kind: ChannelKind::Session, requests: command.requests(), port });
+        let open = Op::Open { kind: ChannelKind::Session, requests: command.requests(), port };
+        match self.lend_agent(command) {
+            Ok(()) => self.send(open),
+            Err(error) => crate::driver::refuse(open, &error),
+        }
         Session::new(self.inner.ops.clone(), parts)
+    }
+
+    /// Makes the agent available to the server if `command` asks for it.
+    ///
+    /// # Errors
+    /// ForwardAgent does not allow it. Nothing was asked of the server: sessions of this connection that never wanted
+    /// an agent would be given one.
+    pub(crate) fn lend_agent(&self, command: &Command) -> Result<(), Error> {
+        let host = &self.inner.host;
+        if !command.forwards_agent() {
+            return Ok(());
+        }
+        if host.forward_agent == ForwardAgent::No {
+            let name = &host.original_host;
+            return Err(Error::Usage(format!("the agent is not forwarded to {name}: set ForwardAgent or use -A")));
+        }
+        forward::lend_agent(&self.inner.incoming, host, &self.inner.info);
+        Ok(())
     }
 
     /// Runs a command without input to its end and returns its output.

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 use trunkline_proto::ChannelKind;
 
 use crate::channel::ChannelStream;
-use crate::config::{HostConfig, Proxy, Request, Resolver, SharingKey, World};
+use crate::config::{Forward, ForwardAgent, ForwardTarget, HostConfig, Listen, Proxy, Request, Resolver, SharingKey, World};
 use crate::connection::Connection;
 use crate::dial::{self, Dialed};
 use crate::error::Error;
@@ -20,7 +20,8 @@ use crate::handshake::Handshake;
 use crate::interaction::Interaction;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
-use crate::pool::{LaneStatus, Pool};
+use crate::forward::{self, ForwardHandle};
+use crate::pool::{LaneStatus, Lease, Pool};
 use crate::session::{Command, Output, Session};
 use crate::settings::Settings;
 
@@ -331,6 +332,10 @@ impl Host {
     /// A refusal by the server that no other connection lifts. Failures of a connection that is being made come from
     /// the session.
     pub async fn start(&self, command: &Command) -> Result<Session, Error> {
+        if command.forwards_agent() && self.config.forward_agent == ForwardAgent::No {
+            let name = &self.config.original_host;
+            return Err(Error::Usage(format!("the agent is not forwarded to {name}: set ForwardAgent or use -A")));
+        }
         self.pool.session(command, &self.interaction).await
     }
 
@@ -357,6 +362,43 @@ impl Host {
     /// As [`Self::direct_tcpip`].
     pub async fn direct_streamlocal(&self, path: &str) -> Result<ChannelStream, Error> {
         self.pool.tunnel(ChannelKind::DirectStreamlocal { path: path.to_owned() }, &self.interaction).await
+    }
+
+    /// Listens here, on a TCP port or a Unix socket, and carries each client to the target, which the server connects
+    /// to. Addresses, GatewayPorts and StreamLocalBind… mean what they mean to ssh. Connections to the server
+    /// are made as clients need them.
+    ///
+    /// # Errors
+    /// The address or path cannot be listened on.
+    pub async fn forward_local(&self, forward: &Forward) -> Result<ForwardHandle, Error> {
+        forward::forward_local(self, forward).await
+    }
+
+    /// Listens here for SOCKS 4, 4a and 5 clients, and carries each to where it asks, as seen from the server. A client
+    /// is answered once the server has connected, or has not.
+    ///
+    /// # Errors
+    /// As [`Self::forward_local`].
+    pub async fn forward_dynamic(&self, listen: &Listen) -> Result<ForwardHandle, Error> {
+        let forward = Forward { listen: listen.clone(), target: ForwardTarget::Socks };
+        forward::forward_local(self, &forward).await
+    }
+
+    /// Has the server listen, on a TCP port or a Unix socket, and carries each client to the target, which is connected
+    /// to from here; [`ForwardTarget::Socks`] goes where the client asks, if PermitRemoteOpen allows it.
+    ///
+    /// It holds a connection open, and is established anew on another when that one is lost, until the handle is
+    /// dropped; [`ForwardHandle::events`] tells of it.
+    ///
+    /// # Errors
+    /// The server refuses, or cannot be reached.
+    pub async fn forward_remote(&self, forward: &Forward) -> Result<ForwardHandle, Error> {
+        forward::forward_remote(self, forward).await
+    }
+
+    /// The host's first connection, kept from being closed as idle while the lease is there.
+    pub(crate) fn hold_connection(&self) -> (Connection, Lease) {
+        self.pool.hold_control(&self.interaction)
     }
 
     /// The host's first connection, made if there is none.

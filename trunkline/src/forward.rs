@@ -1,97 +1,284 @@
-//! Forwarding: connections that the server opens towards this side.
+//! Forwarding: TCP ports, Unix sockets, SOCKS and the agent, in both directions.
+//!
+//! [`Host::forward_local`](crate::Host::forward_local) and
+//! [`Host::forward_dynamic`](crate::Host::forward_dynamic) listen here and connect from the server;
+//! [`Host::forward_remote`](crate::Host::forward_remote) has the server listen and connects from here. Each returns a
+//! [`ForwardHandle`], which is the forwarding's life. The agent is lent to sessions that ask for it
+//! ([`Command::agent_forwarding`](crate::Command::agent_forwarding)), where ForwardAgent allows it.
+//!
+//! ```no_run
+//! use trunkline::config::{Forward, ForwardTarget, Listen};
+//! use trunkline::{Engine, Interaction};
+//!
+//! # async fn example() -> Result<(), trunkline::Error> {
+//! let engine = Engine::new(Default::default(), Default::default());
+//! let host = engine.host("db1", &Interaction::standard()).await?;
+//! let postgres = Forward {
+//!     listen: Listen::Tcp { host: None, port: 0 },
+//!     target: ForwardTarget::Socket("/run/postgresql/.s.PGSQL.5432".into()),
+//! };
+//! let handle = host.forward_local(&postgres).await?;
+//! println!("PostgreSQL on db1: port {:?} here", handle.port());
+//! # Ok(())
+//! # }
+//! ```
 
-use std::collections::HashMap;
+mod agent;
+mod incoming;
+mod listen;
+mod local;
+mod remote;
+mod socks;
+mod splice;
+
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot};
-use trunkline_proto::{ChannelId, GlobalRequest, IncomingKind};
+use tokio::sync::broadcast;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
-use crate::channel::{ChannelStream, Op, channel};
+use crate::config::Listen;
+use crate::error::Error;
+use crate::metrics::Counter;
 
-/// What the server was asked to listen on.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum ListenKey {
-    /// An address as it was asked for, and the port that the server listens on.
-    Tcp(String, u32),
-    /// A socket's path.
-    Unix(String),
-    /// The forwarded agent.
-    Agent,
+pub(crate) use agent::{SessionBinding, lend as lend_agent};
+pub(crate) use incoming::Incoming;
+pub(crate) use local::forward as forward_local;
+pub(crate) use remote::forward as forward_remote;
+
+/// A forwarding. It lasts as long as this: dropping it ends the listening and lets connections that are being carried
+/// go on to their own ends, as `ssh -O cancel` does; [`Self::abort`] ends those too.
+#[derive(Debug)]
+pub struct ForwardHandle {
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
 }
 
-/// Takes a connection that came in, with its originator's address.
-pub(crate) type Handler = Arc<dyn Fn(ChannelStream, String) + Send + Sync>;
-
-/// Where connections that a server opens towards this side go. One for each connection.
-pub(crate) struct Incoming {
-    /// Weak, so that listening does not keep a connection alive that nobody holds.
-    ops: mpsc::WeakUnboundedSender<Op>,
-    handlers: Mutex<HashMap<ListenKey, Handler>>,
-}
-
-impl Incoming {
-    pub(crate) fn new(ops: mpsc::WeakUnboundedSender<Op>) -> Self {
-        Self { ops, handlers: Mutex::default() }
+impl ForwardHandle {
+    fn new(shared: Arc<Shared>, task: JoinHandle<()>) -> Self {
+        Self { shared, task }
     }
 
-    /// Guards the table of handlers, for as long as a look-up takes.
-    fn handlers(&self) -> MutexGuard<'_, HashMap<ListenKey, Handler>> {
-        self.handlers.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Where clients can connect: local addresses and paths, or, of a remote forwarding, the server's, with the host as
+    /// it was asked for. A port is the one in use, also where 0 was asked for.
+    pub fn listening(&self) -> Vec<Listen> {
+        self.shared.listening.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sends connections for `key` to `handler`; `false` when it has one already.
-    pub(crate) fn listen(&self, key: ListenKey, handler: Handler) -> bool {
-        let mut handlers = self.handlers();
-        if handlers.contains_key(&key) {
-            return false;
+    /// The TCP port; `None` for a Unix socket.
+    pub fn port(&self) -> Option<u16> {
+        self.listening().iter().find_map(|listen| match listen {
+            Listen::Tcp { port, .. } => Some(*port),
+            Listen::Socket(_) => None,
+        })
+    }
+
+    /// What it has done so far.
+    pub fn counters(&self) -> ForwardCounters {
+        let Shared { traffic, accepted, open, refused, .. } = &*self.shared;
+        ForwardCounters {
+            accepted: accepted.value(),
+            open: open.load(Ordering::Relaxed),
+            refused: refused.value(),
+            bytes_sent: traffic.sent.value(),
+            bytes_received: traffic.received.value(),
         }
-        handlers.insert(key, handler);
-        true
     }
 
-    /// Refuses connections for `key` from now on.
-    pub(crate) fn forget(&self, key: &ListenKey) {
-        self.handlers().remove(key);
+    /// What happens to it from now on.
+    pub fn events(&self) -> ForwardEvents {
+        ForwardEvents { queue: self.shared.events.subscribe() }
     }
 
-    /// Drops all handlers.
-    pub(crate) fn clear(&self) {
-        self.handlers().clear();
+    /// Ends the listening, and returns when sockets are closed and the server has been told. Connections that are
+    /// being carried go on.
+    pub async fn close(mut self) {
+        self.shared.stop.cancel();
+        // A panic in it would have been its end as well.
+        let _ = (&mut self.task).await;
     }
 
-    /// Takes or refuses a channel that the server offers: only what was asked for is taken.
-    pub(crate) fn offer(&self, id: ChannelId, kind: IncomingKind) {
-        let Some(ops) = self.ops.upgrade() else { return };
-        let (key, originator) = match kind {
-            IncomingKind::ForwardedTcpip { address, port, originator: (host, from) } => {
-                (ListenKey::Tcp(address, port), format!("{host}:{from}"))
-            }
-            IncomingKind::ForwardedStreamlocal { path } => (ListenKey::Unix(path), String::new()),
-            IncomingKind::Agent => (ListenKey::Agent, String::new()),
-        };
-        let handler = self.handlers().get(&key).cloned();
-        let Some(handler) = handler else {
-            let _ = ops.send(Op::Reject { id });
-            return;
-        };
-        let (port, parts) = channel(&ops, "a forwarded connection", false, None);
-        port.shared.set_id(id);
-        let _ = ops.send(Op::Accept { port });
-        handler(ChannelStream::new(parts), originator);
-    }
-
-    /// Sends a global request; `None` when it was refused or the connection is gone.
-    pub(crate) async fn global(&self, request: GlobalRequest) -> Option<Bytes> {
-        let (reply, answer) = oneshot::channel();
-        self.ops.upgrade()?.send(Op::Global { request, reply }).ok()?;
-        answer.await.ok().flatten()
+    /// Ends everything: listening, and connections that are being carried.
+    pub fn abort(self) {
+        self.shared.abort.cancel();
     }
 }
 
-impl fmt::Debug for Incoming {
+impl Drop for ForwardHandle {
+    fn drop(&mut self) {
+        self.shared.stop.cancel();
+    }
+}
+
+/// What a forwarding has done so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ForwardCounters {
+    /// Clients that came.
+    pub accepted: u64,
+    /// Of them, those that are being served.
+    pub open: u64,
+    /// Of them, those that were sent away: see [`ForwardEvent::Refused`].
+    pub refused: u64,
+    /// Bytes carried to the server.
+    pub bytes_sent: u64,
+    /// Bytes carried from the server.
+    pub bytes_received: u64,
+}
+
+/// What happens to a forwarding.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum ForwardEvent {
+    /// A client was sent away, because its target could not be reached or is not allowed.
+    Refused {
+        /// The client, as `address:port`; empty for a client of a socket on the server.
+        from: String,
+        /// Where it was to go; empty if it did not say so.
+        target: String,
+        /// Why it could not.
+        error: Error,
+    },
+    /// The connection that a remote forwarding belongs to is gone. It is established anew on another.
+    Lost {
+        /// The connection's end.
+        error: Error,
+    },
+    /// A remote forwarding could not be established anew.
+    Retrying {
+        /// Why.
+        error: Error,
+        /// The time until the next attempt.
+        after: Duration,
+    },
+    /// A remote forwarding stands again. Where the server chose the port, it may be another one
+    /// ([`ForwardHandle::port`]).
+    Established,
+    /// A remote forwarding has ended, because nothing but the user can help: a host key that changed, a key that
+    /// is no longer accepted.
+    Failed {
+        /// Why.
+        error: Error,
+    },
+}
+
+/// Events of one forwarding, in order. Whoever reads too late misses the oldest.
+#[derive(Debug)]
+pub struct ForwardEvents {
+    queue: broadcast::Receiver<ForwardEvent>,
+}
+
+impl ForwardEvents {
+    /// The next one; `None` when the forwarding and everything it carried have ended. Nothing is lost when the wait for
+    /// it is given up.
+    pub async fn next(&mut self) -> Option<ForwardEvent> {
+        loop {
+            match self.queue.recv().await {
+                Ok(event) => return Some(event),
+                Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        }
+    }
+}
+
+/// Events kept for readers that are late.
+const EVENTS: usize = 64;
+
+/// What a forwarding's handle, its task and its connections share.
+struct Shared {
+    /// Guards the addresses while they are copied or replaced.
+    listening: Mutex<Vec<Listen>>,
+    traffic: Traffic,
+    accepted: Counter,
+    open: AtomicU64,
+    refused: Counter,
+    events: broadcast::Sender<ForwardEvent>,
+    /// No new connections.
+    stop: CancellationToken,
+    /// No connections at all.
+    abort: CancellationToken,
+}
+
+/// Bytes carried to the server and from it.
+#[derive(Debug, Default)]
+struct Traffic {
+    sent: Counter,
+    received: Counter,
+}
+
+impl Shared {
+    fn new(listening: Vec<Listen>) -> Arc<Self> {
+        Arc::new(Self {
+            listening: Mutex::new(listening),
+            traffic: Traffic::default(),
+            accepted: Counter::default(),
+            open: AtomicU64::new(0),
+            refused: Counter::default(),
+            events: broadcast::channel(EVENTS).0,
+            stop: CancellationToken::new(),
+            abort: CancellationToken::new(),
+        })
+    }
+
+    fn listens_on(&self, address: Listen) {
+        *self.listening.lock().unwrap_or_else(PoisonError::into_inner) = vec![address];
+    }
+
+    /// Serves one client in a task of its own, until it is done or everything is ended.
+    fn spawn<F: Future<Output = ()> + Send>(self: &Arc<Self>, serve: impl FnOnce(Arc<Self>) -> F + Send + 'static) {
+        let open = Open::new(self.clone());
+        tokio::spawn(async move {
+            let shared = open.0.clone();
+            tokio::select! {
+                () = serve(shared.clone()) => {}
+                () = shared.abort.cancelled() => {}
+            }
+            drop(open);
+        });
+    }
+
+    fn tell(&self, event: ForwardEvent) {
+        match &event {
+            ForwardEvent::Refused { from, target, error } => {
+                self.refused.add(1);
+                tracing::warn!(%from, %target, %error, "a client of a forwarding was sent away");
+            }
+            ForwardEvent::Lost { error } => tracing::warn!(%error, "a remote forwarding lost its connection"),
+            ForwardEvent::Retrying { error, after } => {
+                tracing::warn!(%error, ?after, "a remote forwarding could not be established anew");
+            }
+            ForwardEvent::Established => tracing::info!("a remote forwarding stands again"),
+            ForwardEvent::Failed { error } => tracing::error!(%error, "a remote forwarding has ended"),
+        }
+        // Nobody needs to listen.
+        let _ = self.events.send(event);
+    }
+}
+
+/// A client that is being served, for the counters.
+struct Open(Arc<Shared>);
+
+impl Open {
+    fn new(shared: Arc<Shared>) -> Self {
+        shared.accepted.add(1);
+        shared.open.fetch_add(1, Ordering::Relaxed);
+        Self(shared)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Incoming").field("listening", &self.handlers().keys()).finish_non_exhaustive()
+        f.debug_struct("Forwarding").field("listening", &self.listening).finish_non_exhaustive()
     }
 }

@@ -18,7 +18,7 @@ use crate::connection::{ConnectionInfo, State};
 use crate::dial::Dialed;
 use crate::driver::{Driver, KeepAlive, Offer, Question};
 use crate::error::Error;
-use crate::forward::Incoming;
+use crate::forward::{Incoming, SessionBinding};
 use crate::host_key::{self, Accepted, Decision, KeyUpdate, Policy, Server, StrictHostKeyChecking, Trust};
 use crate::identities::Identities;
 use crate::interaction::Interaction;
@@ -189,6 +189,11 @@ async fn establish(
             since: SystemTime::now(),
             handshake: begun.elapsed(),
             unverified: accepted.is_unverified,
+            binding: SessionBinding {
+                host_key: proto.host_key().cloned().unwrap_or_default(),
+                session_id: proto.session_id().cloned().unwrap_or_default(),
+                signature: proto.host_signature().cloned().unwrap_or_default(),
+            },
         });
     }
     let banner = proto.server_id().map(|id| id.as_str().to_owned());

@@ -138,6 +138,8 @@ impl Pool {
             match placement {
                 Placement::Spare(id) => {
                     let lane = state.lanes.get_mut(&id)?;
+                    // What ForwardAgent forbids is refused where the session is asked for.
+                    let _ = lane.connection.lend_agent(command);
                     match lane.spares.pop_front().filter(|spare| !spare.is_closed()) {
                         Some(spare) => return Some((id, spare.begin(command, lease(id)), true)),
                         // The server has closed it meanwhile.
@@ -201,6 +203,19 @@ impl Pool {
                 self.connect(&mut state, lane, interaction)
             }
         }
+    }
+
+    /// As [`Self::control`], and counts it as in use until the lease is dropped.
+    pub(crate) fn hold_control(self: &Arc<Self>, interaction: &Interaction) -> (Connection, Lease) {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.refresh(now);
+        let held = state.policy.hold_first(now);
+        let connection = match state.lanes.get(&held) {
+            Some(lane) => lane.connection.clone(),
+            None => self.connect(&mut state, held, interaction),
+        };
+        (connection, Lease { pool: Arc::downgrade(self), lane: held, tunnel: true })
     }
 
     /// Keeps the first connection for ever, or no longer.

@@ -191,6 +191,16 @@ impl Policy {
         chosen
     }
 
+    /// Counts a tunnel on the oldest lane that takes new work, which is added if there is none.
+    pub(crate) fn hold_first(&mut self, now: Instant) -> LaneId {
+        let first = self.lanes.iter().find(|(_, lane)| !lane.retired).map(|(id, _)| *id);
+        let id = first.unwrap_or_else(|| self.add_lane(now));
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            lane.tunnels += 1;
+        }
+        id
+    }
+
     /// Adds a lane that nothing is placed on yet.
     pub(crate) fn add_lane(&mut self, now: Instant) -> LaneId {
         let id = LaneId(self.next);

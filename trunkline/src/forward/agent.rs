@@ -1,0 +1,71 @@
+//! Agent forwarding: `auth-agent@openssh.com` channels, each to a connection of its own to the agent here.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+use super::Traffic;
+use super::incoming::{Incoming, ListenKey, Offered};
+use super::splice::{Ahead, LocalStream, splice};
+use crate::agent::{Agent, AgentError};
+use crate::config::{ForwardAgent, HostConfig};
+use crate::connection::ConnectionInfo;
+
+/// What ties an agent's signatures to one connection (OpenSSH's PROTOCOL.agent, `session-bind@openssh.com`).
+#[derive(Debug, Clone)]
+pub(crate) struct SessionBinding {
+    pub(crate) host_key: Bytes,
+    pub(crate) session_id: Bytes,
+    /// The host key's signature in the first key exchange.
+    pub(crate) signature: Bytes,
+}
+
+/// Lends the host's agent to the server from now on. The first session that asks for it does this; sshd shares the
+/// agent between all sessions of a connection anyway.
+pub(crate) fn lend(incoming: &Incoming, host: &Arc<HostConfig>, info: &Arc<OnceLock<ConnectionInfo>>) {
+    let Some(socket) = socket(host) else { return };
+    let (socket, name, info) = (socket.to_owned(), host.original_host.clone(), info.clone());
+    incoming.listen(
+        ListenKey::Agent,
+        Arc::new(move |offered| {
+            let Some(info) = info.get() else { return };
+            if info.unverified {
+                tracing::warn!(host = %name, "the agent is not forwarded: the host key was not verified");
+                return;
+            }
+            tokio::spawn(carry(offered, socket.clone(), info.binding.clone(), name.clone()));
+        }),
+    );
+}
+
+/// The agent that the host may use; `None` if it may use none.
+fn socket(host: &HostConfig) -> Option<&Path> {
+    match &host.forward_agent {
+        ForwardAgent::No => None,
+        ForwardAgent::Yes => host.identity_agent.as_deref(),
+        ForwardAgent::Socket(path) => Some(path),
+    }
+}
+
+async fn carry(offered: Offered, socket: std::path::PathBuf, binding: SessionBinding, host: String) {
+    match connect(&socket, &binding).await {
+        Ok(agent) => splice(agent, offered.accept(), Ahead::default(), &Traffic::default()).await,
+        Err(error) => tracing::warn!(%host, %error, "the agent could not be forwarded"),
+    }
+}
+
+/// The binding comes before anything the server may say. An agent that does not know it, or does not want it, decides
+/// about each signature by itself, as with OpenSSH.
+async fn connect(socket: &Path, binding: &SessionBinding) -> Result<LocalStream, AgentError> {
+    let mut agent = Agent::connect(socket).await?;
+    let SessionBinding {
+        host_key,
+        session_id,
+        signature,
+    } = binding;
+    if !agent.bind_session(host_key, session_id, signature, true).await? {
+        tracing::debug!("the agent does not bind its keys to sessions");
+    }
+    Ok(LocalStream::Unix(agent.into_stream()))
+}

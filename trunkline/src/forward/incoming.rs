@@ -1,0 +1,315 @@
+//! Channels that the server opens towards this side, and who takes them.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+use trunkline_proto::{ChannelId, GlobalRequest, IncomingKind};
+
+use crate::channel::{ChannelStream, Op, Ops, channel};
+
+/// What the server was asked to listen on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum ListenKey {
+    /// An address as it was asked for, and the port that the server listens on. sshd repeats the address to the letter
+    /// (channels.c, `port_open_helper`), and OpenSSH's client takes nothing else.
+    Tcp(String, u32),
+    /// A socket's path.
+    Unix(String),
+    /// The forwarded agent.
+    Agent,
+}
+
+/// Takes or refuses a connection that comes in. Called by the task that drives the connection: it must not block.
+pub(crate) type Handler = Arc<dyn Fn(Offered) + Send + Sync>;
+
+/// Where connections that a server opens towards this side go. One for each connection.
+pub(crate) struct Incoming {
+    /// Weak, so that listening does not keep a connection alive that nobody holds.
+    ops: mpsc::WeakUnboundedSender<Op>,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    handlers: HashMap<ListenKey, Handler>,
+    /// Requests for a port of the server's choice whose answers have not been handled yet.
+    unsettled: usize,
+    /// Connections that may belong to one of those: the first may follow on the heels of the answer.
+    held: Vec<(ListenKey, Offered)>,
+}
+
+/// Connections that wait for a port to become known. More than a server can have at once in the moment between its
+/// answer and the answer's handling.
+const MAX_HELD: usize = 64;
+
+impl Incoming {
+    pub(crate) fn new(ops: mpsc::WeakUnboundedSender<Op>) -> Self {
+        Self {
+            ops,
+            table: Mutex::default(),
+        }
+    }
+
+    /// Guards the table, for as long as a look-up takes; no handler is called under it.
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends connections for `key` to `handler`; `false` when it has one already.
+    pub(crate) fn listen(&self, key: ListenKey, handler: Handler) -> bool {
+        let mut table = self.table();
+        if table.handlers.contains_key(&key) {
+            return false;
+        }
+        table.handlers.insert(key, handler);
+        true
+    }
+
+    /// Holds connections to ports that nobody knows of, until the returned value is dropped or settled.
+    pub(crate) fn expect_port(self: &Arc<Self>) -> Unsettled {
+        self.table().unsettled += 1;
+        Unsettled {
+            incoming: self.clone(),
+        }
+    }
+
+    /// Refuses connections for `key` from now on.
+    pub(crate) fn forget(&self, key: &ListenKey) {
+        let forgotten = self.table().handlers.remove(key);
+        drop(forgotten);
+    }
+
+    /// Drops all handlers.
+    pub(crate) fn clear(&self) {
+        let forgotten = std::mem::take(&mut *self.table());
+        drop(forgotten);
+    }
+
+    /// Takes or refuses a channel that the server offers: only what was asked for is taken.
+    pub(crate) fn offer(&self, id: ChannelId, kind: IncomingKind) {
+        let Some(ops) = self.ops.upgrade() else { return };
+        let (key, originator) = match kind {
+            IncomingKind::ForwardedTcpip {
+                address,
+                port,
+                originator: (host, from),
+            } => (ListenKey::Tcp(address, port), format!("{host}:{from}")),
+            IncomingKind::ForwardedStreamlocal { path } => (ListenKey::Unix(path), String::new()),
+            IncomingKind::Agent => (ListenKey::Agent, String::new()),
+        };
+        let offered = Offered {
+            id,
+            ops,
+            originator,
+            accepted: false,
+        };
+        let mut table = self.table();
+        let handler = table.handlers.get(&key).cloned();
+        if handler.is_none()
+            && table.unsettled > 0
+            && table.held.len() < MAX_HELD
+            && matches!(key, ListenKey::Tcp(..))
+        {
+            table.held.push((key, offered));
+            return;
+        }
+        drop(table);
+        match handler {
+            Some(handler) => handler(offered),
+            None => drop(offered),
+        }
+    }
+
+    /// Sends a global request; `None` when it was refused or the connection is gone.
+    pub(crate) async fn global(&self, request: GlobalRequest) -> Option<Bytes> {
+        let (reply, answer) = oneshot::channel();
+        self.ops.upgrade()?.send(Op::Global { request, reply }).ok()?;
+        answer.await.ok().flatten()
+    }
+
+    /// Sends a global request whose answer nobody waits for.
+    pub(crate) fn global_unanswered(&self, request: GlobalRequest) {
+        if let Some(ops) = self.ops.upgrade() {
+            let (reply, _) = oneshot::channel();
+            let _ = ops.send(Op::Global { request, reply });
+        }
+    }
+}
+
+/// A request for a port of the server's choice is under way. Dropping it ends the wait for it.
+pub(crate) struct Unsettled {
+    incoming: Arc<Incoming>,
+}
+
+impl Drop for Unsettled {
+    fn drop(&mut self) {
+        let mut table = self.incoming.table();
+        table.unsettled -= 1;
+        let held = std::mem::take(&mut table.held);
+        let (known, unknown): (Vec<_>, Vec<_>) = held
+            .into_iter()
+            .partition(|(key, _)| table.handlers.contains_key(key));
+        let known: Vec<_> = known
+            .into_iter()
+            .filter_map(|(key, offered)| Some((table.handlers.get(&key).cloned()?, offered)))
+            .collect();
+        let refused = if table.unsettled > 0 {
+            table.held = unknown;
+            Vec::new()
+        } else {
+            unknown
+        };
+        drop(table);
+        drop(refused);
+        for (handler, offered) in known {
+            handler(offered);
+        }
+    }
+}
+
+/// A connection that comes in. Dropping it refuses it.
+pub(crate) struct Offered {
+    id: ChannelId,
+    ops: Ops,
+    originator: String,
+    accepted: bool,
+}
+
+impl Offered {
+    /// Who connected, as the server tells it; empty for sockets.
+    pub(crate) fn originator(&self) -> &str {
+        &self.originator
+    }
+
+    /// Takes it.
+    pub(crate) fn accept(mut self) -> ChannelStream {
+        self.accepted = true;
+        let (port, parts) = channel(&self.ops, "a forwarded connection", false, None);
+        port.shared.set_id(self.id);
+        let _ = self.ops.send(Op::Accept { port });
+        ChannelStream::new(parts)
+    }
+}
+
+impl Drop for Offered {
+    fn drop(&mut self) {
+        if !self.accepted {
+            let _ = self.ops.send(Op::Reject { id: self.id });
+        }
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming")
+            .field("listening", &self.table().handlers.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(address: &str, port: u32) -> IncomingKind {
+        IncomingKind::ForwardedTcpip {
+            address: address.into(),
+            port,
+            originator: ("192.0.2.1".into(), 4711),
+        }
+    }
+
+    /// A table, what it asks of the driver, and what its handlers are given.
+    struct Bench {
+        incoming: Arc<Incoming>,
+        _ops: Ops,
+        asked: mpsc::UnboundedReceiver<Op>,
+        given: mpsc::UnboundedReceiver<Offered>,
+        handler: Handler,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            let (ops, asked) = mpsc::unbounded_channel();
+            let (give, given) = mpsc::unbounded_channel();
+            let handler: Handler = Arc::new(move |offered| give.send(offered).unwrap());
+            Self {
+                incoming: Arc::new(Incoming::new(ops.downgrade())),
+                _ops: ops,
+                asked,
+                given,
+                handler,
+            }
+        }
+
+        fn refusals(&mut self) -> usize {
+            std::iter::from_fn(|| self.asked.try_recv().ok())
+                .filter(|op| matches!(op, Op::Reject { .. }))
+                .count()
+        }
+    }
+
+    #[test]
+    fn only_what_was_asked_for_is_taken() {
+        let mut bench = Bench::new();
+        assert!(
+            bench
+                .incoming
+                .listen(ListenKey::Tcp("localhost".into(), 80), bench.handler.clone())
+        );
+        assert!(
+            !bench
+                .incoming
+                .listen(ListenKey::Tcp("localhost".into(), 80), bench.handler.clone())
+        );
+        for other in [tcp("localhost", 81), tcp("", 80), IncomingKind::Agent] {
+            bench.incoming.offer(ChannelId::from_number(1), other);
+        }
+        assert!(bench.given.try_recv().is_err());
+        assert_eq!(bench.refusals(), 3);
+        bench
+            .incoming
+            .offer(ChannelId::from_number(2), tcp("localhost", 80));
+        assert_eq!(bench.given.try_recv().unwrap().originator(), "192.0.2.1:4711");
+        assert_eq!(bench.refusals(), 1, "dropped without an answer");
+    }
+
+    #[test]
+    fn a_connection_that_outruns_the_answer_with_its_port_is_held() {
+        let mut bench = Bench::new();
+        let (first, second) = (bench.incoming.expect_port(), bench.incoming.expect_port());
+        for port in [7001, 7002, 7003] {
+            bench.incoming.offer(ChannelId::from_number(port), tcp("", port));
+        }
+        bench
+            .incoming
+            .listen(ListenKey::Tcp(String::new(), 7002), bench.handler.clone());
+        drop(first);
+        assert_eq!(bench.given.try_recv().unwrap().id, ChannelId::from_number(7002));
+        assert!(bench.given.try_recv().is_err());
+        bench.refusals();
+        bench
+            .incoming
+            .listen(ListenKey::Tcp(String::new(), 7001), bench.handler.clone());
+        drop(second);
+        assert_eq!(bench.given.try_recv().unwrap().id, ChannelId::from_number(7001));
+        assert_eq!(
+            bench.refusals(),
+            2,
+            "7003 was never asked for, and 7001 was dropped"
+        );
+    }
+
+    #[test]
+    fn no_more_is_held_than_the_bound() {
+        let mut bench = Bench::new();
+        let _waiting = bench.incoming.expect_port();
+        for port in 0..MAX_HELD as u32 + 10 {
+            bench.incoming.offer(ChannelId::from_number(port), tcp("", port));
+        }
+        assert_eq!(bench.refusals(), 10);
+    }
+}

@@ -1,0 +1,295 @@
+//! Sockets that forwardings listen on here: TCP by ssh's rules for bind addresses, and Unix sockets.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::task::{Context, Poll};
+
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily as Domain, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
+
+use super::splice::LocalStream;
+use crate::config::{AddressFamily, HostConfig, Listen};
+use crate::error::Error;
+
+/// Connections that may wait to be accepted (ssh.h, `SSH_LISTEN_BACKLOG`).
+const BACKLOG: u32 = 128;
+
+/// A listening socket.
+#[derive(Debug)]
+pub(super) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, SocketFile),
+}
+
+/// Listens as `listen` says. What has no address goes by GatewayPorts; `""` and `*` are all addresses, `localhost` is
+/// loopback, each in both families as far as AddressFamily and the machine have them. As with ssh it is enough that one
+/// of several addresses can be had; the others are warned of.
+///
+/// # Errors
+/// No address could be had, or the socket's path is taken.
+pub(super) async fn bind(listen: &Listen, host: &HostConfig) -> Result<Vec<Listener>, Error> {
+    match listen {
+        Listen::Tcp { host: address, port } => bind_tcp(address.as_deref(), *port, host).await,
+        Listen::Socket(path) => {
+            let file = bind_unix(path, host.stream_local_bind_mask, host.stream_local_bind_unlink).await?;
+            Ok(vec![file])
+        }
+    }
+}
+
+async fn bind_tcp(name: Option<&str>, port: u16, host: &HostConfig) -> Result<Vec<Listener>, Error> {
+    let mut addresses = match well_known(name, host.gateway_ports) {
+        Some(addresses) => addresses.to_vec(),
+        None => {
+            let name = name.unwrap_or_default();
+            tokio::net::lookup_host((name, 0))
+                .await
+                .map_err(|source| Error::local(format!("looking up {name} to listen on it"), source))?
+                .map(|address| address.ip())
+                .collect()
+        }
+    };
+    addresses.retain(|address| is_of(SocketAddr::new(*address, 0), host.address_family));
+    let mut listeners = Vec::new();
+    let mut failed = None;
+    let mut chosen = port;
+    for address in addresses {
+        let address = SocketAddr::new(address, chosen);
+        let doing = || format!("listening on {} port {}", address.ip(), address.port());
+        match listen_tcp(address) {
+            Ok(listener) => {
+                // Port 0 is one port for all addresses.
+                chosen = listener
+                    .local_addr()
+                    .map_err(|source| Error::local(doing(), source))?
+                    .port();
+                listeners.push(Listener::Tcp(listener));
+            }
+            Err(source) => {
+                let error = Error::local(doing(), source);
+                if let Some(earlier) = failed.replace(error) {
+                    tracing::warn!("{earlier}");
+                }
+            }
+        }
+    }
+    match failed {
+        Some(error) if listeners.is_empty() => Err(error),
+        Some(error) => {
+            tracing::warn!("{error}");
+            Ok(listeners)
+        }
+        None if listeners.is_empty() => Err(Error::Usage(format!(
+            "{} has no address of the wanted family to listen on",
+            name.unwrap_or("localhost")
+        ))),
+        None => Ok(listeners),
+    }
+}
+
+/// The addresses behind ssh's own words (channels.c, `channel_fwd_bind_addr`), IPv4 first, so that its error is the one
+/// reported last on machines without IPv6.
+fn well_known(name: Option<&str>, gateway_ports: bool) -> Option<[IpAddr; 2]> {
+    const ALL: [IpAddr; 2] = [
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    ];
+    const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    match name {
+        None if gateway_ports => Some(ALL),
+        Some("" | "*") => Some(ALL),
+        None | Some("localhost") => Some(LOOPBACK),
+        Some(_) => None,
+    }
+}
+
+pub(super) fn is_of(address: SocketAddr, family: AddressFamily) -> bool {
+    match family {
+        AddressFamily::Any => true,
+        AddressFamily::Inet => address.is_ipv4(),
+        AddressFamily::Inet6 => address.is_ipv6(),
+    }
+}
+
+fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()
+    } else {
+        TcpSocket::new_v6()
+    }?;
+    socket.set_reuseaddr(true)?;
+    if address.is_ipv6() {
+        // 0.0.0.0 has a socket of its own.
+        rustix::net::sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+async fn bind_unix(path: &Path, mask: u32, unlink: bool) -> Result<Listener, Error> {
+    let doing = || format!("listening on {}", path.display());
+    match create_socket(path, mask) {
+        Ok(listener) => return Ok(listener),
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse => return Err(Error::local(doing(), error)),
+        Err(_) => {}
+    }
+    let is_socket = path
+        .symlink_metadata()
+        .is_ok_and(|found| found.file_type().is_socket());
+    if !is_socket {
+        return Err(Error::Usage(format!(
+            "{}: something else has this name; choose another",
+            doing()
+        )));
+    }
+    if unlink {
+        std::fs::remove_file(path)
+            .map_err(|source| Error::local(format!("removing {}", path.display()), source))?;
+        return create_socket(path, mask).map_err(|source| Error::local(doing(), source));
+    }
+    Err(match UnixStream::connect(path).await {
+        Ok(_) => Error::Usage(format!("{}: another program listens there", doing())),
+        Err(_) => Error::Usage(format!(
+            "{}: an old socket has this name, and nobody listens on it; remove it or set StreamLocalBindUnlink yes",
+            doing()
+        )),
+    })
+}
+
+fn create_socket(path: &Path, mask: u32) -> io::Result<Listener> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(Domain::UNIX, SocketType::STREAM, flags, None)?;
+    // ssh sets its umask, which belongs to the whole process. Linux makes the file with the socket's own mode, so that
+    // it is never open to more than the mask allows, not even for a moment.
+    let mode = 0o777 & !mask;
+    rustix::fs::fchmod(socket.as_fd(), Mode::from_raw_mode(mode))?;
+    rustix::net::bind(&socket, &address)?;
+    let file = SocketFile::of(path)?;
+    // The umask may have taken away what the mask grants.
+    if file.mode & 0o777 != mode {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+    }
+    rustix::net::listen(&socket, BACKLOG as i32)?;
+    Ok(Listener::Unix(UnixListener::from_std(socket.into())?, file))
+}
+
+/// A socket's file, removed with it; another one that has taken its name stays.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+    mode: u32,
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<Self> {
+        let found = path.symlink_metadata()?;
+        Ok(Self {
+            path: path.to_owned(),
+            identity: (found.dev(), found.ino()),
+            mode: found.mode(),
+        })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if Self::of(&self.path).is_ok_and(|now| now.identity == self.identity) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Listener {
+    /// Where it listens, with the port that was chosen.
+    pub(super) fn address(&self) -> Listen {
+        match self {
+            Self::Tcp(listener) => {
+                let address = listener.local_addr().ok();
+                Listen::Tcp {
+                    host: address.map(|address| address.ip().to_string()),
+                    port: address.map_or(0, |address| address.port()),
+                }
+            }
+            Self::Unix(_, file) => Listen::Socket(file.path.clone()),
+        }
+    }
+
+    /// The next client, with its address for the server.
+    pub(super) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(LocalStream, (String, u16))>> {
+        match self {
+            Self::Tcp(listener) => listener.poll_accept(cx).map_ok(|(stream, peer)| {
+                // A client that is gone already shows so at its first use.
+                let _ = stream.set_nodelay(true);
+                (LocalStream::Tcp(stream), (peer.ip().to_string(), peer.port()))
+            }),
+            // channels.c, port_open_helper: some servers check the originator, and this one has no address.
+            Self::Unix(listener, _) => listener
+                .poll_accept(cx)
+                .map_ok(|(stream, _)| (LocalStream::Unix(stream), ("127.0.0.1".to_owned(), u16::MAX))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_follow_ssh() {
+        let all = |name, gateway| well_known(name, gateway).map(|[v4, _]| v4.is_unspecified());
+        assert_eq!(all(None, false), Some(false));
+        assert_eq!(all(None, true), Some(true));
+        assert_eq!(all(Some(""), false), Some(true));
+        assert_eq!(all(Some("*"), false), Some(true));
+        assert_eq!(
+            all(Some("localhost"), true),
+            Some(false),
+            "a given address overrides GatewayPorts"
+        );
+        assert_eq!(all(Some("10.0.0.1"), true), None);
+    }
+
+    #[tokio::test]
+    async fn a_socket_has_the_masks_mode_and_goes_with_its_listener() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, mask, mode) in [("private", 0o177, 0o600), ("open", 0, 0o777)] {
+            let path = folder.path().join(name);
+            let listener = bind_unix(&path, mask, false).await.unwrap();
+            assert_eq!(path.metadata().unwrap().mode() & 0o777, mode);
+            drop(listener);
+            assert!(!path.exists());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_only_when_asked() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let error = bind_unix(&path, 0o177, false).await.unwrap_err();
+        assert!(error.to_string().contains("StreamLocalBindUnlink"), "{error}");
+        let first = bind_unix(&path, 0o177, true).await.unwrap();
+        let error = bind_unix(&path, 0o177, false).await.unwrap_err();
+        assert!(error.to_string().contains("another program listens"), "{error}");
+        // The new one's file outlives the listener whose name it took.
+        let second = bind_unix(&path, 0o177, true).await.unwrap();
+        drop(first);
+        assert!(path.exists());
+        drop(second);
+    }
+
+    #[tokio::test]
+    async fn a_file_is_never_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "precious").unwrap();
+        bind_unix(&path, 0o177, true).await.unwrap_err();
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
+}

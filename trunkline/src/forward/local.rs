@@ -1,0 +1,189 @@
+//! Local and dynamic forwarding: clients here, targets on the server's side.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+use super::listen::{self, Listener};
+use super::socks::{Connect, Dialogue, MAX_PENDING, Reply, Turn};
+use super::splice::{Ahead, LocalStream, splice};
+use super::{ForwardEvent, ForwardHandle, Shared};
+use crate::config::{Forward, ForwardTarget};
+use crate::engine::Host;
+use crate::error::Error;
+
+/// A SOCKS client must have said where it wants to go by then.
+pub(super) const GREETING_LIMIT: Duration = Duration::from_secs(30);
+/// Accepting failed, most likely for want of file descriptors: others may become free.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// Listens, and carries each client to the target through the host's connections.
+///
+/// # Errors
+/// As [`listen::bind`].
+pub(crate) async fn forward(host: &Host, forward: &Forward) -> Result<ForwardHandle, Error> {
+    let listeners = listen::bind(&forward.listen, host.config()).await?;
+    let shared = Shared::new(listeners.iter().map(Listener::address).collect());
+    let serving = serve(host.clone(), listeners, forward.target.clone(), shared.clone());
+    Ok(ForwardHandle::new(shared, tokio::spawn(serving)))
+}
+
+async fn serve(host: Host, listeners: Vec<Listener>, target: ForwardTarget, shared: Arc<Shared>) {
+    let target = Arc::new(target);
+    loop {
+        let accepted = std::future::poll_fn(|cx| {
+            let ready = listeners
+                .iter()
+                .map(|listener| listener.poll_accept(cx))
+                .find(std::task::Poll::is_ready);
+            ready.unwrap_or(std::task::Poll::Pending)
+        });
+        let accepted = tokio::select! {
+            () = shared.stop.cancelled() => return,
+            accepted = accepted => accepted,
+        };
+        match accepted {
+            Ok((client, peer)) => {
+                let (host, target) = (host.clone(), target.clone());
+                shared.spawn(move |shared| async move { carry(&host, client, peer, &target, &shared).await });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection to forward");
+                tokio::select! {
+                    () = shared.stop.cancelled() => return,
+                    () = tokio::time::sleep(ACCEPT_PAUSE) => {}
+                }
+            }
+        }
+    }
+}
+
+/// One client, from its acceptance to its end.
+async fn carry(
+    host: &Host,
+    mut client: LocalStream,
+    peer: (String, u16),
+    target: &ForwardTarget,
+    shared: &Shared,
+) {
+    let from = format!("{}:{}", peer.0, peer.1);
+    let peer = (peer.0.as_str(), peer.1);
+    let (opened, what, ahead) = match target {
+        ForwardTarget::Tcp { host: name, port } => (
+            host.direct_tcpip(name, *port, peer).await,
+            format!("{name}:{port}"),
+            Ahead::default(),
+        ),
+        ForwardTarget::Socket(path) => {
+            let path = path.to_string_lossy();
+            (
+                host.direct_streamlocal(&path).await,
+                path.into_owned(),
+                Ahead::default(),
+            )
+        }
+        ForwardTarget::Socks => {
+            let asked = match &mut client {
+                LocalStream::Tcp(stream) => ask(stream).await,
+                LocalStream::Unix(stream) => ask(stream).await,
+            };
+            let (connect, left) = match asked {
+                Ok(asked) => asked,
+                Err(error) => {
+                    return shared.tell(ForwardEvent::Refused {
+                        from,
+                        target: String::new(),
+                        error,
+                    });
+                }
+            };
+            let what = format!("{}:{}", connect.host, connect.port);
+            let opened = host.direct_tcpip(&connect.host, connect.port, peer).await;
+            let answer = connect.answer(opened.as_ref().map_or_else(reply_to, |_| Reply::Granted));
+            let told = match &mut client {
+                LocalStream::Tcp(stream) => stream.write_all(&answer).await,
+                LocalStream::Unix(stream) => stream.write_all(&answer).await,
+            };
+            if told.is_err() {
+                return;
+            }
+            (
+                opened,
+                what,
+                Ahead {
+                    to_channel: left.freeze(),
+                    ..Ahead::default()
+                },
+            )
+        }
+    };
+    match opened {
+        Ok(channel) => splice(client, channel, ahead, &shared.traffic).await,
+        Err(error) => shared.tell(ForwardEvent::Refused {
+            from,
+            target: what,
+            error,
+        }),
+    }
+}
+
+/// Asks a SOCKS client where it wants to go. Returns that, and what it has sent behind the request.
+///
+/// # Errors
+/// It does not say so properly or in time; it was told so if it could be.
+pub(super) async fn ask(
+    client: &mut (impl AsyncRead + AsyncWrite + Unpin),
+) -> Result<(Connect, BytesMut), Error> {
+    const DOING: &str = "reading a SOCKS request";
+    let asking = async {
+        let (mut dialogue, mut input) = (Dialogue::default(), BytesMut::with_capacity(MAX_PENDING));
+        loop {
+            match dialogue.handle(&mut input) {
+                Ok(Some(Turn::Connect(connect))) => return Ok((connect, input)),
+                Ok(Some(Turn::Answer(answer))) => {
+                    client
+                        .write_all(&answer)
+                        .await
+                        .map_err(|error| Error::network(DOING, error))?;
+                }
+                Ok(None) => {
+                    let read = client
+                        .read_buf(&mut input)
+                        .await
+                        .map_err(|error| Error::network(DOING, error))?;
+                    if read == 0 {
+                        return Err(Error::network(DOING, io::ErrorKind::UnexpectedEof.into()));
+                    }
+                }
+                Err(error) => {
+                    if let Some(answer) = error.answer() {
+                        let _ = client.write_all(&answer).await;
+                    }
+                    return Err(Error::Usage(format!(
+                        "the SOCKS client cannot be served: {error}"
+                    )));
+                }
+            }
+        }
+    };
+    tokio::time::timeout(GREETING_LIMIT, asking)
+        .await
+        .unwrap_or_else(|_| {
+            Err(Error::Timeout {
+                doing: DOING.into(),
+                after: GREETING_LIMIT,
+            })
+        })
+}
+
+/// RFC 4254 section 5.1's reason codes, in SOCKS's words.
+pub(super) fn reply_to(error: &Error) -> Reply {
+    match error {
+        Error::Refused { reason: 1, .. } => Reply::NotAllowed,
+        Error::Refused { reason: 2, .. } | Error::Network { .. } => Reply::Refused,
+        _ => Reply::Failed,
+    }
+}

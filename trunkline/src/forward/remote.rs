@@ -1,0 +1,449 @@
+//! Remote forwarding: clients on the server's side, targets here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::oneshot;
+use trunkline_proto::GlobalRequest;
+
+use super::incoming::{Handler, Incoming, ListenKey, Offered};
+use super::local::{ask, reply_to};
+use super::splice::{Ahead, LocalStream, splice};
+use super::{ForwardEvent, ForwardHandle, Shared};
+use crate::config::{Forward, ForwardTarget, HostConfig, Listen, PermitRemoteOpen};
+use crate::connection::Connection;
+use crate::engine::Host;
+use crate::error::{Error, ErrorKind};
+use crate::pool::Lease;
+
+/// Between attempts to have the server listen again: doubled from the first to the second value. A server that lost the
+/// connection keeps the port until it notices.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// Has the server listen, and carries each of its clients to the target from here.
+///
+/// # Errors
+/// The server refuses, or cannot be reached.
+pub(crate) async fn forward(host: &Host, forward: &Forward) -> Result<ForwardHandle, Error> {
+    let shared = Shared::new(Vec::new());
+    let keeper = Keeper {
+        host: host.clone(),
+        request: Request::new(&forward.listen)?,
+        target: Arc::new(forward.target.clone()),
+        shared: shared.clone(),
+    };
+    let (ready, outcome) = oneshot::channel();
+    // Made first: whoever stops waiting drops it, and the keeper undoes what it has begun.
+    let handle = ForwardHandle::new(shared, tokio::spawn(keeper.run(ready)));
+    let gone = || Error::Closed {
+        host: host.config().original_host.clone(),
+        why: "the engine was shut down".into(),
+    };
+    outcome.await.unwrap_or_else(|_| Err(gone()))?;
+    Ok(handle)
+}
+
+/// Keeps one forwarding, over as many connections as it takes.
+struct Keeper {
+    host: Host,
+    request: Request,
+    target: Arc<ForwardTarget>,
+    shared: Arc<Shared>,
+}
+
+/// A forwarding that stands.
+struct Standing {
+    listening: Listening,
+    connection: Connection,
+    /// Without it the connection would be closed as idle.
+    _lease: Lease,
+}
+
+impl Keeper {
+    async fn run(mut self, ready: oneshot::Sender<Result<(), Error>>) {
+        let mut standing = match self.establish().await {
+            Ok(Some(standing)) => standing,
+            Ok(None) => return,
+            Err(error) => {
+                let _ = ready.send(Err(error));
+                return;
+            }
+        };
+        let _ = ready.send(Ok(()));
+        loop {
+            let error = tokio::select! {
+                error = standing.connection.ended() => error,
+                () = self.shared.stop.cancelled() => return standing.listening.cancel().await,
+            };
+            drop(standing);
+            self.shared.tell(ForwardEvent::Lost { error });
+            standing = match self.establish_again().await {
+                Some(standing) => standing,
+                None => return,
+            };
+            self.shared.tell(ForwardEvent::Established);
+        }
+    }
+
+    /// `None` when the handle was dropped meanwhile.
+    async fn establish(&mut self) -> Result<Option<Standing>, Error> {
+        let (connection, lease) = self.host.hold_connection();
+        tokio::select! {
+            ready = connection.ready() => ready?,
+            () = self.shared.stop.cancelled() => return Ok(None),
+        }
+        let handler = handler(
+            connection.host().clone(),
+            self.target.clone(),
+            self.shared.clone(),
+        );
+        let listening = self.request.send(&connection, handler).await?;
+        self.shared.listens_on(listening.address.clone());
+        // Where the server chose a port, the same one is asked for on the next connection: somebody may know it.
+        self.request.prefer(&listening.address);
+        Ok(Some(Standing {
+            listening,
+            connection,
+            _lease: lease,
+        }))
+    }
+
+    /// Tries until it stands again. `None` when the handle was dropped, or nothing but the user can help.
+    async fn establish_again(&mut self) -> Option<Standing> {
+        let mut delay = Duration::ZERO;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(delay) => {}
+                () = self.shared.stop.cancelled() => return None,
+            }
+            let error = match self.establish().await {
+                Ok(standing) => return standing,
+                Err(error) => error,
+            };
+            let hopeless = matches!(
+                error.kind(),
+                ErrorKind::HostKey | ErrorKind::Authentication | ErrorKind::Configuration
+            );
+            if hopeless {
+                self.shared.tell(ForwardEvent::Failed { error });
+                return None;
+            }
+            delay = (delay * 2).clamp(RETRY.0, RETRY.1);
+            self.request.any_port_will_do();
+            self.shared.tell(ForwardEvent::Retrying { error, after: delay });
+        }
+    }
+}
+
+/// What the server is asked to listen on.
+#[derive(Debug, Clone)]
+enum Request {
+    /// `asked` as the user gave it, in `name`'s words for the server; `port` is what to ask for this time, `chosen`
+    /// whether 0 was asked for at first.
+    Tcp {
+        asked: Option<String>,
+        name: String,
+        port: u16,
+        chosen: bool,
+    },
+    Unix {
+        path: String,
+    },
+}
+
+impl Request {
+    fn new(listen: &Listen) -> Result<Self, Error> {
+        match listen {
+            Listen::Tcp { host, port } => Ok(Self::Tcp {
+                asked: host.clone(),
+                name: server_name(host.as_deref()).to_owned(),
+                port: *port,
+                chosen: *port == 0,
+            }),
+            Listen::Socket(path) => match path.to_str() {
+                Some(path) => Ok(Self::Unix {
+                    path: path.to_owned(),
+                }),
+                None => Err(Error::Usage(format!(
+                    "the path {} is not UTF-8; choose another",
+                    path.display()
+                ))),
+            },
+        }
+    }
+
+    fn prefer(&mut self, listening: &Listen) {
+        if let (Self::Tcp { port, .. }, Listen::Tcp { port: chosen, .. }) = (self, listening) {
+            *port = *chosen;
+        }
+    }
+
+    /// The port that the server had chosen may be somebody else's by now.
+    fn any_port_will_do(&mut self) {
+        if let Self::Tcp {
+            port, chosen: true, ..
+        } = self
+        {
+            *port = 0;
+        }
+    }
+
+    /// Asks. What this begins it must finish: a server that listens for nobody would keep the port.
+    async fn send(&self, connection: &Connection, handler: Handler) -> Result<Listening, Error> {
+        let incoming = connection.incoming();
+        let taken = |what: &str| Error::Usage(format!("connections to {what} are forwarded already"));
+        match self {
+            Self::Unix { path } => {
+                let key = ListenKey::Unix(path.clone());
+                if !incoming.listen(key.clone(), handler) {
+                    return Err(taken(path));
+                }
+                let listening = Listening::new(incoming, key, Listen::Socket(path.into()));
+                let granted = connection
+                    .global(GlobalRequest::StreamlocalForward { path: path.clone() })
+                    .await?;
+                granted.map_or_else(|| Err(refused(connection, path)), |_| Ok(listening.granted()))
+            }
+            Self::Tcp {
+                asked, name, port, ..
+            } => {
+                let what = format!("{}:{port}", asked.as_deref().unwrap_or("localhost"));
+                let request = GlobalRequest::TcpipForward {
+                    address: name.clone(),
+                    port: u32::from(*port),
+                };
+                let address = |port| Listen::Tcp {
+                    host: asked.clone(),
+                    port,
+                };
+                if *port != 0 {
+                    let key = ListenKey::Tcp(name.clone(), u32::from(*port));
+                    if !incoming.listen(key.clone(), handler) {
+                        return Err(taken(&what));
+                    }
+                    let listening = Listening::new(incoming, key, address(*port));
+                    let granted = connection.global(request).await?;
+                    return granted
+                        .map_or_else(|| Err(refused(connection, &what)), |_| Ok(listening.granted()));
+                }
+                let unsettled = incoming.expect_port();
+                let Some(granted) = connection.global(request).await? else {
+                    return Err(refused(connection, &what));
+                };
+                // RFC 4254 section 7.1: the answer carries the port.
+                let port = granted
+                    .first_chunk()
+                    .map(|port| u32::from_be_bytes(*port))
+                    .unwrap_or_default();
+                let Some(chosen) = u16::try_from(port).ok().filter(|port| *port != 0) else {
+                    return Err(Error::Usage(format!(
+                        "the server does not say which port it chose for {what}; ask for one"
+                    )));
+                };
+                let key = ListenKey::Tcp(name.clone(), port);
+                incoming.listen(key.clone(), handler);
+                drop(unsettled);
+                Ok(Listening::new(incoming, key, address(chosen)).granted())
+            }
+        }
+    }
+}
+
+/// An address in the server's words (channels.c, `channel_rfwd_bind_host`).
+fn server_name(host: Option<&str>) -> &str {
+    match host {
+        None => "localhost",
+        Some("" | "*") => "",
+        Some(host) => host,
+    }
+}
+
+fn refused(connection: &Connection, what: &str) -> Error {
+    Error::Refused {
+        host: connection.host().original_host.clone(),
+        what: format!("to listen on {what}"),
+        reason: 0,
+        description: "it is in use there, or the server does not allow it (AllowTcpForwarding, PermitListen)"
+            .into(),
+    }
+}
+
+/// What the server listens on for us. Dropping it ends that.
+struct Listening {
+    incoming: Arc<Incoming>,
+    key: ListenKey,
+    address: Listen,
+    granted: bool,
+}
+
+impl Listening {
+    fn new(incoming: &Arc<Incoming>, key: ListenKey, address: Listen) -> Self {
+        Self {
+            incoming: incoming.clone(),
+            key,
+            address,
+            granted: false,
+        }
+    }
+
+    fn granted(mut self) -> Self {
+        self.granted = true;
+        self
+    }
+
+    /// Ends it, and waits for the server's word.
+    async fn cancel(mut self) {
+        if let Some(request) = self.cancellation() {
+            self.incoming.global(request).await;
+        }
+    }
+
+    /// The request that ends it; only once.
+    fn cancellation(&mut self) -> Option<GlobalRequest> {
+        let request = match &self.key {
+            ListenKey::Tcp(address, port) => GlobalRequest::CancelTcpipForward {
+                address: address.clone(),
+                port: *port,
+            },
+            ListenKey::Unix(path) => GlobalRequest::CancelStreamlocalForward { path: path.clone() },
+            ListenKey::Agent => return None,
+        };
+        std::mem::take(&mut self.granted).then_some(request)
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.incoming.forget(&self.key);
+        if let Some(request) = self.cancellation() {
+            self.incoming.global_unanswered(request);
+        }
+    }
+}
+
+fn handler(host: Arc<HostConfig>, target: Arc<ForwardTarget>, shared: Arc<Shared>) -> Handler {
+    Arc::new(move |offered| {
+        let (host, target) = (host.clone(), target.clone());
+        shared.spawn(move |shared| async move { carry(&host, offered, &target, &shared).await });
+    })
+}
+
+/// One client, from the server's offer to its end. The offer is taken once the target is there.
+async fn carry(host: &HostConfig, offered: Offered, target: &ForwardTarget, shared: &Shared) {
+    let from = offered.originator().to_owned();
+    let (connected, what) = match target {
+        ForwardTarget::Tcp { host: name, port } => (
+            LocalStream::tcp(name, *port, host.address_family).await,
+            format!("{name}:{port}"),
+        ),
+        ForwardTarget::Socket(path) => (LocalStream::unix(path).await, path.display().to_string()),
+        ForwardTarget::Socks => return carry_socks(host, offered, shared).await,
+    };
+    match connected {
+        Ok(local) => splice(local, offered.accept(), Ahead::default(), &shared.traffic).await,
+        Err(error) => shared.tell(ForwardEvent::Refused {
+            from,
+            target: what,
+            error,
+        }),
+    }
+}
+
+/// A client of a remote dynamic forwarding says where it wants to go once its channel is open.
+async fn carry_socks(host: &HostConfig, offered: Offered, shared: &Shared) {
+    let from = offered.originator().to_owned();
+    let mut channel = offered.accept();
+    let (connect, left) = match ask(&mut channel).await {
+        Ok(asked) => asked,
+        Err(error) => {
+            return shared.tell(ForwardEvent::Refused {
+                from,
+                target: String::new(),
+                error,
+            });
+        }
+    };
+    let what = format!("{}:{}", connect.host, connect.port);
+    let connected = if permits(&host.permit_remote_open, &connect.host, connect.port) {
+        LocalStream::tcp(&connect.host, connect.port, host.address_family).await
+    } else {
+        Err(Error::Refused {
+            host: "PermitRemoteOpen".into(),
+            what: what.clone(),
+            reason: 1,
+            description: String::new(),
+        })
+    };
+    let answer = connect.answer(
+        connected
+            .as_ref()
+            .map_or_else(reply_to, |_| super::socks::Reply::Granted),
+    );
+    // What was written before a channel is dropped may be discarded; an end that is waited for is not.
+    let _ = channel.write_all(&answer).await;
+    match connected {
+        Ok(local) => {
+            splice(
+                local,
+                channel,
+                Ahead {
+                    to_local: left.freeze(),
+                    ..Ahead::default()
+                },
+                &shared.traffic,
+            )
+            .await
+        }
+        Err(error) => {
+            shared.tell(ForwardEvent::Refused {
+                from,
+                target: what,
+                error,
+            });
+            super::splice::finish(channel).await;
+        }
+    }
+}
+
+/// PermitRemoteOpen, compared as OpenSSH does: to the letter, `*` for any host or port.
+fn permits(permitted: &PermitRemoteOpen, host: &str, port: u16) -> bool {
+    match permitted {
+        PermitRemoteOpen::Any => true,
+        PermitRemoteOpen::None => false,
+        PermitRemoteOpen::Only(list) => list.iter().any(|entry| {
+            let Some((permitted, at)) = entry.rsplit_once(':') else {
+                return false;
+            };
+            let permitted = permitted
+                .strip_prefix('[')
+                .and_then(|inner| inner.strip_suffix(']'))
+                .unwrap_or(permitted);
+            (permitted == "*" || permitted == host) && (at == "*" || at.parse() == Ok(port))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_named_to_the_server_as_ssh_names_them() {
+        let names = [None, Some(""), Some("*"), Some("localhost"), Some("0.0.0.0")].map(server_name);
+        assert_eq!(names, ["localhost", "", "", "localhost", "0.0.0.0"]);
+    }
+
+    #[test]
+    fn permit_remote_open_compares_to_the_letter() {
+        let only = |list: &[&str]| PermitRemoteOpen::Only(list.iter().map(|&entry| entry.into()).collect());
+        assert!(permits(&PermitRemoteOpen::Any, "db", 5432));
+        assert!(!permits(&PermitRemoteOpen::None, "db", 5432));
+        assert!(permits(&only(&["web:80", "db:5432"]), "db", 5432));
+        assert!(!permits(&only(&["db:5432"]), "db", 5433));
+        assert!(!permits(&only(&["db:5432"]), "db.example.com", 5432));
+        assert!(permits(&only(&["*:5432"]), "anything", 5432));
+        assert!(permits(&only(&["[::1]:*"]), "::1", 9));
+        assert!(!permits(&only(&["nonsense"]), "nonsense", 9));
+    }
+}
