@@ -79,6 +79,11 @@ pub struct Client {
     extensions: Option<Extensions>,
     early_requests: bool,
     limits: Limits,
+    /// The server was asked for its limits and has not answered.
+    limits_awaited: bool,
+    /// Handles that came before the limits: with one in hand the application reads and writes, which it cannot do
+    /// rightly before they are known. sftp-server answers in order, so that these are other servers'.
+    unannounced: Vec<(RequestId, Outcome)>,
     failed: Option<Error>,
 
     inbox: Inbox,
@@ -116,6 +121,8 @@ impl Client {
             extensions: None,
             early_requests,
             limits: Limits::default(),
+            limits_awaited: false,
+            unannounced: Vec::new(),
             failed: None,
             inbox: Inbox::default(),
             declared: None,
@@ -155,7 +162,7 @@ impl Client {
         })
     }
 
-    /// What the server takes: cautious defaults until it has told.
+    /// What the server takes: the defaults until it has told, which it has before the first handle is given out.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -303,6 +310,8 @@ impl Client {
                 if let Ok(Reply::Limits(limits)) = outcome {
                     self.limits = limits;
                 }
+                self.limits_awaited = false;
+                self.events.extend(self.unannounced.drain(..));
             }
             Role::Opens | Role::ForgottenOpen => {
                 self.opening -= 1;
@@ -310,7 +319,12 @@ impl Client {
                     self.open.insert(handle.clone());
                 }
                 match outcome {
-                    Ok(Reply::Handle(handle)) if role == Role::ForgottenOpen => self.close(handle),
+                    Ok(Reply::Handle(handle)) if role == Role::ForgottenOpen => {
+                        self.close(handle);
+                    }
+                    outcome if role == Role::Opens && self.limits_awaited => {
+                        self.unannounced.push((id, outcome))
+                    }
                     outcome if role == Role::Opens => self.events.push_back((id, outcome)),
                     _ => {}
                 }
@@ -365,8 +379,13 @@ impl Client {
                 other => other,
             };
         }
+        let unannounced = self
+            .unannounced
+            .extract_if(.., |(answered, _)| *answered == id)
+            .next();
         let answered = self.events.iter().position(|(event, _)| *event == id);
-        if let Some((_, Ok(Reply::Handle(handle)))) = answered.and_then(|at| self.events.remove(at)) {
+        let answered = answered.and_then(|at| self.events.remove(at)).or(unannounced);
+        if let Some((_, Ok(Reply::Handle(handle)))) = answered {
             self.close(handle);
         }
     }
@@ -397,6 +416,7 @@ impl Client {
     }
 
     fn ask_limits(&mut self) {
+        self.limits_awaited = true;
         let id = self.allocate();
         self.send(id, Request::Limits, Role::AsksLimits);
     }

@@ -15,8 +15,8 @@ pub struct Ranges {
     next: u64,
     expected: Option<u64>,
     end: Option<u64>,
-    /// A piece behind the expected end was given out.
-    probing: bool,
+    /// Where the piece begins that was given out to look for the end.
+    probe: Option<u64>,
     returned: Vec<Range<u64>>,
     /// Done ranges, start to end, apart from each other.
     done: BTreeMap<u64, u64>,
@@ -30,7 +30,7 @@ impl Ranges {
             next: start,
             expected: None,
             end: None,
-            probing: false,
+            probe: None,
             returned: Vec::new(),
             done: BTreeMap::new(),
             start,
@@ -81,9 +81,10 @@ impl Ranges {
         let (length, bound) = match (self.end, self.expected) {
             (Some(end), _) => (most, end),
             (None, Some(expected)) if start < expected => (most, expected),
-            (None, Some(_)) if self.probing => return None,
+            // A probe ahead of what is now expected was none.
+            (None, Some(expected)) if self.probe.is_some_and(|probe| probe >= expected) => return None,
             (None, Some(_)) => {
-                self.probing = true;
+                self.probe = Some(start);
                 (piece, u64::MAX)
             }
             (None, None) => (most, u64::MAX),
@@ -118,7 +119,7 @@ impl Ranges {
         if self.expected.is_some_and(|expected| range.end > expected) {
             // There is more than expected: the expectation is worth nothing.
             self.expected = None;
-            self.probing = false;
+            self.probe = None;
         }
         let Range { mut start, mut end } = range;
         while let Some((&s, &e)) = self.done.range(..=end).next_back().filter(|(_, e)| **e >= start) {
@@ -180,6 +181,19 @@ mod tests {
         ranges.complete(0..10);
         ranges.end_at(14);
         assert!(ranges.is_complete());
+    }
+
+    #[test]
+    fn the_end_is_looked_for_again_when_it_is_expected_further_on() {
+        let mut ranges = Ranges::new(0);
+        ranges.expect_end(10);
+        assert_eq!(ranges.take(100, 4), Some(0..10));
+        assert_eq!(ranges.take(100, 4), Some(10..14));
+        ranges.expect_end(20);
+        ranges.complete(10..14);
+        assert_eq!(ranges.take(100, 4), Some(14..20));
+        assert_eq!(ranges.take(100, 4), Some(20..24));
+        assert_eq!(ranges.take(100, 4), None);
     }
 
     #[test]

@@ -90,9 +90,10 @@ struct Open {
     directory: Directory,
     handle: Option<Handle>,
     sent: Sent,
-    /// READDIRs in flight, and how many there should be.
+    /// READDIRs in flight, how many there should be, and how many names the last one brought.
     reading: usize,
     ahead: usize,
+    batch: usize,
     ended: bool,
 }
 
@@ -112,6 +113,8 @@ const FIRST_FLIGHT: u64 = 32;
 /// READDIRs in flight for a directory at first: small directories need one for the names and one for their end.
 const FIRST_AHEAD: usize = 2;
 const MOST_AHEAD: usize = 16;
+/// The names that sftp-server gives at once where a directory has them.
+const FULL_BATCH: usize = 100;
 /// Events that may wait before nothing more is asked for.
 const MOST_EVENTS: usize = 16 * 1024;
 /// Directories that may wait, and the longest path: a server that makes up a tree without end must not fill the memory.
@@ -220,6 +223,7 @@ impl Walk {
             sent,
             reading: 0,
             ahead: FIRST_AHEAD,
+            batch: 0,
             ended: false,
         };
         self.open.insert(id, open);
@@ -276,7 +280,11 @@ impl Walk {
         };
         // No names are an end, too: asking on would go on for ever.
         open.ended |= entries.is_empty();
-        open.ahead = (open.ahead * 2).min(MOST_AHEAD);
+        // Fewer than a full batch: what is in flight already will most likely bring the end. Asking further ahead would
+        // have each small directory wait for answers that nobody needs.
+        let full = entries.len() >= FULL_BATCH || entries.len() == open.batch;
+        open.ahead = if full { (open.ahead * 2).min(MOST_AHEAD) } else { 1 };
+        open.batch = entries.len();
         let directory = open.directory.clone();
         let read = open.ended && open.reading == 0;
         if let Some(open) = if read { self.open.remove(&id) } else { None } {

@@ -1,0 +1,1003 @@
+//! Transfers against a model server on simulated time: whatever it does with order, lengths and limits, files arrive
+//! byte for byte.
+
+mod model;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use model::{Disk, Manner, Random, Session, SharedDisk};
+use proptest::prelude::*;
+use trunkline_sftp::transfer::{
+    Download, DownloadEvent, DownloadOptions, FileId, Install, LaneId, LaneLoss, ManyDownload,
+    ManyDownloadEvent, ManyUpload, ManyUploadEvent, Upload, UploadEvent, UploadFile, UploadOptions, Walk,
+    WalkEvent, WalkOptions,
+};
+use trunkline_sftp::{FileType, StatusCode};
+
+const LONG: Duration = Duration::from_secs(100_000);
+
+fn disk() -> SharedDisk {
+    Rc::new(RefCell::new(Disk::default()))
+}
+
+/// A file in memory that takes what a download gives.
+#[derive(Default)]
+struct Local {
+    content: Vec<u8>,
+}
+
+impl Local {
+    fn write(&mut self, offset: u64, data: &[u8]) {
+        let (start, end) = (offset as usize, offset as usize + data.len());
+        self.content.resize(self.content.len().max(end), 0xee);
+        self.content[start..end].copy_from_slice(data);
+    }
+}
+
+/// How a download over some sessions went.
+struct Downloaded {
+    local: Vec<u8>,
+    end: DownloadEvent,
+    took: Duration,
+    zeros: u64,
+    losses: Vec<LaneLoss>,
+    most_held: usize,
+    download: Download,
+}
+
+/// Runs a download over lanes until it is over, and all files are closed. `meanwhile` is called at each step.
+fn download(
+    options: DownloadOptions,
+    sessions: &mut [Session],
+    start: Instant,
+    mut meanwhile: impl FnMut(u64),
+) -> Downloaded {
+    let mut download = Download::new(options);
+    let mut lanes: Vec<Option<LaneId>> = sessions.iter().map(|_| Some(download.add_lane())).collect();
+    let mut now = start;
+    let mut local = Local::default();
+    let (mut end, mut zeros, mut losses, mut most_held) = (None, 0, Vec::new(), 0);
+    loop {
+        for (session, lane) in sessions.iter_mut().zip(&lanes) {
+            if let Some(lane) = lane {
+                download.drive(*lane, &mut session.client, now);
+                session.transmit(now);
+            }
+        }
+        let mut held = 0;
+        let mut news = false;
+        while let Some(event) = download.poll_event() {
+            news = true;
+            assert!(end.is_none(), "{event:?} came after the end");
+            match event {
+                DownloadEvent::Data { offset, data } => {
+                    held += data.len();
+                    local.write(offset, &data.into_bytes());
+                }
+                DownloadEvent::Zeros { offset, length } => {
+                    zeros += length;
+                    local.write(offset, &vec![0; length as usize]);
+                }
+                DownloadEvent::LaneLost(_, loss) => losses.push(loss),
+                DownloadEvent::Attributes(_) => {}
+                event => end = Some(event),
+            }
+        }
+        most_held = most_held.max(held);
+        let next = sessions
+            .iter()
+            .zip(&lanes)
+            .filter(|(_, lane)| lane.is_some())
+            .filter_map(|(session, _)| session.next_time())
+            .min();
+        // What was taken may have made room.
+        if news {
+            continue;
+        }
+        let Some(next) = next else { break };
+        now = next;
+        assert!(now < start + LONG, "the download does not end");
+        for (session, slot) in sessions.iter_mut().zip(&mut lanes) {
+            let Some(lane) = *slot else { continue };
+            match session.advance(now) {
+                Some(answers) => {
+                    for (id, outcome) in answers {
+                        meanwhile(session.requests());
+                        assert_eq!(
+                            download.handle_reply(lane, &mut session.client, id, outcome, now),
+                            None
+                        );
+                    }
+                }
+                None => {
+                    download.lose_lane(lane);
+                    *slot = None;
+                }
+            }
+        }
+    }
+    let end = end.unwrap_or_else(|| panic!("the download stopped with {:?} done", download.ranges()));
+    for (session, lane) in sessions.iter().zip(&lanes) {
+        session.check();
+        if lane.is_some() {
+            assert_eq!(session.open_handles(), 0, "a file was left open");
+            assert_eq!(session.client.handles(), 0);
+        }
+    }
+    if let DownloadEvent::Finished { length, .. } = end {
+        local.content.truncate(length as usize);
+    }
+    Downloaded {
+        local: local.content,
+        end,
+        took: now - start,
+        zeros,
+        losses,
+        most_held,
+        download,
+    }
+}
+
+fn one(disk: &SharedDisk, manner: Manner, start: Instant) -> Vec<Session> {
+    vec![Session::new(disk, manner, 1, start)]
+}
+
+fn manner() -> impl Strategy<Value = Manner> {
+    (
+        0..200u64,
+        0..400u64,
+        0..4u64,
+        1..300_000u32,
+        1..300_000u32,
+        1..20usize,
+        any::<bool>(),
+        1..70_000usize,
+    )
+        .prop_map(
+            |(rtt, jitter, short_reads, max_read, max_write, max_handles, announces_limits, slice)| Manner {
+                rtt: Duration::from_millis(rtt),
+                jitter: Duration::from_millis(jitter),
+                short_reads,
+                // From below a page; and the defaults where the server tells nothing.
+                max_read: if announces_limits { max_read } else { 32 * 1024 },
+                max_write: if announces_limits {
+                    max_write.min(261_120)
+                } else {
+                    32 * 1024
+                },
+                max_handles: if announces_limits { max_handles } else { 100 },
+                announces_limits,
+                // Before it knows the limits a client assumes a hundred handles.
+                warm: true,
+                slice,
+                ..Manner::default()
+            },
+        )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_file_arrives_byte_for_byte_whatever_the_server_does(
+        manner in manner(),
+        seed: u64,
+        length in 0..3_000_000usize,
+        told in prop::option::of(0..4_000_000u64),
+        lanes in 1..4usize,
+        sparse: bool,
+        memory in 1..4_000_000usize,
+    ) {
+        let disk = disk();
+        let content = Random::new(seed).bytes(length);
+        disk.borrow_mut().files.insert(b"f".to_vec(), content.clone());
+        let start = Instant::now();
+        let mut sessions: Vec<Session> =
+            (0..lanes).map(|lane| Session::new(&disk, manner.clone(), seed ^ lane as u64, start)).collect();
+        let mut options = DownloadOptions::new("f");
+        options.size = told;
+        options.sparse = sparse;
+        options.memory = memory;
+        let done = download(options, &mut sessions, start, |_| {});
+        prop_assert_eq!(done.end, DownloadEvent::Finished { length: length as u64, changed: false });
+        prop_assert!(done.local == content);
+        prop_assert!(done.most_held <= memory + 300_000);
+    }
+
+    #[test]
+    fn a_lane_that_dies_leaves_its_ranges_to_the_others(
+        manner in manner(),
+        seed: u64,
+        length in 100_000..3_000_000usize,
+        breaks in 0..1_500_000u64,
+    ) {
+        let disk = disk();
+        let content = Random::new(seed).bytes(length);
+        disk.borrow_mut().files.insert(b"f".to_vec(), content.clone());
+        let start = Instant::now();
+        let mut sessions: Vec<Session> =
+            (0..3).map(|lane| Session::new(&disk, manner.clone(), seed ^ lane, start)).collect();
+        sessions[0].breaks_after = Some(breaks);
+        sessions[2].breaks_after = Some(breaks / 2);
+        let done = download(DownloadOptions::new("f"), &mut sessions, start, |_| {});
+        prop_assert_eq!(done.end, DownloadEvent::Finished { length: length as u64, changed: false });
+        prop_assert!(done.local == content);
+    }
+
+    #[test]
+    fn a_download_goes_on_where_it_broke(seed: u64, length in 1..2_000_000usize, breaks in 0..2_000_000u64) {
+        let disk = disk();
+        let content = Random::new(seed).bytes(length);
+        disk.borrow_mut().files.insert(b"f".to_vec(), content.clone());
+        let start = Instant::now();
+        let jitter = Duration::from_millis(50);
+        let mut sessions = one(&disk, Manner { jitter, ..Manner::default() }, start);
+        sessions[0].breaks_after = Some(breaks);
+        let mut local = Local::default();
+        let mut download_ = Download::new(DownloadOptions::new("f"));
+        let lane = download_.add_lane();
+        let mut now = start;
+        loop {
+            download_.drive(lane, &mut sessions[0].client, now);
+            sessions[0].transmit(now);
+            while let Some(event) = download_.poll_event() {
+                if let DownloadEvent::Data { offset, data } = event {
+                    local.write(offset, &data.into_bytes());
+                }
+            }
+            let Some(next) = sessions[0].next_time() else { break };
+            now = next;
+            let Some(answers) = sessions[0].advance(now) else { break };
+            for (id, outcome) in answers {
+                download_.handle_reply(lane, &mut sessions[0].client, id, outcome, now);
+            }
+        }
+        let mut options = DownloadOptions::new("f");
+        options.done = download_.ranges().done().collect();
+        let before = download_.ranges().done_bytes();
+        let mut sessions = one(&disk, Manner::default(), now);
+        let done = download(options, &mut sessions, now, |_| {});
+        prop_assert_eq!(done.download.ranges().done_bytes(), length as u64);
+        prop_assert!(sessions[0].received < length as u64 - before + 10_000);
+        for range in done.download.ranges().done() {
+            prop_assert_eq!(range, 0..length as u64);
+        }
+        // What the second attempt brought, over what the first had.
+        for (at, byte) in done.local.iter().enumerate() {
+            if at >= local.content.len() || local.content[at] != content[at] {
+                prop_assert_eq!(*byte, content[at]);
+            }
+        }
+    }
+
+    #[test]
+    fn an_upload_arrives_byte_for_byte_whatever_the_server_does(
+        manner in manner(),
+        seed: u64,
+        length in 0..3_000_000usize,
+        known: bool,
+        lanes in 1..4usize,
+        memory in 1..4_000_000usize,
+        breaks in prop::option::of(0..2000u64),
+    ) {
+        let disk = disk();
+        let content = Bytes::from(Random::new(seed).bytes(length));
+        disk.borrow_mut().files.insert(b"old".to_vec(), vec![1; 100]);
+        let start = Instant::now();
+        let mut sessions: Vec<Session> =
+            (0..lanes).map(|lane| Session::new(&disk, manner.clone(), seed ^ lane as u64, start)).collect();
+        if lanes > 1 {
+            sessions[0].breaks_after = breaks;
+        }
+        let mut options = UploadOptions::new("new");
+        options.size = known.then_some(length as u64);
+        options.rename_to = Some("old".into());
+        options.memory = memory;
+        let end = upload(options, &content, &mut sessions, start);
+        if end.as_ref().is_some_and(|end| matches!(end, UploadEvent::Finished { .. })) {
+            prop_assert_eq!(
+                end,
+                Some(UploadEvent::Finished { length: length as u64, synced: false, attributes: Ok(()) })
+            );
+            prop_assert!(disk.borrow().files[&b"old"[..]] == content);
+        } else {
+            // The renaming was under way when the session broke.
+            prop_assert!(breaks.is_some(), "{:?}", end);
+        }
+    }
+
+    #[test]
+    fn many_files_arrive_byte_for_byte(
+        manner in manner(),
+        seed: u64,
+        sizes in prop::collection::vec((0..300_000usize, 0..3u8), 0..40),
+        memory in 1..4_000_000usize,
+    ) {
+        let disk = disk();
+        let mut random = Random::new(seed);
+        let mut many = ManyDownload::new(memory);
+        let mut wanted = BTreeMap::new();
+        for (at, (size, told)) in sizes.into_iter().enumerate() {
+            let path = format!("f{at}").into_bytes();
+            let content = random.bytes(size);
+            let told = match told {
+                0 => None,
+                1 => Some(size as u64),
+                _ => Some(random.below(400_000)),
+            };
+            if random.below(5) == 0 {
+                // As the files of /proc.
+                disk.borrow_mut().false_sizes.insert(path.clone(), 0);
+            }
+            disk.borrow_mut().files.insert(path.clone(), content.clone());
+            wanted.insert(many.add(path, told), content);
+        }
+        let missing = many.add("missing", Some(5));
+        let start = Instant::now();
+        let mut session = Session::new(&disk, manner, seed, start);
+        let (got, failed, _) = download_many(&mut many, &mut session, start);
+        prop_assert!(got == wanted);
+        prop_assert_eq!(failed, [(missing, StatusCode::NO_SUCH_FILE)]);
+    }
+
+    #[test]
+    fn many_files_are_written_byte_for_byte(
+        manner in manner(),
+        seed: u64,
+        sizes in prop::collection::vec(0..300_000usize, 0..40),
+        at_once: bool,
+        memory in 1..4_000_000usize,
+    ) {
+        let disk = disk();
+        let mut random = Random::new(seed);
+        let mut many = ManyUpload::new(if at_once { Install::AtOnce } else { Install::Confirmed }, memory);
+        let mut contents = BTreeMap::new();
+        for (at, size) in sizes.into_iter().enumerate() {
+            let mut file = UploadFile::new(format!("f{at}.part"), size as u64);
+            file.rename_to = Some(format!("f{at}").into());
+            contents.insert(many.add(file), (format!("f{at}").into_bytes(), random.bytes(size)));
+        }
+        let start = Instant::now();
+        let mut session = Session::new(&disk, manner, seed, start);
+        let (failed, _) = upload_many(&mut many, &contents, &mut session, start);
+        prop_assert_eq!(failed, []);
+        let wanted: BTreeMap<_, _> = contents.into_values().collect();
+        prop_assert!(disk.borrow().files == wanted);
+    }
+
+    #[test]
+    fn a_walk_finds_every_name_once(manner in manner(), seed: u64, directories in 1..60usize) {
+        let disk = disk();
+        let mut random = Random::new(seed);
+        let mut wanted = Vec::new();
+        let mut paths = vec![b"root".to_vec()];
+        disk.borrow_mut().directories.insert(b"root".to_vec(), Vec::new());
+        for at in 0..directories {
+            let parent = paths[random.below(paths.len() as u64) as usize].clone();
+            let name = format!("d{at}").into_bytes();
+            let path = [&parent[..], b"/", &name].concat();
+            let mut disk = disk.borrow_mut();
+            disk.directories.get_mut(&parent).unwrap().push((name, 0o040_755));
+            let mut names = vec![(b".".to_vec(), 0o040_755), (b"..".to_vec(), 0o040_755)];
+            for file in 0..random.below(400) {
+                names.push((format!("f{file}").into_bytes(), 0o100_644));
+                wanted.push([&path[5..], b"/", format!("f{file}").as_bytes()].concat());
+            }
+            disk.directories.insert(path.clone(), names);
+            wanted.push(path[5..].to_vec());
+            paths.push(path);
+        }
+        let start = Instant::now();
+        let mut session = Session::new(&disk, manner, seed, start);
+        let (events, _) = walk(WalkOptions::new("root"), &mut session, start);
+        let mut found = Vec::new();
+        for event in events {
+            match event {
+                WalkEvent::Entry { path, .. } => found.push(path.to_vec()),
+                other => prop_assert_eq!(other, WalkEvent::Finished),
+            }
+        }
+        found.sort();
+        wanted.sort();
+        prop_assert!(found == wanted);
+    }
+
+    #[test]
+    fn failures_in_the_middle_fail_what_they_hit_and_leave_nothing_open(
+        manner in manner(),
+        seed: u64,
+        failures in 2..60u64,
+    ) {
+        let manner = Manner { failures, ..manner };
+        let disk = disk();
+        let mut random = Random::new(seed);
+        let mut many = ManyDownload::default();
+        let mut wanted = BTreeMap::new();
+        for at in 0..60 {
+            let content = random.bytes(at * 997);
+            disk.borrow_mut().files.insert(format!("f{at}").into_bytes(), content.clone());
+            wanted.insert(many.add(format!("f{at}"), Some(content.len() as u64)), content);
+        }
+        let start = Instant::now();
+        let mut session = Session::new(&disk, manner, seed, start);
+        let (got, failed, _) = download_many(&mut many, &mut session, start);
+        prop_assert_eq!(got.len() + failed.len(), 60);
+        for (file, content) in got {
+            prop_assert!(content == wanted[&file]);
+        }
+    }
+}
+
+#[test]
+fn a_download_takes_a_few_round_trips_and_then_what_the_rate_allows() {
+    let disk = disk();
+    let length = 100_000_000;
+    disk.borrow_mut().files.insert(b"f".to_vec(), vec![7; length]);
+    let start = Instant::now();
+    // 100 MB at 100 MB/s and 100 ms: one second at the rate, against 40 with 32 KiB x 64 in flight.
+    let done = download(
+        DownloadOptions::new("f"),
+        &mut one(&disk, Manner::default(), start),
+        start,
+        |_| {},
+    );
+    assert_eq!(done.local.len(), length);
+    assert!(
+        done.took < Duration::from_millis(1000 + 11 * 100),
+        "{:?}",
+        done.took
+    );
+}
+
+#[test]
+fn lanes_share_a_file() {
+    let disk = disk();
+    let length = 60_000_000;
+    disk.borrow_mut().files.insert(b"f".to_vec(), vec![7; length]);
+    let start = Instant::now();
+    let manner = Manner {
+        rate: 10_000_000,
+        ..Manner::default()
+    };
+    let mut sessions: Vec<Session> = (0..3)
+        .map(|lane| Session::new(&disk, manner.clone(), lane, start))
+        .collect();
+    // The third is ten times slower: it must not hold the end back.
+    sessions[2] = Session::new(
+        &disk,
+        Manner {
+            rate: 1_000_000,
+            ..manner
+        },
+        9,
+        start,
+    );
+    let done = download(DownloadOptions::new("f"), &mut sessions, start, |_| {});
+    assert_eq!(done.local.len(), length);
+    assert!(done.took < Duration::from_millis(4500), "{:?}", done.took);
+}
+
+#[test]
+fn a_file_that_shrinks_ends_where_it_ends_now() {
+    let disk = disk();
+    let content = Random::new(3).bytes(5_000_000);
+    disk.borrow_mut().files.insert(b"f".to_vec(), content.clone());
+    let start = Instant::now();
+    let shared = Rc::clone(&disk);
+    let manner = Manner {
+        rate: 5_000_000,
+        ..Manner::default()
+    };
+    let done = download(
+        DownloadOptions::new("f"),
+        &mut one(&disk, manner, start),
+        start,
+        |requests| {
+            if requests > 10 {
+                shared
+                    .borrow_mut()
+                    .files
+                    .get_mut(&b"f"[..])
+                    .unwrap()
+                    .truncate(3_000_000);
+            }
+        },
+    );
+    assert_eq!(
+        done.end,
+        DownloadEvent::Finished {
+            length: 3_000_000,
+            changed: true
+        }
+    );
+    assert!(done.local == content[..3_000_000]);
+}
+
+#[test]
+fn a_file_that_grows_is_read_to_its_end() {
+    let disk = disk();
+    let content = Random::new(4).bytes(5_000_000);
+    disk.borrow_mut()
+        .files
+        .insert(b"f".to_vec(), content[..2_000_000].to_vec());
+    let start = Instant::now();
+    let shared = Rc::clone(&disk);
+    let manner = Manner {
+        rate: 5_000_000,
+        ..Manner::default()
+    };
+    let grown = content.clone();
+    let done = download(
+        DownloadOptions::new("f"),
+        &mut one(&disk, manner, start),
+        start,
+        move |requests| {
+            if requests > 5 {
+                shared.borrow_mut().files.insert(b"f".to_vec(), grown.clone());
+            }
+        },
+    );
+    assert_eq!(
+        done.end,
+        DownloadEvent::Finished {
+            length: 5_000_000,
+            changed: true
+        }
+    );
+    assert!(done.local == content);
+}
+
+#[test]
+fn a_file_that_claims_to_be_empty_is_read_all_the_same() {
+    let disk = disk();
+    disk.borrow_mut().files.insert(b"f".to_vec(), vec![3; 700_000]);
+    disk.borrow_mut().false_sizes.insert(b"f".to_vec(), 0);
+    let start = Instant::now();
+    let done = download(
+        DownloadOptions::new("f"),
+        &mut one(&disk, Manner::default(), start),
+        start,
+        |_| {},
+    );
+    assert_eq!(done.local, vec![3; 700_000]);
+}
+
+#[test]
+fn holes_are_told_as_zeros() {
+    let disk = disk();
+    let mut content = vec![0; 4_000_000];
+    content[1_000_000] = 1;
+    disk.borrow_mut().files.insert(b"f".to_vec(), content.clone());
+    let start = Instant::now();
+    let mut options = DownloadOptions::new("f");
+    options.sparse = true;
+    let done = download(options, &mut one(&disk, Manner::default(), start), start, |_| {});
+    assert!(done.local == content);
+    assert!(done.zeros > 3_300_000, "{}", done.zeros);
+}
+
+#[test]
+fn a_range_of_a_file_can_be_had_alone() {
+    let disk = disk();
+    let content = Random::new(5).bytes(1_000_000);
+    disk.borrow_mut().files.insert(b"f".to_vec(), content.clone());
+    let start = Instant::now();
+    let mut options = DownloadOptions::new("f");
+    (options.start, options.end) = (300_000, Some(700_000));
+    let mut sessions = one(&disk, Manner::default(), start);
+    let done = download(options, &mut sessions, start, |_| {});
+    assert!(done.local[300_000..] == content[300_000..700_000]);
+    assert!(sessions[0].received < 410_000);
+}
+
+#[test]
+fn lanes_do_not_mix_a_file_with_its_successor() {
+    let (old, new) = (disk(), disk());
+    old.borrow_mut().files.insert(b"f".to_vec(), vec![1; 9_000_000]);
+    new.borrow_mut().files.insert(b"f".to_vec(), vec![2; 9_000_000]);
+    new.borrow_mut().modified.insert(b"f".to_vec(), 1);
+    let start = Instant::now();
+    let slower = Manner {
+        rtt: Duration::from_millis(200),
+        ..Manner::default()
+    };
+    let mut sessions = one(&old, Manner::default(), start);
+    sessions.push(Session::new(&new, slower, 2, start));
+    let done = download(DownloadOptions::new("f"), &mut sessions, start, |_| {});
+    assert_eq!(done.losses, [LaneLoss::AnotherFile]);
+    assert!(done.local == vec![1; 9_000_000]);
+}
+
+#[test]
+fn a_missing_file_fails_with_the_servers_reason() {
+    let start = Instant::now();
+    let done = download(
+        DownloadOptions::new("f"),
+        &mut one(&disk(), Manner::default(), start),
+        start,
+        |_| {},
+    );
+    assert!(matches!(done.end, DownloadEvent::Failed(status) if status.code == StatusCode::NO_SUCH_FILE));
+}
+
+#[test]
+fn two_thousand_small_files_take_a_bounded_number_of_round_trips() {
+    let disk = disk();
+    let mut many = ManyDownload::default();
+    let rtt = Duration::from_millis(100);
+    for at in 0..2000 {
+        disk.borrow_mut()
+            .files
+            .insert(format!("f{at}").into_bytes(), vec![at as u8; 4096]);
+        many.add(format!("f{at}"), Some(4096));
+    }
+    let start = Instant::now();
+    let mut session = Session::new(
+        &disk,
+        Manner {
+            rtt,
+            rate: 1_000_000_000,
+            ..Manner::default()
+        },
+        1,
+        start,
+    );
+    let (got, _, took) = download_many(&mut many, &mut session, start);
+    assert_eq!(got.len(), 2000);
+    assert!(
+        took <= rtt * 16,
+        "{:.1} round trips",
+        took.as_secs_f64() / rtt.as_secs_f64()
+    );
+
+    let mut many = ManyUpload::default();
+    let mut contents = BTreeMap::new();
+    for at in 0..2000 {
+        let mut file = UploadFile::new(format!("f{at}.part"), 4096);
+        file.rename_to = Some(format!("f{at}").into());
+        contents.insert(many.add(file), (Vec::new(), vec![at as u8; 4096]));
+    }
+    let mut session = Session::new(
+        &disk,
+        Manner {
+            rtt,
+            rate: 1_000_000_000,
+            ..Manner::default()
+        },
+        1,
+        start,
+    );
+    let (failed, took) = upload_many(&mut many, &contents, &mut session, start);
+    assert_eq!(failed, []);
+    assert!(
+        took <= rtt * 20,
+        "{:.1} round trips",
+        took.as_secs_f64() / rtt.as_secs_f64()
+    );
+}
+
+#[test]
+fn a_full_disk_never_replaces_a_good_file() {
+    let disk = disk();
+    disk.borrow_mut().files.insert(b"f".to_vec(), vec![1; 10]);
+    let start = Instant::now();
+    let manner = Manner {
+        full_at: 300_000,
+        ..Manner::default()
+    };
+    let mut many = ManyUpload::default();
+    let mut file = UploadFile::new("f.part", 500_000);
+    file.rename_to = Some("f".into());
+    let id = many.add(file);
+    let contents = BTreeMap::from([(id, (Vec::new(), vec![2; 500_000]))]);
+    let mut session = Session::new(&disk, manner.clone(), 1, start);
+    let (failed, _) = upload_many(&mut many, &contents, &mut session, start);
+    assert_eq!(failed, [(id, StatusCode::FAILURE)]);
+    // And nothing is left beside it.
+    assert_eq!(
+        disk.borrow().files,
+        BTreeMap::from([(b"f".to_vec(), vec![1; 10])])
+    );
+
+    let mut options = UploadOptions::new("g.part");
+    options.rename_to = Some("f".into());
+    let end = upload(
+        options,
+        &vec![2; 500_000].into(),
+        &mut one(&disk, manner, start),
+        start,
+    );
+    assert!(matches!(end, Some(UploadEvent::Failed(_))), "{end:?}");
+    assert_eq!(disk.borrow().files[&b"f"[..]], vec![1; 10]);
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_refused() {
+    let disk = disk();
+    let names = [".", "..", "../../etc/passwd", "/etc/shadow", "", "a\0b", "good"];
+    let entries = names
+        .iter()
+        .map(|name| (name.as_bytes().to_vec(), 0o100_644))
+        .collect();
+    disk.borrow_mut().directories.insert(b".".to_vec(), entries);
+    let start = Instant::now();
+    let mut session = Session::new(&disk, Manner::default(), 1, start);
+    let (events, _) = walk(WalkOptions::new(""), &mut session, start);
+    let refused = events
+        .iter()
+        .filter(|event| matches!(event, WalkEvent::Refused { .. }))
+        .count();
+    assert_eq!(refused, 4);
+    let found: Vec<_> = events
+        .iter()
+        .filter_map(|event| match event {
+            WalkEvent::Entry { path, attributes } => Some((&path[..], attributes.file_type())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(found, [(&b"good"[..], Some(FileType::Regular))]);
+}
+
+#[test]
+fn a_wide_tree_is_walked_in_a_few_round_trips() {
+    let disk = disk();
+    let root = (0..300)
+        .map(|at| (format!("d{at}").into_bytes(), 0o040_755))
+        .collect();
+    disk.borrow_mut().directories.insert(b"r".to_vec(), root);
+    for at in 0..300 {
+        let names = (0..50)
+            .map(|file| (format!("f{file}").into_bytes(), 0o100_644))
+            .collect();
+        disk.borrow_mut()
+            .directories
+            .insert(format!("r/d{at}").into_bytes(), names);
+    }
+    let start = Instant::now();
+    let mut session = Session::new(&disk, Manner::default(), 1, start);
+    let (events, took) = walk(WalkOptions::new("r"), &mut session, start);
+    assert_eq!(events.len(), 300 * 51 + 1);
+    assert!(took <= Duration::from_millis(100) * 16, "{took:?}");
+}
+
+#[test]
+fn what_is_cancelled_leaves_nothing_open() {
+    let disk = disk();
+    let names = (0..500)
+        .map(|at| (format!("f{at}").into_bytes(), 0o100_644))
+        .collect();
+    disk.borrow_mut().directories.insert(b"r".to_vec(), names);
+    for at in 0..500 {
+        disk.borrow_mut()
+            .files
+            .insert(format!("f{at}").into_bytes(), vec![0; 3_000_000]);
+    }
+    // At each step of all kinds of work.
+    for steps in 0..60 {
+        let start = Instant::now();
+        let mut session = Session::new(&disk, Manner::default(), 1, start);
+        let mut many = ManyDownload::default();
+        for at in 0..50 {
+            many.add(format!("f{at}"), (at % 2 == 0).then_some(3_000_000));
+        }
+        let mut walk = Walk::new(WalkOptions::new("r"));
+        let mut download = Download::new(DownloadOptions::new("f60"));
+        let lane = download.add_lane();
+        let mut now = start;
+        for _ in 0..steps {
+            many.drive(&mut session.client, now);
+            walk.drive(&mut session.client, now);
+            download.drive(lane, &mut session.client, now);
+            session.transmit(now);
+            let Some(next) = session.next_time() else { break };
+            now = next;
+            for (id, outcome) in session.advance(now).expect("the session does not break") {
+                let other = many.handle_reply(&mut session.client, id, outcome, now);
+                let other =
+                    other.and_then(|outcome| walk.handle_reply(&mut session.client, id, outcome, now));
+                let other = other
+                    .and_then(|outcome| download.handle_reply(lane, &mut session.client, id, outcome, now));
+                assert_eq!(other, None);
+            }
+        }
+        many.cancel(&mut session.client);
+        walk.cancel(&mut session.client);
+        download.remove_lane(lane, &mut session.client);
+        loop {
+            session.transmit(now);
+            let Some(next) = session.next_time() else { break };
+            now = next;
+            assert_eq!(session.advance(now), Some(Vec::new()));
+        }
+        assert_eq!(
+            (
+                session.open_handles(),
+                session.client.handles(),
+                session.client.in_flight()
+            ),
+            (0, 0, 0)
+        );
+    }
+}
+
+/// Runs an upload over lanes until nothing more happens.
+fn upload(
+    options: UploadOptions,
+    source: &Bytes,
+    sessions: &mut [Session],
+    start: Instant,
+) -> Option<UploadEvent> {
+    let memory = options.memory;
+    let mut upload = Upload::new(options);
+    let mut lanes: Vec<Option<LaneId>> = sessions.iter().map(|_| Some(upload.add_lane())).collect();
+    let mut now = start;
+    let mut end = None;
+    loop {
+        for (session, lane) in sessions.iter_mut().zip(&lanes) {
+            let Some(lane) = *lane else { continue };
+            loop {
+                upload.drive(lane, &mut session.client, now);
+                let mut wanted = 0;
+                while let Some(event) = upload.poll_event() {
+                    match event {
+                        UploadEvent::Read { id, offset, length } => {
+                            wanted += length;
+                            let from = source.len().min(offset as usize);
+                            upload.provide(id, source.slice(from..source.len().min(from + length)));
+                        }
+                        UploadEvent::LaneLost(..) => {}
+                        event => assert_eq!(end.replace(event), None),
+                    }
+                }
+                assert!(wanted <= memory + 300_000);
+                if wanted == 0 {
+                    break;
+                }
+            }
+            session.transmit(now);
+        }
+        let next = sessions
+            .iter()
+            .zip(&lanes)
+            .filter(|(_, lane)| lane.is_some())
+            .filter_map(|(session, _)| session.next_time())
+            .min();
+        let Some(next) = next else { break };
+        now = next;
+        assert!(now < start + LONG, "the upload does not end");
+        for (session, slot) in sessions.iter_mut().zip(&mut lanes) {
+            let Some(lane) = *slot else { continue };
+            match session.advance(now) {
+                Some(answers) => {
+                    for (id, outcome) in answers {
+                        assert_eq!(
+                            upload.handle_reply(lane, &mut session.client, id, outcome, now),
+                            None
+                        );
+                    }
+                }
+                None => {
+                    upload.lose_lane(lane);
+                    *slot = None;
+                }
+            }
+        }
+    }
+    for (session, lane) in sessions.iter().zip(&lanes) {
+        session.check();
+        assert!(
+            lane.is_none() || session.open_handles() == 0,
+            "a file was left open"
+        );
+    }
+    end
+}
+
+type Got = BTreeMap<FileId, Vec<u8>>;
+
+fn download_many(
+    many: &mut ManyDownload,
+    session: &mut Session,
+    start: Instant,
+) -> (Got, Vec<(FileId, StatusCode)>, Duration) {
+    let mut now = start;
+    let mut locals: BTreeMap<FileId, Local> = BTreeMap::new();
+    let (mut got, mut failed) = (BTreeMap::new(), Vec::new());
+    loop {
+        many.drive(&mut session.client, now);
+        session.transmit(now);
+        let mut news = false;
+        while let Some(event) = many.poll_event() {
+            news = true;
+            match event {
+                ManyDownloadEvent::Data { file, offset, data } => {
+                    locals.entry(file).or_default().write(offset, &data.into_bytes());
+                }
+                ManyDownloadEvent::Finished { file, length, .. } => {
+                    let mut content = locals.remove(&file).unwrap_or_default().content;
+                    content.truncate(length as usize);
+                    assert_eq!(got.insert(file, content), None);
+                }
+                ManyDownloadEvent::Failed { file, status } => failed.push((file, status.code)),
+                _ => {}
+            }
+        }
+        // What was taken may have made room.
+        if news {
+            continue;
+        }
+        let Some(next) = session.next_time() else { break };
+        now = next;
+        assert!(now < start + LONG, "the download does not end");
+        for (id, outcome) in session.advance(now).expect("the session does not break") {
+            assert_eq!(many.handle_reply(&mut session.client, id, outcome, now), None);
+        }
+    }
+    session.check();
+    assert_eq!((many.unfinished(), session.open_handles()), (0, 0));
+    (got, failed, now - start)
+}
+
+fn upload_many(
+    many: &mut ManyUpload,
+    contents: &BTreeMap<FileId, (Vec<u8>, Vec<u8>)>,
+    session: &mut Session,
+    start: Instant,
+) -> (Vec<(FileId, StatusCode)>, Duration) {
+    let mut now = start;
+    let mut failed = Vec::new();
+    loop {
+        many.drive(&mut session.client, now);
+        session.transmit(now);
+        let mut news = false;
+        while let Some(event) = many.poll_event() {
+            news = true;
+            match event {
+                ManyUploadEvent::Read(file) => many.provide(file, Bytes::copy_from_slice(&contents[&file].1)),
+                ManyUploadEvent::Failed { file, status } => failed.push((file, status.code)),
+                _ => {}
+            }
+        }
+        if news {
+            continue;
+        }
+        let Some(next) = session.next_time() else { break };
+        now = next;
+        assert!(now < start + LONG, "the upload does not end");
+        for (id, outcome) in session.advance(now).expect("the session does not break") {
+            assert_eq!(many.handle_reply(&mut session.client, id, outcome, now), None);
+        }
+    }
+    session.check();
+    assert_eq!((many.unfinished(), session.open_handles()), (0, 0));
+    (failed, now - start)
+}
+
+fn walk(options: WalkOptions, session: &mut Session, start: Instant) -> (Vec<WalkEvent>, Duration) {
+    let mut walk = Walk::new(options);
+    let mut now = start;
+    let mut events = Vec::new();
+    loop {
+        walk.drive(&mut session.client, now);
+        session.transmit(now);
+        let before = events.len();
+        events.extend(std::iter::from_fn(|| walk.poll_event()));
+        if events.len() > before {
+            continue;
+        }
+        let Some(next) = session.next_time() else { break };
+        now = next;
+        assert!(now < start + LONG, "the walk does not end");
+        for (id, outcome) in session.advance(now).expect("the session does not break") {
+            assert_eq!(walk.handle_reply(&mut session.client, id, outcome, now), None);
+        }
+    }
+    session.check();
+    assert!(walk.is_over());
+    assert_eq!(session.open_handles(), 0);
+    (events, now - start)
+}
