@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
+use trunkline::Engine;
 
 use crate::place::{Place, PlaceError};
 use crate::protocol::{Reply, Request, VERSION};
@@ -68,10 +69,7 @@ impl Client {
         for _ in 0..3 {
             match UnixStream::connect(place.socket()).await {
                 Ok(stream) => {
-                    let (reader, writer) = split(stream);
-                    let client = Self { reader, writer };
-                    let program = env!("CARGO_PKG_VERSION").to_owned();
-                    client.send(&Request::Hello { protocol: VERSION, program }).await?;
+                    let client = Self::hello(stream).await?;
                     return Ok(client);
                 }
                 Err(_) if starter.is_none() => return Err(ClientError::NotRunning),
@@ -81,12 +79,31 @@ impl Client {
         Err(ClientError::Start { why: "it took the lock but not the socket".into(), log: place.log() })
     }
 
+    /// A connection to an engine in this process, which is served as the daemon would.
+    ///
+    /// # Errors
+    /// [`ClientError::Frame`] where the system gives no socket.
+    pub async fn to_engine(engine: Engine) -> Result<Self, ClientError> {
+        let (ours, theirs) = UnixStream::pair().map_err(FrameError::from)?;
+        crate::server::serve_in_process(theirs, engine);
+        Self::hello(ours).await
+    }
+
     /// Sends a request.
     ///
     /// # Errors
     /// [`ClientError::Frame`].
     pub async fn send(&self, request: &Request) -> Result<(), ClientError> {
         Ok(self.writer.send(request).await?)
+    }
+
+    /// Introduces this client. The answer is read with the first reply.
+    async fn hello(stream: UnixStream) -> Result<Self, ClientError> {
+        let (reader, writer) = split(stream);
+        let client = Self { reader, writer };
+        let program = env!("CARGO_PKG_VERSION").to_owned();
+        client.send(&Request::Hello { protocol: VERSION, program }).await?;
+        Ok(client)
     }
 
     /// Sends a request with file descriptors.

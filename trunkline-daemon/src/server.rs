@@ -116,6 +116,16 @@ pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()
     engine.shut_down(Duration::from_secs(if at_once { 0 } else { 5 })).await;
 }
 
+/// Serves one client of an engine that lives in the client's own process.
+pub(crate) fn serve_in_process(stream: UnixStream, engine: Engine) {
+    let (stop, _) = watch::channel(None);
+    tokio::spawn(async move {
+        if let Err(error) = serve(stream, engine, stop).await {
+            tracing::warn!("{error}");
+        }
+    });
+}
+
 /// Serves one client.
 async fn serve(stream: UnixStream, engine: Engine, stop: watch::Sender<Option<bool>>) -> anyhow::Result<()> {
     let peer = stream.peer_cred()?;

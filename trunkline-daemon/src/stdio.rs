@@ -28,15 +28,20 @@ impl Way {
     fn find(fd: OwnedFd, access: OFlags, interest: Interest) -> io::Result<Self> {
         let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
         match kind {
-            FileType::Socket => Ok(Self::Socket(AsyncFd::with_interest(fd, interest)?)),
+            FileType::Socket => Ok(Self::Socket(watched(fd, interest)?)),
             FileType::Fifo => match reopen(&fd, access) {
-                Ok(own) => Ok(Self::Own(AsyncFd::with_interest(own, interest)?)),
+                Ok(own) => Ok(Self::Own(watched(own, interest)?)),
                 // A pipe of another user's, or no /proc.
                 Err(_) => Ok(Self::Blocking(Arc::new(fd))),
             },
             _ => Ok(Self::Blocking(Arc::new(fd))),
         }
     }
+}
+
+#[expect(deprecated, reason = "its replacement is unsafe, for types other than OwnedFd whose descriptor may change")]
+fn watched(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(fd, interest)
 }
 
 /// Opens what a descriptor refers to anew, for ourselves.

@@ -1,0 +1,90 @@
+//! Where a command's work is done: in the daemon, or by an engine in this process.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use anyhow::Context as _;
+use trunkline::config::World;
+use trunkline::{Engine, MemoryPlace};
+use trunkline_daemon::client::{Client, ClientError, Starter};
+use trunkline_daemon::place::Place;
+use trunkline_daemon::protocol::HostRequest;
+
+use crate::settings;
+
+/// The daemon, or an engine of our own.
+#[derive(Debug)]
+pub(crate) struct Backend {
+    no_daemon: bool,
+    engine: OnceLock<Engine>,
+}
+
+impl Backend {
+    pub(crate) fn new(no_daemon: bool) -> Self {
+        Self { no_daemon, engine: OnceLock::new() }
+    }
+
+    /// The same, without the daemon.
+    pub(crate) fn in_process(self) -> Self {
+        Self { no_daemon: true, ..self }
+    }
+
+    /// A connection for one request. Starts a daemon where one is wanted and none runs.
+    pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
+        let place = place()?;
+        if self.no_daemon {
+            return Ok(Client::to_engine(self.engine(&place)?.clone()).await?);
+        }
+        let program = std::env::current_exe().context("finding the program's own file")?;
+        let starter = Starter { command: vec![program.into(), "daemon".into(), "--detach".into()] };
+        Ok(Client::connect(&place, Some(&starter)).await?)
+    }
+
+    /// A connection to a daemon that runs; `None` where there is none.
+    pub(crate) async fn connect_if_running(&self) -> anyhow::Result<Option<Client>> {
+        match Client::connect(&place()?, None).await {
+            Ok(client) => Ok(Some(client)),
+            Err(ClientError::NotRunning) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn engine(&self, place: &Place) -> anyhow::Result<&Engine> {
+        if let Some(engine) = self.engine.get() {
+            return Ok(engine);
+        }
+        let memory = match place.make() {
+            Ok(()) => MemoryPlace::Folder(place.state.clone()),
+            // Host memory is a cache: without a place for it, only speed is lost.
+            Err(error) => {
+                tracing::warn!("{error}");
+                MemoryPlace::Process
+            }
+        };
+        let engine = Engine::new(settings::load(&place.config)?, memory);
+        Ok(self.engine.get_or_init(|| engine))
+    }
+}
+
+/// Where this user's daemon is.
+pub(crate) fn place() -> anyhow::Result<Place> {
+    Ok(Place::find(|name| std::env::var_os(name).map(PathBuf::from))?)
+}
+
+/// A destination with this process's world.
+pub(crate) fn host_request(destination: &str, ssh_args: Vec<OsString>) -> anyhow::Result<HostRequest> {
+    let destination = destination.parse().with_context(|| format!("{destination:?} is no destination"))?;
+    let world = World::current().context("reading the environment")?;
+    Ok(HostRequest { destination, ssh_args, world })
+}
+
+/// A runtime for a client: one thread is enough to wait with; an engine in the process gets more.
+pub(crate) fn runtime(backend: &Backend) -> anyhow::Result<tokio::runtime::Runtime> {
+    let mut builder = if backend.no_daemon {
+        tokio::runtime::Builder::new_multi_thread()
+    } else {
+        tokio::runtime::Builder::new_current_thread()
+    };
+    builder.enable_all().build().context("starting the runtime")
+}

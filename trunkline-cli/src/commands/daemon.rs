@@ -1,0 +1,79 @@
+//! `trunkline daemon`.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+use trunkline::{Engine, MemoryPlace};
+use trunkline_daemon::server::{self, Claim, StartError};
+
+use crate::backend::place;
+use crate::settings;
+
+/// Arguments of `trunkline daemon`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Stay in the foreground (the default): for systemd and other service managers.
+    #[arg(long)]
+    foreground: bool,
+    /// Leave the terminal and the session of whoever started it; says "ready" when it listens.
+    #[arg(long, conflicts_with = "foreground", hide = true)]
+    detach: bool,
+}
+
+pub(crate) fn main(args: Args) -> anyhow::Result<ExitCode> {
+    if args.detach {
+        // Fails only for the leader of a group, which a child just started is not.
+        let _ = rustix::process::setsid();
+    }
+    let filter = EnvFilter::try_from_env("TRUNKLINE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+
+    let place = place()?;
+    let settings = settings::load(&place.config)?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting the runtime")?;
+    runtime.block_on(async {
+        let claim = match Claim::take(&place) {
+            Ok(claim) => claim,
+            Err(StartError::Running(_)) if args.detach => {
+                tell("running");
+                return Ok(ExitCode::SUCCESS);
+            }
+            Err(error) => {
+                if args.detach {
+                    tell(&error.to_string());
+                }
+                return Err(error.into());
+            }
+        };
+        let engine = Engine::new(settings, MemoryPlace::Folder(place.state.clone()));
+        let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
+        let shutdown = async {
+            tokio::select! {
+                _ = terminate.recv() => tracing::info!("SIGTERM: no new clients; running sessions may end"),
+                _ = interrupt.recv() => tracing::info!("SIGINT: no new clients; running sessions may end"),
+            }
+        };
+        tracing::info!(pid = std::process::id(), socket = %place.socket().display(), "listening");
+        if args.detach {
+            tell("ready");
+        }
+        server::run(claim, engine, shutdown).await;
+        tracing::info!("ended");
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Tells whoever waits for the start, and lets go of their pipe.
+fn tell(word: &str) {
+    let mut stdout = std::io::stdout();
+    let _ = writeln!(stdout, "{word}");
+    let _ = stdout.flush();
+    if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(&null);
+    }
+}

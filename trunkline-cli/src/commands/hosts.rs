@@ -1,0 +1,357 @@
+//! The commands about connections: `ls`, `check`, `close`, `warm`, `explain`, `stop`.
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{anyhow, bail};
+use comfy_table::{Table, presets};
+use trunkline::prompt::{Prompt, PromptKind, Prompter as _, Standard};
+use trunkline_daemon::client::Client;
+use trunkline_daemon::protocol::{ConnectionReport, Explanation, HostReport, Reply, Request};
+
+use crate::backend::{Backend, host_request, runtime};
+
+/// Options that decide what a destination means.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SshOptions {
+    /// Use this ssh_config file instead of the user's and the system's.
+    #[arg(short = 'F', value_name = "FILE")]
+    config: Option<OsString>,
+    /// The user to log in as.
+    #[arg(short = 'l', value_name = "USER")]
+    user: Option<OsString>,
+    /// The port.
+    #[arg(short = 'p', value_name = "PORT")]
+    port: Option<OsString>,
+    /// An option of ssh_config.
+    #[arg(short = 'o', value_name = "KEY=VALUE")]
+    option: Vec<OsString>,
+}
+
+impl SshOptions {
+    /// The file of `-F`.
+    pub(crate) fn config_file(&self) -> Option<&std::ffi::OsStr> {
+        self.config.as_deref()
+    }
+
+    pub(crate) fn to_args(&self) -> Vec<OsString> {
+        let single = [("-F", &self.config), ("-l", &self.user), ("-p", &self.port)];
+        let single = single.into_iter().filter_map(|(flag, value)| Some([flag.into(), value.clone()?]));
+        let options = self.option.iter().map(|option| ["-o".into(), option.clone()]);
+        single.chain(options).flatten().collect()
+    }
+}
+
+/// Arguments of commands on one or more hosts.
+#[derive(Debug, clap::Args)]
+pub(crate) struct HostArgs {
+    #[command(flatten)]
+    ssh: SshOptions,
+    /// Hosts, as for ssh(1).
+    #[arg(required = true)]
+    destinations: Vec<String>,
+}
+
+/// Arguments of `trunkline ls`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LsArgs {
+    /// One JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Arguments of `trunkline close`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CloseArgs {
+    #[command(flatten)]
+    ssh: SshOptions,
+    /// Hosts, as for ssh(1).
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    destinations: Vec<String>,
+    /// Every connection.
+    #[arg(long)]
+    all: bool,
+    /// Without waiting for running sessions.
+    #[arg(long)]
+    now: bool,
+}
+
+/// Arguments of `trunkline warm`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct WarmArgs {
+    #[command(flatten)]
+    hosts: HostArgs,
+    /// Keep the connections until they are closed by hand.
+    #[arg(long)]
+    pin: bool,
+}
+
+/// Arguments of `trunkline explain`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    ssh: SshOptions,
+    /// A host, as for ssh(1).
+    destination: String,
+}
+
+/// Arguments of `trunkline stop`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StopArgs {
+    /// Without waiting for running sessions.
+    #[arg(long)]
+    now: bool,
+}
+
+/// `trunkline ls`.
+pub(crate) fn ls(args: LsArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
+    let hosts = runtime(backend)?.block_on(async {
+        let Some(mut client) = backend.connect_if_running().await? else { return Ok(Vec::new()) };
+        match ask(&mut client, Request::List).await? {
+            Reply::Hosts(hosts) => Ok(hosts),
+            other => Err(unexpected(&other)),
+        }
+    })?;
+    let mut out = std::io::stdout();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &hosts)?;
+        writeln!(out)?;
+    } else if hosts.is_empty() {
+        writeln!(out, "no connections")?;
+    } else {
+        writeln!(out, "{}", host_table(&hosts))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn host_table(hosts: &[HostReport]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["HOST", "ADDRESS", "STATE", "UP", "RTT", "SESSIONS", "TUNNELS", "SENT", "RECEIVED", "TRANSPORT"]);
+    for host in hosts {
+        for connection in &host.connections {
+            table.add_row([
+                host.name.clone(),
+                host.address.clone(),
+                state(host, connection),
+                connection.since.map_or_else(String::new, age),
+                connection.rtt.map_or_else(String::new, milliseconds),
+                connection.sessions.to_string(),
+                connection.tunnels.to_string(),
+                bytes(connection.sent),
+                bytes(connection.received),
+                host.transport.clone(),
+            ]);
+        }
+    }
+    table
+}
+
+fn state(host: &HostReport, connection: &ConnectionReport) -> String {
+    match (connection.ready, connection.busy, host.pinned) {
+        (false, ..) => "connecting",
+        (_, true, _) => "busy",
+        (.., true) => "pinned",
+        _ => "warm",
+    }
+    .into()
+}
+
+/// `trunkline check`.
+pub(crate) fn check(args: HostArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
+    each(&args, backend, false, |host| Request::Check(host), |name, reply| match reply {
+        Reply::Checked { rtt } => Ok(format!("{name}: alive, round trip {}", milliseconds(rtt))),
+        other => Err(unexpected(&other)),
+    })
+}
+
+/// `trunkline warm`.
+pub(crate) fn warm(args: WarmArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
+    let pin = args.pin;
+    each(&args.hosts, backend, true, |host| Request::Warm { host, pin }, |name, reply| match reply {
+        Reply::Done => Ok(format!("{name}: connected{}", if pin { ", kept until closed" } else { "" })),
+        other => Err(unexpected(&other)),
+    })
+}
+
+/// Does a request for each host, all at once, and prints a line for each in order.
+fn each(
+    args: &HostArgs,
+    backend: &Backend,
+    start: bool,
+    request: impl Fn(trunkline_daemon::protocol::HostRequest) -> Request,
+    line: impl Fn(&str, Reply) -> anyhow::Result<String>,
+) -> anyhow::Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
+    runtime(backend)?.block_on(async {
+        let answers = args.destinations.iter().map(async |name| {
+            let host = host_request(name, args.ssh.to_args())?;
+            let client = if start { Some(backend.connect().await?) } else { backend.connect_if_running().await? };
+            let mut client = client.ok_or_else(|| anyhow!("{name}: there is no connection: no daemon is running"))?;
+            line(name, ask(&mut client, request(host)).await?)
+        });
+        for answer in futures_util::future::join_all(answers).await {
+            match answer {
+                Ok(text) => println!("{text}"),
+                Err(error) => {
+                    eprintln!("trunkline: {error:#}");
+                    code = ExitCode::from(crate::OWN_ERROR);
+                }
+            }
+        }
+        anyhow::Ok(())
+    })?;
+    Ok(code)
+}
+
+/// `trunkline close`.
+pub(crate) fn close(args: CloseArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
+    let closed = runtime(backend)?.block_on(async {
+        let Some(mut client) = backend.connect_if_running().await? else { return Ok(0) };
+        let mut closed = 0;
+        let hosts = match args.all {
+            true => vec![None],
+            false => args
+                .destinations
+                .iter()
+                .map(|name| host_request(name, args.ssh.to_args()).map(Some))
+                .collect::<Result<_, _>>()?,
+        };
+        for host in hosts {
+            match ask(&mut client, Request::Close { host, at_once: args.now }).await? {
+                Reply::Closed(count) => closed += count,
+                other => return Err(unexpected(&other)),
+            }
+        }
+        anyhow::Ok(closed)
+    })?;
+    println!("closed {closed} connection{}", if closed == 1 { "" } else { "s" });
+    // As `ssh -O exit`: closing what is not there is an error for whoever named it.
+    Ok(if closed == 0 && !args.all { ExitCode::from(crate::OWN_ERROR) } else { ExitCode::SUCCESS })
+}
+
+/// `trunkline explain`.
+pub(crate) fn explain(args: ExplainArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
+    let explained = runtime(backend)?.block_on(async {
+        let host = host_request(&args.destination, args.ssh.to_args())?;
+        match ask(&mut backend.connect().await?, Request::Explain(host)).await? {
+            Reply::Explained(explained) => Ok(explained),
+            other => Err(unexpected(&other)),
+        }
+    })?;
+    print_explanation(&explained)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_explanation(explained: &Explanation) -> std::io::Result<()> {
+    let mut out = std::io::stdout();
+    writeln!(out, "{}", explained.address)?;
+    match explained.transport.as_str() {
+        "native" => writeln!(out, "transport: native")?,
+        other => writeln!(out, "transport: {other}, because of")?,
+    }
+    for reason in &explained.reasons {
+        writeln!(out, "  {reason}")?;
+    }
+    writeln!(out, "host memory:{}", if explained.memory.is_empty() { " nothing yet" } else { "" })?;
+    for (name, value) in &explained.memory {
+        writeln!(out, "  {name}: {value}")?;
+    }
+    writeln!(out, "connections:{}", if explained.connections.is_empty() { " none" } else { "" })?;
+    for connection in &explained.connections {
+        writeln!(
+            out,
+            "  {}, {}, {} sessions, {} tunnels, {} opened ahead",
+            connection.server, connection.algorithms, connection.sessions, connection.tunnels, connection.spares
+        )?;
+    }
+    writeln!(out, "shares connections with requests that agree on ({}):", explained.sharing_key)?;
+    for (name, value) in explained.sharing.iter().filter(|(_, value)| !value.is_empty()) {
+        writeln!(out, "  {name}: {value}")?;
+    }
+    Ok(())
+}
+
+/// `trunkline stop`.
+pub(crate) fn stop(args: StopArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
+    runtime(backend)?.block_on(async {
+        let Some(mut client) = backend.connect_if_running().await? else {
+            println!("no daemon is running");
+            return Ok(ExitCode::SUCCESS);
+        };
+        match ask(&mut client, Request::Stop { at_once: args.now }).await? {
+            Reply::Done => Ok(ExitCode::SUCCESS),
+            other => Err(unexpected(&other)),
+        }
+    })
+}
+
+/// Sends a request and returns its answer; shows notices and puts questions to the user on the way.
+async fn ask(client: &mut Client, request: Request) -> anyhow::Result<Reply> {
+    client.send(&request).await?;
+    loop {
+        match client.next().await? {
+            Reply::Welcome { .. } => {}
+            Reply::Notice(text) => eprintln!("{}", text.trim_end()),
+            Reply::Ask { text, echo, kind } => {
+                let answer = put(&text, echo, &kind).await;
+                client.send(&Request::Answer(answer)).await?;
+            }
+            Reply::Failed(failure) => bail!(failure.message),
+            reply => return Ok(reply),
+        }
+    }
+}
+
+/// Puts a question of the daemon's to the user, by ssh's rules.
+pub(crate) async fn put(text: &str, echo: bool, kind: &str) -> Option<String> {
+    let kind = match kind {
+        "passphrase" => PromptKind::Passphrase,
+        "password" => PromptKind::Password,
+        "host key" => PromptKind::HostKey,
+        "confirm" => PromptKind::Confirm,
+        _ => PromptKind::KeyboardInteractive,
+    };
+    let prompt = Prompt::new(kind, text, echo);
+    let answer = Standard::from_env(std::env::vars_os()).ask(&prompt).await?;
+    Some(answer.as_str().to_owned())
+}
+
+fn unexpected(reply: &Reply) -> anyhow::Error {
+    anyhow!("the daemon answered what was not asked: {reply:?}")
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+}
+
+fn age(since: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    match now.saturating_sub(since) {
+        seconds @ ..60 => format!("{seconds} s"),
+        seconds @ ..3600 => format!("{} min", seconds / 60),
+        seconds @ ..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        seconds => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+fn bytes(count: u64) -> String {
+    indicatif::BinaryBytes(count).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_told_in_two_units_at_most() {
+        let ago = |seconds| {
+            age(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() - seconds)
+        };
+        assert_eq!(ago(90), "1 min");
+        assert_eq!(ago(7_300), "2 h 1 min");
+        assert_eq!(ago(90_000), "1 d 1 h");
+    }
+}

@@ -1,0 +1,7 @@
+//! One file for each command.
+
+pub(crate) mod daemon;
+pub(crate) mod generate;
+pub(crate) mod hosts;
+pub(crate) mod run;
+pub(crate) mod ssh;

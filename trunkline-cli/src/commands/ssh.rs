@@ -1,0 +1,401 @@
+//! `trunkline ssh`: ssh(1) over a shared connection.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{IsTerminal as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use trunkline_daemon::client::{ClientError, ReplyReader, RequestWriter};
+use trunkline_daemon::protocol::{
+    Exit, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty,
+};
+
+use crate::OWN_ERROR;
+use crate::backend::{Backend, host_request, runtime};
+use crate::commands::hosts::put;
+use crate::ssh_args::{EscapeChar, SshArgs, TtyRequest, UsageError};
+use crate::terminal::escape::{Action, EscapeFilter, Step};
+use crate::terminal::modes::{self, WindowSize};
+use crate::terminal::raw::RawMode;
+
+/// Runs it. Ends the process itself where a blocking read of the terminal would keep it.
+pub(crate) fn main(arguments: Vec<OsString>, backend: Backend) -> ExitCode {
+    let args = match SshArgs::parse(arguments) {
+        Ok(args) => args,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(UsageError::EXIT_STATUS);
+        }
+    };
+    let off = std::env::var_os("TRUNKLINE_OFF").is_some_and(|value| value == "1");
+    if off || args.needs_system_ssh().is_some() {
+        return system_ssh(&args.original);
+    }
+    // The engine's log is only on the user's terminal when the engine is in the user's process.
+    let backend = if args.verbosity > 0 {
+        log_to_stderr(args.verbosity);
+        backend.in_process()
+    } else {
+        backend
+    };
+    let outcome = runtime(&backend).and_then(|runtime| {
+        let outcome = runtime.block_on(run(&args, &backend));
+        // A thread may be reading the terminal still.
+        runtime.shutdown_background();
+        outcome
+    });
+    match outcome {
+        Ok(Outcome::Code(code)) => ExitCode::from(code),
+        Ok(Outcome::SystemSsh) => system_ssh(&args.original),
+        Err(error) => {
+            eprintln!("trunkline: {error:#}");
+            ExitCode::from(OWN_ERROR)
+        }
+    }
+}
+
+fn log_to_stderr(verbosity: u8) {
+    let level = match verbosity {
+        1 => "info,trunkline=debug,trunkline_proto=debug",
+        2 => "debug",
+        _ => "trace",
+    };
+    tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr).init();
+}
+
+enum Outcome {
+    Code(u8),
+    SystemSsh,
+}
+
+async fn run(args: &SshArgs, backend: &Backend) -> anyhow::Result<Outcome> {
+    let destination = args.destination.to_str().context("the destination is not text")?;
+    let host = host_request(destination, args.config_args.clone())?;
+    let program = program(args)?;
+    let log = args.log_file.as_ref().map(|path| open_log(Path::new(path))).transpose()?;
+    let mut console = Console { log, quiet: args.quiet, raw: None };
+
+    let stdin_is_terminal = std::io::stdin().is_terminal();
+    let no_stdin = args.no_stdin || program == Program::Nothing;
+    let stdio = [
+        if no_stdin { Stdio::Null } else { kind(std::io::stdin(), stdin_is_terminal) },
+        kind(std::io::stdout(), std::io::stdout().is_terminal() && !args.background),
+        kind(std::io::stderr(), std::io::stderr().is_terminal() && !args.background),
+    ];
+    let request = SessionRequest {
+        host,
+        program,
+        tty: match args.tty {
+            TtyRequest::Auto => Tty::Configured,
+            TtyRequest::No => Tty::No,
+            TtyRequest::Yes => Tty::Yes,
+            TtyRequest::Force => Tty::Force,
+        },
+        terminal: (stdin_is_terminal && !no_stdin).then(terminal),
+        stdio,
+        answers: true,
+        detached: args.background,
+    };
+    if args.tty == TtyRequest::Yes && request.terminal.is_none() {
+        console.say("Pseudo-terminal will not be allocated because stdin is not a terminal.");
+    }
+    let client = backend.connect().await?;
+    let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+    let streams: [BorrowedFd<'_>; 3] = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+    let passed: Vec<_> = stdio.iter().zip(streams).filter(|(kind, _)| **kind == Stdio::Passed).map(|(_, fd)| fd).collect();
+    client.send_with(&Request::Session(Box::new(request)), &passed).await?;
+    let (replies, requests) = client.into_split();
+    let outcome = Talk { replies, requests, console, begun: false, args, framed_stdin: stdio[0] == Stdio::Framed };
+    outcome.run().await
+}
+
+fn program(args: &SshArgs) -> anyhow::Result<Program> {
+    if let Some(target) = &args.stdio_forward {
+        let target = target.to_str().context("-W wants host:port")?;
+        let (host, port) = target.rsplit_once(':').context("-W wants host:port")?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let port = port.parse().with_context(|| format!("-W {target}: {port:?} is no port"))?;
+        return Ok(Program::Stdio(host.to_owned(), port));
+    }
+    Ok(match &args.command {
+        _ if args.no_command => Program::Nothing,
+        None => Program::Configured,
+        Some(name) if args.subsystem => {
+            Program::Subsystem(name.to_str().context("the subsystem's name is not text")?.to_owned())
+        }
+        Some(command) => Program::Exec(command.clone().into_vec()),
+    })
+}
+
+/// How one of our streams reaches the session: a terminal stays ours, everything else is handed over.
+fn kind(stream: impl AsFd, is_terminal: bool) -> Stdio {
+    match rustix::fs::fstat(stream.as_fd()) {
+        // Closed by whoever started us.
+        Err(_) => Stdio::Null,
+        Ok(_) if is_terminal => Stdio::Framed,
+        Ok(found) if is_null_device(&found) => Stdio::Null,
+        Ok(_) => Stdio::Passed,
+    }
+}
+
+fn is_null_device(found: &rustix::fs::Stat) -> bool {
+    let is_device = rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::CharacterDevice;
+    is_device && std::fs::metadata("/dev/null").is_ok_and(|null| null.rdev() == found.st_rdev)
+}
+
+fn terminal() -> TerminalInfo {
+    let stdin = std::io::stdin();
+    TerminalInfo {
+        term: std::env::var("TERM").unwrap_or_default(),
+        size: size(),
+        modes: modes::of(&stdin),
+    }
+}
+
+fn size() -> (u32, u32, u32, u32) {
+    let WindowSize { cols, rows, xpixel, ypixel } = WindowSize::of(std::io::stdin());
+    (cols, rows, xpixel, ypixel)
+}
+
+fn open_log(path: &Path) -> anyhow::Result<File> {
+    File::options().create(true).append(true).open(path).with_context(|| format!("-E {}", path.display()))
+}
+
+/// What we tell the user ourselves.
+struct Console {
+    log: Option<File>,
+    quiet: bool,
+    raw: Option<RawMode>,
+}
+
+impl Console {
+    /// A message that -q suppresses.
+    fn say(&mut self, text: &str) {
+        if !self.quiet {
+            self.insist(text);
+        }
+    }
+
+    /// A message that -q does not suppress. In raw mode, lines need a carriage return.
+    fn insist(&mut self, text: &str) {
+        let text = text.trim_end();
+        match (&mut self.log, &self.raw) {
+            (Some(log), _) => {
+                let _ = writeln!(log, "{text}");
+            }
+            (None, Some(_)) => eprint!("{}\r\n", text.replace('\n', "\r\n")),
+            (None, None) => eprintln!("{text}"),
+        }
+    }
+}
+
+/// A session's course, seen from the client.
+struct Talk<'a> {
+    replies: ReplyReader,
+    requests: RequestWriter,
+    console: Console,
+    begun: bool,
+    args: &'a SshArgs,
+    framed_stdin: bool,
+}
+
+impl Talk<'_> {
+    async fn run(mut self) -> anyhow::Result<Outcome> {
+        let mut resized = signal(SignalKind::window_change()).context("waiting for SIGWINCH")?;
+        let (typed_tx, mut typed) = mpsc::channel::<Vec<u8>>(16);
+        let mut typed_tx = Some(typed_tx);
+        let mut escapes: Option<EscapeFilter> = None;
+        loop {
+            tokio::select! {
+                biased;
+                reply = self.replies.next() => {
+                    if let Reply::Begun { tty, escape, .. } = &reply.as_ref().map_or(Reply::Done, Clone::clone) {
+                        self.begun = true;
+                        if self.args.background {
+                            return Ok(Outcome::Code(0));
+                        }
+                        if *tty {
+                            self.console.raw = Some(RawMode::enter(std::io::stdin()));
+                            let escape = self.args.escape.unwrap_or(escape.map_or(EscapeChar::None, EscapeChar::Byte));
+                            escapes = Some(EscapeFilter::new(escape, false));
+                        }
+                        if let Some(typed) = typed_tx.take().filter(|_| self.framed_stdin) {
+                            read_terminal(typed);
+                        }
+                        continue;
+                    }
+                    if let Some(outcome) = self.handle(reply).await? {
+                        return Ok(outcome);
+                    }
+                }
+                Some(bytes) = typed.recv() => {
+                    let Some(filter) = &mut escapes else {
+                        self.requests.send(&Request::Input(bytes)).await?;
+                        continue;
+                    };
+                    // An empty read is the terminal's end, not something typed.
+                    let steps = if bytes.is_empty() { vec![Step::Forward(bytes)] } else { filter.feed(&bytes) };
+                    for step in steps {
+                        if let Some(outcome) = self.step(step, &escapes).await? {
+                            return Ok(outcome);
+                        }
+                    }
+                }
+                _ = resized.recv() => {
+                    let (columns, rows, width, height) = size();
+                    self.requests.send(&Request::Resize(columns, rows, width, height)).await?;
+                }
+            }
+        }
+    }
+
+    async fn handle(&mut self, reply: Result<Reply, ClientError>) -> anyhow::Result<Option<Outcome>> {
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(ClientError::Gone) => {
+                let command = if self.begun { "may have started" } else { "did not start, as far as is known" };
+                self.console.insist(&format!("trunkline: the daemon ended in the middle of it; the command {command}"));
+                return Ok(Some(Outcome::Code(OWN_ERROR)));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        match reply {
+            Reply::Notice(text) => self.console.say(&text),
+            Reply::Ask { text, echo, kind } => {
+                let answer = put(&text, echo, &kind).await;
+                self.requests.send(&Request::Answer(answer)).await?;
+            }
+            Reply::Output(data) => write_out(&mut std::io::stdout().lock(), &data)?,
+            Reply::ErrorOutput(data) => write_out(&mut std::io::stderr().lock(), &data)?,
+            Reply::Exit(exit) => {
+                let was_terminal = self.console.raw.take().is_some();
+                return Ok(Some(Outcome::Code(match exit {
+                    // As ssh: the low byte is what a status is.
+                    Exit::Status(status) => {
+                        if was_terminal {
+                            let host = self.args.destination.to_string_lossy();
+                            self.console.say(&format!("Connection to {} closed.", host.rsplit('@').next().unwrap_or(&host)));
+                        }
+                        (status & 0xff) as u8
+                    }
+                    Exit::Signal(name, _) => {
+                        self.console.say(&format!("trunkline: the command was ended by SIG{name}"));
+                        OWN_ERROR
+                    }
+                    Exit::Unknown => OWN_ERROR,
+                })));
+            }
+            Reply::Failed(failure) => {
+                self.console.raw = None;
+                let advice = if failure.execution == "did not start" || failure.message.contains(&failure.execution) {
+                    String::new()
+                } else {
+                    format!(" (the command {})", failure.execution)
+                };
+                self.console.insist(&format!("trunkline: {}{advice}", failure.message));
+                return Ok(Some(Outcome::Code(OWN_ERROR)));
+            }
+            Reply::UseSystemSsh(reasons) => {
+                tracing::debug!(?reasons, "handing over to the system's ssh");
+                return Ok(Some(Outcome::SystemSsh));
+            }
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    async fn step(&mut self, step: Step, escapes: &Option<EscapeFilter>) -> anyhow::Result<Option<Outcome>> {
+        let action = match step {
+            Step::Forward(bytes) => {
+                self.requests.send(&Request::Input(bytes)).await?;
+                return Ok(None);
+            }
+            Step::Act(action) => action,
+        };
+        if let Some(filter) = escapes {
+            eprint!("{}", filter.echo(action));
+        }
+        match action {
+            Action::Disconnect => {
+                self.console.raw = None;
+                return Ok(Some(Outcome::Code(OWN_ERROR)));
+            }
+            Action::Suspend => {
+                if let Some(raw) = &self.console.raw {
+                    raw.suspend().context("suspending")?;
+                    let (columns, rows, width, height) = size();
+                    self.requests.send(&Request::Resize(columns, rows, width, height)).await?;
+                }
+            }
+            Action::Break => self.requests.send(&Request::Break(1000)).await?,
+            Action::Rekey => self.requests.send(&Request::Rekey).await?,
+            Action::Help => {
+                if let Some(filter) = escapes {
+                    self.console.insist(&filter.help());
+                }
+            }
+            Action::MoreVerbose | Action::LessVerbose => {
+                self.console.insist("trunkline: the log level is the daemon's (TRUNKLINE_LOG)");
+            }
+            Action::ListForwards => self.console.insist("trunkline: see `trunkline ls`"),
+            Action::Background | Action::CommandLine | Action::CommandLineDisabled => {
+                self.console.insist("trunkline: not here; use another `trunkline ssh`, which shares the connection");
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Reads the terminal in a thread of its own, which ends with the process: a read of a terminal cannot be taken back.
+/// The end of input is an empty piece.
+fn read_terminal(typed: mpsc::Sender<Vec<u8>>) {
+    std::thread::spawn(move || {
+        let stdin = std::io::stdin();
+        loop {
+            let mut bytes = vec![0; 4096];
+            let n = match rustix::io::read(&stdin, &mut bytes) {
+                Ok(n) => n,
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => continue,
+                Err(_) => 0,
+            };
+            bytes.truncate(n);
+            if typed.blocking_send(bytes).is_err() || n == 0 {
+                return;
+            }
+        }
+    });
+}
+
+fn write_out(out: &mut impl std::io::Write, data: &[u8]) -> anyhow::Result<()> {
+    out.write_all(data).and_then(|()| out.flush()).context("writing the session's output")
+}
+
+/// Becomes the system's ssh, with the same arguments.
+fn system_ssh(arguments: &[OsString]) -> ExitCode {
+    let program = std::env::var_os("TRUNKLINE_SSH").map(PathBuf::from).or_else(find_ssh);
+    let Some(program) = program else {
+        eprintln!("trunkline: there is no ssh in PATH to hand this to; install the OpenSSH client");
+        return ExitCode::from(OWN_ERROR);
+    };
+    let error = std::process::Command::new(&program).args(arguments).exec();
+    eprintln!("trunkline: running {}: {error}", program.display());
+    ExitCode::from(OWN_ERROR)
+}
+
+/// The first ssh in PATH that is not this program under another name.
+fn find_ssh() -> Option<PathBuf> {
+    let ourselves = std::env::current_exe().ok().and_then(|path| path.canonicalize().ok());
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .filter(|folder| !folder.as_os_str().as_bytes().is_empty())
+        .map(|folder| folder.join("ssh"))
+        .find(|candidate| candidate.is_file() && candidate.canonicalize().ok() != ourselves)
+}
