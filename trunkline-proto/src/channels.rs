@@ -371,9 +371,10 @@ impl Channels {
         self.table.is_empty()
     }
 
-    /// Whether a session's command may have begun; `No` for a channel that is gone without having begun anything.
+    /// Whether a session's command may have begun. Of a channel that is gone nothing is remembered: `Maybe`, which never
+    /// lets anyone run it again; its events have told.
     pub fn started(&self, id: ChannelId) -> Started {
-        self.table.get(&id).map_or(Started::No, |channel| channel.started)
+        self.table.get(&id).map_or(Started::Maybe, |channel| channel.started)
     }
 
     /// Bytes of a channel that wait to be sent.

@@ -1,0 +1,650 @@
+//! Whole connections on simulated time: the state machine and a server, with a latency between them and no socket.
+
+mod server;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, BufMut, Bytes};
+use server::{Answer, Behaviour, Server};
+use trunkline_proto::kex::KexMethod;
+use trunkline_proto::{
+    ChannelEvent, ChannelId, ChannelKind, Compression, Config, Connection, DisconnectReason, Error, Event,
+    GlobalRequest, SessionRequest, Started,
+};
+use zeroize::Zeroizing;
+
+const RTT: Duration = Duration::from_millis(100);
+
+/// What the application shows when it is asked to authenticate.
+#[derive(Debug, Clone, Copy)]
+enum Credential {
+    /// Any key does: the server does not verify it. `true`: with the early flight.
+    Key(bool),
+    Password(&'static str),
+    KeyboardInteractive,
+}
+
+/// A connection, a server and the link between them. The client's end of TCP is up at time 0, the server's half a
+/// round trip later.
+struct Pair {
+    client: Connection,
+    server: Server,
+    start: Instant,
+    now: Instant,
+    to_server: VecDeque<(Instant, Vec<u8>)>,
+    to_client: VecDeque<(Instant, Vec<u8>)>,
+    server_is_up: bool,
+    credentials: VecDeque<Credential>,
+    events: Vec<Event>,
+    output: BTreeMap<ChannelId, Vec<u8>>,
+}
+
+impl Pair {
+    fn new(config: Config, behaviour: Behaviour) -> Self {
+        let now = Instant::now();
+        Self {
+            client: Connection::new(config).unwrap(),
+            server: Server::new(behaviour),
+            start: now,
+            now,
+            to_server: VecDeque::new(),
+            to_client: VecDeque::new(),
+            server_is_up: false,
+            credentials: VecDeque::from([Credential::Key(true)]),
+            events: Vec::new(),
+            output: BTreeMap::new(),
+        }
+    }
+
+    fn cat(&mut self, input: Bytes) -> ChannelId {
+        let id = self.client.open(&ChannelKind::Session);
+        self.client.request(id, &SessionRequest::Exec(b"cat".to_vec()));
+        self.client.write(id, input);
+        self.client.eof(id);
+        id
+    }
+
+    /// Runs until an event that `until` wants, and tells how long it took since the start.
+    fn run(&mut self, until: impl Fn(&Event) -> bool) -> Result<Duration, Error> {
+        let mut seen = self.events.len();
+        loop {
+            if self.events[seen..].iter().any(&until) {
+                return Ok(self.now - self.start);
+            }
+            seen = self.events.len();
+            assert!(
+                self.step()?,
+                "nothing is under way any more, and it did not happen"
+            );
+        }
+    }
+
+    /// Runs until nothing is under way.
+    fn settle(&mut self) -> Result<(), Error> {
+        while self.step()? {}
+        Ok(())
+    }
+
+    fn log_in(&mut self) -> Result<Duration, Error> {
+        self.run(|event| *event == Event::Authenticated)
+    }
+
+    fn closed(&mut self, id: ChannelId) -> Result<Duration, Error> {
+        self.run(|event| *event == Event::Channel(ChannelEvent::Closed(id)))
+    }
+
+    /// To the next arrival; `false` when there is none.
+    fn step(&mut self) -> Result<bool, Error> {
+        self.transmit()?;
+        if !self.server_is_up && self.now - self.start >= RTT / 2 {
+            self.server_is_up = true;
+        }
+        if self.server_is_up && !self.server.outgoing.is_empty() {
+            self.to_client
+                .push_back((self.now + RTT / 2, std::mem::take(&mut self.server.outgoing)));
+        }
+        let up = (!self.server_is_up).then_some(self.start + RTT / 2);
+        let arrivals = [self.to_server.front(), self.to_client.front()];
+        let Some(next) = arrivals.into_iter().flatten().map(|(at, _)| *at).chain(up).min() else {
+            return Ok(false);
+        };
+        self.now = next;
+        while let Some((_, bytes)) = self.to_server.pop_front_if(|(at, _)| *at <= next) {
+            self.server.receive(&bytes);
+        }
+        while let Some((_, bytes)) = self.to_client.pop_front_if(|(at, _)| *at <= next) {
+            self.client.receive_buffer().put_slice(&bytes);
+            self.client.handle_received(next)?;
+            self.handle_events()?;
+        }
+        Ok(true)
+    }
+
+    fn transmit(&mut self) -> Result<(), Error> {
+        let mut bytes = Vec::new();
+        loop {
+            let outgoing = self.client.poll_transmit(self.now)?;
+            if outgoing.is_empty() {
+                break;
+            }
+            bytes.extend_from_slice(outgoing);
+            let len = outgoing.len();
+            outgoing.advance(len);
+        }
+        if !bytes.is_empty() {
+            self.to_server.push_back((self.now + RTT / 2, bytes));
+        }
+        Ok(())
+    }
+
+    fn handle_events(&mut self) -> Result<(), Error> {
+        while let Some(event) = self.client.poll_event() {
+            match &event {
+                Event::HostKey(_) => self.client.accept_host_key(self.now)?,
+                Event::Authenticate(_) => match self.credentials.pop_front() {
+                    Some(Credential::Key(early)) => {
+                        self.client
+                            .data_to_sign("ssh-ed25519", b"key")
+                            .expect("keys are agreed on");
+                        self.client
+                            .authenticate_key("ssh-ed25519", b"key", b"signature", early);
+                    }
+                    Some(Credential::Password(password)) => {
+                        self.client.authenticate_password(password, None, false);
+                    }
+                    Some(Credential::KeyboardInteractive) => self.client.authenticate_keyboard_interactive(),
+                    None => {}
+                },
+                Event::PasswordExpired { .. } => self.client.authenticate_password("old", Some("new"), false),
+                Event::Questions { prompts, .. } => {
+                    let answers: Vec<_> = prompts
+                        .iter()
+                        .map(|p| Zeroizing::new(p.text.to_uppercase()))
+                        .collect();
+                    self.client.answer_questions(&answers);
+                }
+                Event::Channel(ChannelEvent::Data { id, data, .. }) => {
+                    self.client.consumed(*id, data.len(), self.now);
+                    self.output.entry(*id).or_default().extend_from_slice(data);
+                    continue;
+                }
+                _ => {}
+            }
+            self.events.push(event);
+        }
+        Ok(())
+    }
+}
+
+/// A client that wants exactly what the server leads with.
+fn guessing() -> Config {
+    let mut config = Config::new("jo");
+    config.preferences.kex = vec![KexMethod::Curve25519Sha256];
+    config.preferences.host_keys = vec!["ssh-ed25519".into()];
+    config.guess = Some(KexMethod::Curve25519Sha256.generate().unwrap());
+    config
+}
+
+fn numbers(count: u32) -> Bytes {
+    (0..count).flat_map(u32::to_be_bytes).collect()
+}
+
+fn is_data_reply(event: &Event) -> bool {
+    matches!(event, Event::Channel(ChannelEvent::ExitStatus { status: 0, .. }))
+}
+
+// The flights.
+
+#[test]
+fn a_cold_command_with_input_takes_three_round_trips_behind_tcp() {
+    let mut pair = Pair::new(Config::new("jo"), Behaviour::default());
+    let id = pair.cat(Bytes::from_static(b"input"));
+    assert_eq!(pair.run(is_data_reply).unwrap(), RTT * 3);
+    assert_eq!(pair.output[&id], b"input");
+    assert_eq!(pair.server.methods, ["publickey"]);
+    // The channel is gone, and nobody may take its command for one that did not begin.
+    assert_eq!(pair.client.started(id), Started::Maybe);
+}
+
+#[test]
+fn a_right_guess_saves_a_round_trip() {
+    let mut pair = Pair::new(guessing(), Behaviour::default());
+    let id = pair.cat(Bytes::from_static(b"input"));
+    assert_eq!(pair.run(is_data_reply).unwrap(), RTT * 2);
+    assert_eq!(pair.output[&id], b"input");
+}
+
+#[test]
+fn a_wrong_guess_costs_no_time() {
+    let mut config = Config::new("jo");
+    config.preferences.kex = vec![KexMethod::EcdhNistP256, KexMethod::Curve25519Sha256];
+    config.guess = Some(KexMethod::EcdhNistP256.generate().unwrap());
+    let mut pair = Pair::new(config, Behaviour::default());
+    pair.cat(Bytes::new());
+    assert_eq!(pair.run(is_data_reply).unwrap(), RTT * 3);
+}
+
+#[test]
+fn a_guess_of_the_right_method_with_another_host_key_is_sent_again() {
+    let mut config = guessing();
+    config
+        .preferences
+        .host_keys
+        .insert(0, "ecdsa-sha2-nistp256".into());
+    let mut pair = Pair::new(config, Behaviour::default());
+    pair.cat(Bytes::new());
+    assert_eq!(pair.run(is_data_reply).unwrap(), RTT * 3);
+}
+
+#[test]
+fn a_wrong_guess_of_the_server_is_thrown_away() {
+    let mut pair = Pair::new(
+        Config::new("jo"),
+        Behaviour {
+            wrong_guess: true,
+            ..Behaviour::default()
+        },
+    );
+    pair.cat(Bytes::new());
+    assert_eq!(pair.run(is_data_reply).unwrap(), RTT * 3);
+}
+
+#[test]
+fn without_early_flights_each_answer_is_awaited() {
+    let mut config = Config::new("jo");
+    config.early_flights = false;
+    config.early_stdin = false;
+    let mut pair = Pair::new(config, Behaviour::default());
+    let id = pair.cat(Bytes::from_static(b"input"));
+    // Identification, key exchange, service, authentication, opening, exec; and the window for the input.
+    assert_eq!(pair.run(is_data_reply).unwrap(), RTT * 7);
+    assert_eq!(pair.output[&id], b"input");
+}
+
+#[test]
+fn servers_other_than_openssh_get_one_thing_after_the_other() {
+    for id in [
+        "SSH-2.0-dropbear_2022.83",
+        "SSH-1.99-Cisco-1.25",
+        "SSH-2.0-OpenSSHish",
+    ] {
+        let mut pair = Pair::new(
+            Config::new("jo"),
+            Behaviour {
+                id,
+                ..Behaviour::default()
+            },
+        );
+        pair.cat(Bytes::from_static(b"input"));
+        assert_eq!(pair.run(is_data_reply).unwrap(), RTT * 7, "{id}");
+        assert_eq!(pair.server.refused, 0);
+    }
+}
+
+#[test]
+fn a_late_kexinit_waits_for_the_servers_identification() {
+    let mut config = Config::new("jo");
+    config.early_kexinit = false;
+    let mut pair = Pair::new(config, Behaviour::default());
+    pair.cat(Bytes::new());
+    assert_eq!(
+        pair.run(is_data_reply).unwrap(),
+        RTT * 3,
+        "KEXINIT and the method leave together"
+    );
+}
+
+#[test]
+fn a_warm_command_behind_an_open_session_takes_one_round_trip() {
+    let mut pair = Pair::new(Config::new("jo"), Behaviour::default());
+    pair.log_in().unwrap();
+    let spare = pair.client.open(&ChannelKind::Session);
+    pair.settle().unwrap();
+    let before = pair.now - pair.start;
+    pair.client.request(spare, &SessionRequest::Exec(b"cat".to_vec()));
+    pair.client.write(spare, numbers(16 * 1024));
+    pair.client.eof(spare);
+    assert_eq!(pair.closed(spare).unwrap() - before, RTT);
+    assert_eq!(pair.output[&spare], numbers(16 * 1024));
+}
+
+// Refusals of the early flight.
+
+fn refusing(says_unimplemented: bool, strict: bool) -> Pair {
+    let answers = [Answer::Failure {
+        methods: "publickey",
+        partial: false,
+    }]
+    .into();
+    let mut pair = Pair::new(
+        Config::new("jo"),
+        Behaviour {
+            answers,
+            says_unimplemented,
+            strict,
+            ..Behaviour::default()
+        },
+    );
+    pair.credentials = [Credential::Key(true), Credential::Key(true)].into();
+    pair
+}
+
+#[test]
+fn what_was_refused_packet_by_packet_is_sent_again_exactly_once() {
+    // Sequence numbers, which the refusals name, begin anew at NEWKEYS only in strict key exchange.
+    for strict in [true, false] {
+        let mut pair = refusing(true, strict);
+        let id = pair.cat(numbers(10_000));
+        let second = pair.cat(Bytes::from_static(b"second"));
+        pair.log_in().unwrap();
+        assert_eq!(pair.client.started(id), Started::No, "all of it was refused");
+        pair.settle().unwrap();
+        assert_eq!(pair.server.executed, ["cat", "cat"]);
+        assert!(
+            pair.server.refused >= 5,
+            "opening, exec, two packets of data, EOF"
+        );
+        assert_eq!(
+            (&pair.output[&id][..], &pair.output[&second][..]),
+            (&numbers(10_000)[..], &b"second"[..])
+        );
+        assert_eq!(pair.server.got[&0], numbers(10_000));
+    }
+}
+
+#[test]
+fn a_failure_without_proof_of_refusal_ends_the_connection_and_the_command_may_have_begun() {
+    let mut pair = refusing(false, true);
+    let id = pair.cat(Bytes::from_static(b"x"));
+    let error = pair.settle().unwrap_err();
+    assert!(matches!(error, Error::PeerMisbehaved(_)), "{error}");
+    assert_eq!(pair.client.started(id), Started::Maybe);
+    assert!(pair.server.executed.is_empty());
+}
+
+#[test]
+fn a_command_that_was_given_up_before_the_second_attempt_is_not_sent_again() {
+    let mut pair = refusing(true, true);
+    pair.credentials.truncate(1);
+    let id = pair.cat(Bytes::from_static(b"x"));
+    pair.settle().unwrap();
+    pair.client.close(id);
+    pair.client
+        .authenticate_key("ssh-ed25519", b"key", b"signature", true);
+    pair.settle().unwrap();
+    assert!(pair.client.is_authenticated() && pair.server.executed.is_empty());
+    assert_eq!(pair.client.channel_count(), 0);
+}
+
+#[test]
+fn a_command_that_was_given_up_before_the_login_never_runs() {
+    let mut pair = Pair::new(Config::new("jo"), Behaviour::default());
+    let id = pair.cat(Bytes::from_static(b"x"));
+    pair.client.close(id);
+    pair.settle().unwrap();
+    assert!(pair.client.is_authenticated() && pair.server.executed.is_empty());
+    assert_eq!(pair.client.channel_count(), 0);
+}
+
+#[test]
+fn a_partial_success_refuses_the_early_flight_too() {
+    let answers = [Answer::Failure {
+        methods: "password",
+        partial: true,
+    }]
+    .into();
+    let mut pair = Pair::new(
+        Config::new("jo"),
+        Behaviour {
+            answers,
+            ..Behaviour::default()
+        },
+    );
+    pair.credentials.push_back(Credential::Password("secret"));
+    let id = pair.cat(Bytes::from_static(b"once"));
+    pair.settle().unwrap();
+    let turn = |event: &Event| matches!(event, Event::Authenticate(turn) if turn.partial_success);
+    assert!(pair.events.iter().any(turn));
+    assert_eq!(
+        (&pair.server.executed[..], &pair.output[&id][..]),
+        (&["cat".to_owned()][..], &b"once"[..])
+    );
+    assert_eq!(pair.server.passwords, [b"secret"]);
+}
+
+// Authentication.
+
+#[test]
+fn banner_questions_and_a_password_change_reach_the_application() {
+    let answers = [
+        Answer::Questions(vec!["one", "two"]),
+        Answer::Questions(vec![]),
+        Answer::Failure {
+            methods: "password",
+            partial: true,
+        },
+        Answer::ChangePassword,
+    ]
+    .into();
+    let behaviour = Behaviour {
+        answers,
+        banner: Some("hello\x1b[31m"),
+        ..Behaviour::default()
+    };
+    let mut pair = Pair::new(Config::new("jo"), behaviour);
+    pair.credentials = [Credential::KeyboardInteractive, Credential::Password("old")].into();
+    pair.log_in().unwrap();
+    assert!(pair.events.contains(&Event::Banner("hello\u{fffd}[31m".into())));
+    assert!(pair.events.contains(&Event::PasswordExpired {
+        prompt: "it is old".into()
+    }));
+    assert_eq!(pair.server.responses.len(), 2);
+    assert_eq!(pair.server.responses[0], b"\0\0\0\x02\0\0\0\x03ONE\0\0\0\x03TWO");
+    assert_eq!(pair.server.passwords, [&b"old"[..], b"old", b"new"]);
+}
+
+// Key exchange.
+
+#[test]
+fn strict_key_exchange_lets_nothing_in_between() {
+    let early = Behaviour {
+        ignore_before_kexinit: true,
+        ..Behaviour::default()
+    };
+    let injected = Behaviour {
+        ignore_before_newkeys: true,
+        ..Behaviour::default()
+    };
+    for behaviour in [early, injected] {
+        let error = Pair::new(Config::new("jo"), behaviour.clone())
+            .settle()
+            .unwrap_err();
+        assert!(matches!(error, Error::PeerMisbehaved(_)), "{error}");
+        // To a server without it, IGNORE is allowed at any time.
+        let mut old = Pair::new(
+            Config::new("jo"),
+            Behaviour {
+                strict: false,
+                ..behaviour
+            },
+        );
+        old.log_in().unwrap();
+    }
+}
+
+#[test]
+fn keys_are_renewed_by_bytes_from_either_side_under_load_in_both_directions() {
+    for compression in ["none", "zlib@openssh.com"] {
+        for (ours, theirs) in [
+            (Some(300_000), usize::MAX),
+            (None, 300_000),
+            (Some(200_000), 210_000),
+        ] {
+            let mut config = Config::new("jo");
+            config.rekey_limit.bytes = ours;
+            config.preferences.compression = vec![Compression::from_name(compression).unwrap()];
+            let behaviour = Behaviour {
+                rekey_bytes: theirs,
+                compression,
+                ..Behaviour::default()
+            };
+            let mut pair = Pair::new(config, behaviour);
+            // Noise, so that compression leaves something to count.
+            let input: Bytes = (0..3_000_000u64)
+                .map(|n| {
+                    (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (n * n)).wrapping_mul(0x2545_f491_4f6c_dd1d)
+                        >> 56
+                })
+                .map(|noise| noise as u8)
+                .collect();
+            let id = pair.cat(input.clone());
+            let other = pair.cat(input.clone());
+            pair.settle().unwrap();
+            assert!(pair.output[&id] == input && pair.output[&other] == input);
+            assert!(
+                pair.server.exchanges > 2,
+                "{} exchanges with {compression}",
+                pair.server.exchanges
+            );
+        }
+    }
+}
+
+#[test]
+fn keys_are_renewed_by_time_and_on_request() {
+    let mut config = Config::new("jo");
+    config.rekey_limit.interval = Some(Duration::from_secs(60));
+    let mut pair = Pair::new(config, Behaviour::default());
+    assert_eq!(pair.client.poll_timeout(), None);
+    pair.log_in().unwrap();
+    for exchanges in 2..5 {
+        let due = pair.client.poll_timeout().expect("a rekey is due some day");
+        assert!(due - pair.now <= Duration::from_secs(60));
+        pair.client
+            .handle_timeout(due - Duration::from_millis(1))
+            .unwrap();
+        pair.settle().unwrap();
+        assert_eq!(pair.server.exchanges, exchanges - 1);
+        pair.now = due;
+        pair.client.handle_timeout(due).unwrap();
+        pair.settle().unwrap();
+        assert_eq!(pair.server.exchanges, exchanges);
+    }
+    pair.client.rekey();
+    pair.settle().unwrap();
+    assert_eq!(pair.server.exchanges, 5);
+    let id = pair.cat(Bytes::from_static(b"still here"));
+    pair.closed(id).unwrap();
+    assert_eq!(pair.output[&id], b"still here");
+}
+
+#[test]
+fn compression_starts_with_the_login_and_never_before() {
+    let mut config = Config::new("jo");
+    config.preferences.compression = vec![Compression::Zlib];
+    let mut pair = Pair::new(
+        config,
+        Behaviour {
+            compression: "zlib@openssh.com",
+            ..Behaviour::default()
+        },
+    );
+    let id = pair.cat(Bytes::from(vec![b'z'; 1_000_000]));
+    pair.log_in().unwrap();
+    assert!(
+        pair.server.executed.is_empty(),
+        "nothing may leave early: the server would take it for compressed"
+    );
+    assert_eq!(pair.server.compressed, 0);
+    pair.closed(id).unwrap();
+    assert!(pair.output[&id] == vec![b'z'; 1_000_000] && pair.server.compressed > 30);
+}
+
+// The rest of the transport and of global requests.
+
+#[test]
+fn a_ping_is_answered_by_the_extension_or_by_any_global_answer() {
+    let silent = Behaviour {
+        ext_info: Vec::new(),
+        ..Behaviour::default()
+    };
+    for behaviour in [Behaviour::default(), silent] {
+        let extension = !behaviour.ext_info.is_empty();
+        let mut pair = Pair::new(Config::new("jo"), behaviour);
+        pair.log_in().unwrap();
+        pair.settle().unwrap();
+        assert_eq!(pair.client.ext_info().ping, extension);
+        let algorithms = pair.client.ext_info().server_sig_algs.clone();
+        assert_eq!(algorithms, extension.then(|| vec!["ssh-ed25519".to_owned()]));
+        let before = pair.now - pair.start;
+        pair.client.ping();
+        assert_eq!(pair.run(|event| *event == Event::Pong).unwrap() - before, RTT);
+    }
+}
+
+#[test]
+fn the_servers_host_keys_are_told_and_can_be_proven() {
+    let mut pair = Pair::new(
+        Config::new("jo"),
+        Behaviour {
+            host_keys: true,
+            ..Behaviour::default()
+        },
+    );
+    pair.log_in().unwrap();
+    pair.settle().unwrap();
+    let keys = pair.events.iter().find_map(|event| match event {
+        Event::Channel(ChannelEvent::HostKeys(keys)) => Some(keys.clone()),
+        _ => None,
+    });
+    let keys = keys.expect("the server lists its keys");
+    assert_eq!(keys[4..], pair.server.host_key_blob());
+    assert_eq!(pair.client.host_key(), Some(&pair.server.host_key_blob()));
+    let asked = pair.client.global_request(&GlobalRequest::HostKeysProve(keys));
+    let proof = ChannelEvent::GlobalReply {
+        id: asked,
+        success: true,
+        data: Bytes::from_static(b"\0\0\0\x05proof"),
+    };
+    pair.run(|event| *event == Event::Channel(proof.clone())).unwrap();
+}
+
+#[test]
+fn a_window_grows_where_rate_and_round_trip_ask_for_it() {
+    let mut pair = Pair::new(Config::new("jo"), Behaviour::default());
+    pair.client.set_rtt(RTT);
+    let input = numbers(8_000_000);
+    let id = pair.cat(input.clone());
+    pair.closed(id).unwrap();
+    assert!(pair.output[&id] == input);
+    // Without growth, no more is granted than was read.
+    assert!(
+        pair.server.granted > input.len() as u64,
+        "{} granted",
+        pair.server.granted
+    );
+}
+
+#[test]
+fn both_sides_hear_why_the_other_goes() {
+    let behaviour = Behaviour {
+        disconnect_after_login: Some("too\x07 late"),
+        ..Behaviour::default()
+    };
+    let error = Pair::new(Config::new("jo"), behaviour).settle().unwrap_err();
+    let reason = DisconnectReason::BY_APPLICATION;
+    assert_eq!(
+        error,
+        Error::Disconnected {
+            reason,
+            description: "too\u{fffd} late".into()
+        }
+    );
+
+    let mut pair = Pair::new(Config::new("jo"), Behaviour::default());
+    pair.log_in().unwrap();
+    pair.client.disconnect(reason, "we are done");
+    pair.settle().unwrap();
+    assert_eq!(pair.server.disconnected.as_deref(), Some("we are done"));
+}
