@@ -619,3 +619,70 @@ fn opening(error: CipherError) -> Error {
         other => Error::misbehaved(other.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A transport that has exchanged keys once, as far as its books say.
+    fn authenticated(limit: RekeyLimit, now: Instant) -> Transport {
+        let mut transport = Transport::new(Preferences::default(), limit, false, None).unwrap();
+        transport.session_id = Some(Bytes::from_static(b"session"));
+        transport.established = true;
+        transport.authenticated(now);
+        transport
+    }
+
+    #[test]
+    fn keys_are_renewed_before_sequence_numbers_come_around() {
+        let now = Instant::now();
+        for (sent, received) in [(1, 0), (0, 1)] {
+            let mut transport = authenticated(RekeyLimit::default(), now);
+            transport.sent.packets = sent * (MAX_PACKETS - 1);
+            transport.received.packets = received * (MAX_PACKETS - 1);
+            transport.rekey_if_due(now).unwrap();
+            assert!(transport.may_send(), "one packet is left");
+            transport.sent.packets += sent;
+            transport.received.packets += received;
+            transport.rekey_if_due(now).unwrap();
+            assert!(!transport.may_send() && matches!(transport.kex, Kex::Proposed { .. }));
+        }
+    }
+
+    #[test]
+    fn the_ciphers_own_limit_holds_whatever_the_setting_says() {
+        let now = Instant::now();
+        let mut transport = authenticated(RekeyLimit { bytes: Some(u64::MAX), interval: None }, now);
+        transport.send_limit = 1 << 30;
+        transport.sent.bytes = 1 << 30;
+        transport.rekey_if_due(now).unwrap();
+        assert!(!transport.may_send());
+    }
+
+    #[test]
+    fn a_pending_rekey_has_no_deadline_and_is_not_begun_twice() {
+        let now = Instant::now();
+        let interval = Some(Duration::from_secs(10));
+        let mut transport = authenticated(RekeyLimit { bytes: None, interval }, now);
+        let due = transport.rekey_at().unwrap();
+        assert_eq!(due, now + Duration::from_secs(10));
+        transport.rekey_if_due(due).unwrap();
+        let sent = transport.outgoing.len();
+        transport.rekey_if_due(due).unwrap();
+        assert_eq!((transport.rekey_at(), transport.outgoing.len()), (None, sent));
+    }
+
+    #[test]
+    fn pings_are_not_answered_without_end_to_a_server_that_does_not_read() {
+        let now = Instant::now();
+        let mut transport = authenticated(RekeyLimit::default(), now);
+        let offer = Preferences::default().kexinit(false, false);
+        transport.negotiated = Some(negotiate(&offer, &offer).unwrap());
+        let ping = Writer::message(message::PING).string(vec![0; 30_000]).finish();
+        let mut answered = 0;
+        while transport.handle_payload(ping.clone(), now).is_ok() {
+            answered += 1;
+        }
+        assert!((100..200).contains(&answered) && transport.outgoing.len() < 2 * MAX_UNSENT);
+    }
+}
