@@ -191,7 +191,7 @@ impl SocketFile {
         let found = path.symlink_metadata()?;
         Ok(Self {
             path: path.to_owned(),
-            identity: (found.dev(), found.ino()),
+            identity: identity(&found),
             mode: found.mode(),
         })
     }
@@ -199,10 +199,18 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if Self::of(&self.path).is_ok_and(|now| now.identity == self.identity) {
+        if self
+            .path
+            .symlink_metadata()
+            .is_ok_and(|now| identity(&now) == self.identity)
+        {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+fn identity(file: &std::fs::Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
 }
 
 impl Listener {

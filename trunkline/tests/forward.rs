@@ -1,0 +1,719 @@
+//! Forwarding through stock servers: what clients and targets see.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use trunkline::config::{Forward, ForwardTarget, Listen, Request, World};
+use trunkline::{Command, Engine, ErrorKind, ForwardEvent, ForwardHandle, Host, Interaction, Settings};
+use trunkline_testkit::{Agent, KeyConstraints, Relay, Sshd};
+
+/// Long enough for the slowest machine; what takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// 50 MB in which every four bytes are different: lost, doubled and displaced pieces all show.
+fn payload() -> Vec<u8> {
+    (0..12_500_000u32).flat_map(u32::to_le_bytes).collect()
+}
+
+async fn host_with(engine: &Engine, config: &Path, alias: &str, options: &[&str]) -> Host {
+    let mut request = Request::new(alias.parse().unwrap(), Arc::new(World::current().unwrap()));
+    request.ssh_args = vec!["-F".into(), config.into()];
+    for option in options {
+        request.ssh_args.extend(["-o".into(), option.into()]);
+    }
+    engine.host_for(&request, &Interaction::none()).await.unwrap()
+}
+
+/// A server, and a host of a new engine that reaches it.
+async fn connected(options: &[&str]) -> (Sshd, Host) {
+    let sshd = Sshd::start_default().unwrap();
+    let engine = Engine::new(Settings::default(), Default::default());
+    let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), options).await;
+    (sshd, host)
+}
+
+fn tcp(port: u16) -> Listen {
+    Listen::Tcp {
+        host: Some("127.0.0.1".into()),
+        port,
+    }
+}
+
+fn to_port(port: u16) -> ForwardTarget {
+    ForwardTarget::Tcp {
+        host: "127.0.0.1".into(),
+        port,
+    }
+}
+
+/// Gives every client back what it sends, and ends when the client has ended.
+async fn echo_one(stream: impl AsyncRead + AsyncWrite) {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let _ = tokio::io::copy(&mut reader, &mut writer).await;
+    let _ = writer.shutdown().await;
+}
+
+async fn echo_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(echo_one(stream));
+        }
+    });
+    port
+}
+
+fn echo_socket(path: &Path) {
+    let listener = UnixListener::bind(path).unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(echo_one(stream));
+        }
+    });
+}
+
+/// Sends `data`, ends, and returns all that comes back.
+async fn exchange(stream: impl AsyncRead + AsyncWrite + Send + 'static, data: &[u8]) -> Vec<u8> {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let sent = data.to_vec();
+    let sending = tokio::spawn(async move {
+        writer.write_all(&sent).await.unwrap();
+        writer.shutdown().await.unwrap();
+        writer
+    });
+    let mut back = Vec::new();
+    tokio::time::timeout(PATIENCE, reader.read_to_end(&mut back))
+        .await
+        .unwrap()
+        .unwrap();
+    sending.await.unwrap();
+    back
+}
+
+async fn client(handle: &ForwardHandle) -> TcpStream {
+    TcpStream::connect(("127.0.0.1", handle.port().unwrap()))
+        .await
+        .unwrap()
+}
+
+async fn carries_everything(stream: impl AsyncRead + AsyncWrite + Send + 'static) {
+    let data = payload();
+    assert!(
+        exchange(stream, &data).await == data,
+        "what came back is not what was sent"
+    );
+}
+
+/// The event, or a failure that says that none came.
+async fn event(events: &mut trunkline::ForwardEvents) -> ForwardEvent {
+    tokio::time::timeout(PATIENCE, events.next())
+        .await
+        .expect("no event came")
+        .expect("the forwarding has ended")
+}
+
+/// Waits until `done`; for what no event tells.
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let waiting = async {
+        while !done() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .unwrap_or_else(|_| panic!("never happened: {what}"));
+}
+
+// Local.
+
+#[tokio::test]
+async fn a_local_port_leads_to_a_port_of_the_server() {
+    let (_sshd, host) = connected(&[]).await;
+    let forward = Forward {
+        listen: tcp(0),
+        target: to_port(echo_port().await),
+    };
+    let handle = host.forward_local(&forward).await.unwrap();
+    carries_everything(client(&handle).await).await;
+    until("the client is counted as served", || handle.counters().open == 0).await;
+    let counters = handle.counters();
+    assert_eq!((counters.accepted, counters.refused), (1, 0));
+    assert_eq!(
+        (counters.bytes_sent, counters.bytes_received),
+        (50_000_000, 50_000_000)
+    );
+}
+
+#[tokio::test]
+async fn a_local_socket_leads_to_a_socket_of_the_server() {
+    let (_sshd, host) = connected(&[]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (near, far) = (folder.path().join("near"), folder.path().join("far"));
+    echo_socket(&far);
+    let forward = Forward {
+        listen: Listen::Socket(near.clone()),
+        target: ForwardTarget::Socket(far),
+    };
+    let handle = host.forward_local(&forward).await.unwrap();
+    assert_eq!(
+        (handle.listening(), handle.port()),
+        (vec![Listen::Socket(near.clone())], None)
+    );
+    carries_everything(UnixStream::connect(&near).await.unwrap()).await;
+    handle.close().await;
+    assert!(!near.exists(), "the socket outlives its forwarding");
+}
+
+#[tokio::test]
+async fn a_port_without_an_address_is_loopback_in_both_families() {
+    let (_sshd, host) = connected(&[]).await;
+    let forward = Forward {
+        listen: Listen::Tcp { host: None, port: 0 },
+        target: to_port(echo_port().await),
+    };
+    let handle = host.forward_local(&forward).await.unwrap();
+    let port = handle.port().unwrap();
+    let listening = handle.listening();
+    assert!(listening.contains(&tcp(port)), "{listening:?}");
+    for listen in listening {
+        let Listen::Tcp { host, port } = listen else {
+            panic!("not a port")
+        };
+        let stream = TcpStream::connect((host.unwrap().as_str(), port)).await.unwrap();
+        assert_eq!(exchange(stream, b"hello").await, b"hello");
+    }
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_named() {
+    let (_sshd, host) = connected(&[]).await;
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let error = host
+        .forward_local(&Forward {
+            listen: tcp(port),
+            target: to_port(1),
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("listening on 127.0.0.1 port {port}: Address already in use")
+    );
+    assert_eq!(error.kind(), ErrorKind::Local);
+}
+
+#[tokio::test]
+async fn each_direction_ends_by_itself() {
+    let (_sshd, host) = connected(&[]).await;
+    let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = target.local_addr().unwrap().port();
+    let handle = host
+        .forward_local(&Forward {
+            listen: tcp(0),
+            target: to_port(port),
+        })
+        .await
+        .unwrap();
+
+    // The client ends first, and then hears the answer.
+    let (mut near, far) = tokio::join!(client(&handle), target.accept());
+    let mut far = far.unwrap().0;
+    near.write_all(b"question").await.unwrap();
+    near.shutdown().await.unwrap();
+    let mut question = String::new();
+    far.read_to_string(&mut question).await.unwrap();
+    far.write_all(b"answer").await.unwrap();
+    drop(far);
+    let mut answer = String::new();
+    near.read_to_string(&mut answer).await.unwrap();
+    assert_eq!((question.as_str(), answer.as_str()), ("question", "answer"));
+
+    // The target ends first, and still hears the client.
+    let (mut near, far) = tokio::join!(client(&handle), target.accept());
+    let mut far = far.unwrap().0;
+    far.write_all(b"bye").await.unwrap();
+    far.shutdown().await.unwrap();
+    let mut heard = String::new();
+    near.read_to_string(&mut heard).await.unwrap();
+    near.write_all(b"so soon").await.unwrap();
+    near.shutdown().await.unwrap();
+    let mut complaint = String::new();
+    far.read_to_string(&mut complaint).await.unwrap();
+    assert_eq!((heard.as_str(), complaint.as_str()), ("bye", "so soon"));
+}
+
+#[tokio::test]
+async fn a_refused_target_costs_one_client_only() {
+    let (_sshd, host) = connected(&[]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let far = folder.path().join("far");
+    let forward = Forward {
+        listen: tcp(0),
+        target: ForwardTarget::Socket(far.clone()),
+    };
+    let handle = host.forward_local(&forward).await.unwrap();
+    let mut events = handle.events();
+    assert!(exchange(client(&handle).await, b"").await.is_empty());
+    match event(&mut events).await {
+        ForwardEvent::Refused { target, error, .. } => {
+            assert_eq!(target, far.to_str().unwrap());
+            assert_eq!(error.kind(), ErrorKind::Limit, "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    echo_socket(&far);
+    assert_eq!(exchange(client(&handle).await, b"hello").await, b"hello");
+    assert_eq!(handle.counters().refused, 1);
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_holds_up_nobody_else() {
+    let (_sshd, host) = connected(&[]).await;
+    let handle = host
+        .forward_local(&Forward {
+            listen: tcp(0),
+            target: to_port(echo_port().await),
+        })
+        .await
+        .unwrap();
+    let mut stalled = client(&handle).await;
+    // Until everything between here and the target is full.
+    let piece = vec![7; 1 << 20];
+    let filling = async {
+        loop {
+            stalled.write_all(&piece).await.unwrap();
+        }
+    };
+    let others = async {
+        for _ in 0..50 {
+            assert_eq!(exchange(client(&handle).await, b"alive").await, b"alive");
+        }
+    };
+    tokio::select! {
+        () = others => {}
+        () = filling => {}
+    }
+}
+
+#[tokio::test]
+async fn closing_ends_the_listening_and_aborting_ends_all() {
+    let (_sshd, host) = connected(&[]).await;
+    let forward = Forward {
+        listen: tcp(0),
+        target: to_port(echo_port().await),
+    };
+    for abort in [false, true] {
+        let handle = host.forward_local(&forward).await.unwrap();
+        let (mut events, port) = (handle.events(), handle.port().unwrap());
+        let mut running = client(&handle).await;
+        running.write_all(b"x").await.unwrap();
+        assert_eq!(running.read_u8().await.unwrap(), b'x');
+        if abort {
+            handle.abort();
+            assert!(
+                tokio::time::timeout(PATIENCE, running.read_u8())
+                    .await
+                    .unwrap()
+                    .is_err()
+            );
+            assert!(events.next().await.is_none());
+        } else {
+            handle.close().await;
+            TcpStream::connect(("127.0.0.1", port)).await.unwrap_err();
+            running.write_all(b"y").await.unwrap();
+            assert_eq!(running.read_u8().await.unwrap(), b'y');
+        }
+    }
+}
+
+// Dynamic.
+
+enum Socks {
+    V4,
+    V4a,
+    V5Address,
+    V5Name,
+}
+
+/// Asks a SOCKS server for `port` of this machine, and checks that it grants it.
+async fn socks(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), version: &Socks, port: u16) -> u8 {
+    let port = port.to_be_bytes();
+    let (request, answer) = match version {
+        Socks::V4 => ([&[4, 1], &port[..], &[127, 0, 0, 1], b"me\0"].concat(), 8),
+        Socks::V4a => (
+            [&[4, 1], &port[..], &[0, 0, 0, 9], b"me\0localhost\0"].concat(),
+            8,
+        ),
+        Socks::V5Address | Socks::V5Name => {
+            stream.write_all(&[5, 1, 0]).await.unwrap();
+            let mut method = [0; 2];
+            stream.read_exact(&mut method).await.unwrap();
+            assert_eq!(method, [5, 0]);
+            let address: &[u8] = match version {
+                Socks::V5Address => &[1, 127, 0, 0, 1],
+                _ => b"\x03\x09localhost",
+            };
+            ([&[5, 1, 0], address, &port].concat(), 10)
+        }
+    };
+    stream.write_all(&request).await.unwrap();
+    let mut reply = vec![0; answer];
+    stream.read_exact(&mut reply).await.unwrap();
+    reply[1]
+}
+
+#[tokio::test]
+async fn socks_clients_of_every_version_get_where_they_ask() {
+    let (_sshd, host) = connected(&[]).await;
+    let handle = host.forward_dynamic(&tcp(0)).await.unwrap();
+    let port = echo_port().await;
+    for (version, granted) in [(Socks::V4, 90), (Socks::V4a, 90), (Socks::V5Name, 0)] {
+        let mut stream = client(&handle).await;
+        assert_eq!(socks(&mut stream, &version, port).await, granted);
+        assert_eq!(exchange(stream, b"hello").await, b"hello");
+    }
+    let mut stream = client(&handle).await;
+    assert_eq!(socks(&mut stream, &Socks::V5Address, port).await, 0);
+    carries_everything(stream).await;
+}
+
+#[tokio::test]
+async fn a_socks_client_is_told_of_a_refused_target() {
+    let (_sshd, host) = connected(&[]).await;
+    let handle = host.forward_dynamic(&tcp(0)).await.unwrap();
+    let free = TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    assert_eq!(
+        socks(&mut client(&handle).await, &Socks::V5Address, free).await,
+        5
+    );
+    assert_eq!(socks(&mut client(&handle).await, &Socks::V4, free).await, 91);
+    let mut events = handle.events();
+    let stranger = client(&handle).await;
+    assert!(exchange(stranger, b"GET / HTTP/1.0\r\n\r\n").await.is_empty());
+    let ForwardEvent::Refused { error, .. } = event(&mut events).await else {
+        panic!("not refused")
+    };
+    assert!(error.to_string().contains("does not speak SOCKS"), "{error}");
+}
+
+// Remote.
+
+#[tokio::test]
+async fn a_port_of_the_server_leads_here() {
+    let (_sshd, host) = connected(&[]).await;
+    let port = echo_port().await;
+    for name in [
+        None,
+        Some("localhost"),
+        Some("127.0.0.1"),
+        Some("0.0.0.0"),
+        Some(""),
+        Some("*"),
+    ] {
+        let listen = Listen::Tcp {
+            host: name.map(str::to_owned),
+            port: 0,
+        };
+        let handle = host
+            .forward_remote(&Forward {
+                listen,
+                target: to_port(port),
+            })
+            .await
+            .unwrap();
+        assert_eq!(
+            exchange(client(&handle).await, b"hello").await,
+            b"hello",
+            "{name:?}"
+        );
+        let listening = handle.port().unwrap();
+        handle.close().await;
+        TcpStream::connect(("127.0.0.1", listening)).await.unwrap_err();
+    }
+    let forward = Forward {
+        listen: Listen::Tcp { host: None, port: 0 },
+        target: to_port(port),
+    };
+    let handle = host.forward_remote(&forward).await.unwrap();
+    carries_everything(client(&handle).await).await;
+}
+
+#[tokio::test]
+async fn a_socket_of_the_server_leads_to_a_socket_here() {
+    let (_sshd, host) = connected(&[]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (near, far) = (folder.path().join("near"), folder.path().join("far"));
+    echo_socket(&near);
+    let forward = Forward {
+        listen: Listen::Socket(far.clone()),
+        target: ForwardTarget::Socket(near),
+    };
+    let _handle = host.forward_remote(&forward).await.unwrap();
+    carries_everything(UnixStream::connect(&far).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_socks_port_of_the_server_goes_where_it_is_permitted() {
+    let allowed = echo_port().await;
+    let other = echo_port().await;
+    let (_sshd, host) = connected(&[&format!("PermitRemoteOpen=127.0.0.1:{allowed}")]).await;
+    let forward = Forward {
+        listen: Listen::Tcp { host: None, port: 0 },
+        target: ForwardTarget::Socks,
+    };
+    let handle = host.forward_remote(&forward).await.unwrap();
+    let mut stream = client(&handle).await;
+    assert_eq!(socks(&mut stream, &Socks::V5Address, other).await, 2);
+    assert!(exchange(stream, b"").await.is_empty());
+    let mut stream = client(&handle).await;
+    assert_eq!(socks(&mut stream, &Socks::V5Address, allowed).await, 0);
+    carries_everything(stream).await;
+}
+
+#[tokio::test]
+async fn a_refused_target_here_closes_the_client_there() {
+    let (_sshd, host) = connected(&[]).await;
+    let free = TcpListener::bind("127.0.0.1:0")
+        .await
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let forward = Forward {
+        listen: Listen::Tcp { host: None, port: 0 },
+        target: to_port(free),
+    };
+    let handle = host.forward_remote(&forward).await.unwrap();
+    let mut events = handle.events();
+    let mut stream = client(&handle).await;
+    assert!(matches!(stream.read(&mut [0]).await, Ok(0) | Err(_)));
+    let ForwardEvent::Refused { error, from, .. } = event(&mut events).await else {
+        panic!("not refused")
+    };
+    assert_eq!(
+        error.to_string(),
+        format!("connecting to 127.0.0.1 port {free}: Connection refused")
+    );
+    assert_eq!(from, stream.local_addr().unwrap().to_string());
+}
+
+#[tokio::test]
+async fn a_port_in_use_on_the_server_is_named() {
+    let (_sshd, host) = connected(&[]).await;
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let error = host
+        .forward_remote(&Forward {
+            listen: tcp(port),
+            target: to_port(1),
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Limit);
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("refused to listen on 127.0.0.1:{port}: it is in use")),
+        "{error}"
+    );
+    // The refusal leaves nothing behind: the same port can be asked for once it is free.
+    drop(taken);
+    let handle = host
+        .forward_remote(&Forward {
+            listen: tcp(port),
+            target: to_port(echo_port().await),
+        })
+        .await
+        .unwrap();
+    assert_eq!(exchange(client(&handle).await, b"hello").await, b"hello");
+    let again = host
+        .forward_remote(&Forward {
+            listen: tcp(port),
+            target: to_port(1),
+        })
+        .await
+        .unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::Configuration, "{again}");
+    assert_eq!(exchange(client(&handle).await, b"hello").await, b"hello");
+}
+
+#[tokio::test]
+async fn a_remote_forwarding_outlives_its_connection() {
+    let sshd = Sshd::start_default().unwrap();
+    let relay = Relay::to(sshd.addr()).unwrap();
+    let config = sshd.ssh_config_via("relayed", relay.addr()).unwrap();
+    let engine = Engine::new(Settings::default(), Default::default());
+    let host = host_with(&engine, &config, "relayed", &[]).await;
+    let forward = Forward {
+        listen: Listen::Tcp { host: None, port: 0 },
+        target: to_port(echo_port().await),
+    };
+    let handle = host.forward_remote(&forward).await.unwrap();
+    let mut events = handle.events();
+    for _ in 0..2 {
+        assert_eq!(exchange(client(&handle).await, b"hello").await, b"hello");
+        relay.reset();
+        assert!(matches!(event(&mut events).await, ForwardEvent::Lost { .. }));
+        loop {
+            match event(&mut events).await {
+                ForwardEvent::Established => break,
+                // The old sshd may still hold the port.
+                ForwardEvent::Retrying { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert_eq!(exchange(client(&handle).await, b"hello").await, b"hello");
+}
+
+#[tokio::test]
+async fn a_connection_with_a_remote_forwarding_is_not_idle() {
+    let sshd = Sshd::start_default().unwrap();
+    let settings = Settings {
+        idle_timeout: Duration::from_millis(1),
+        ..Settings::default()
+    };
+    let engine = Engine::new(settings, Default::default());
+    let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &[]).await;
+    let forward = Forward {
+        listen: Listen::Tcp { host: None, port: 0 },
+        target: to_port(echo_port().await),
+    };
+    let handle = host.forward_remote(&forward).await.unwrap();
+    let connection = host.connection();
+    let ended = tokio::time::timeout(Duration::from_millis(2500), connection.ended()).await;
+    assert!(ended.is_err(), "it was closed: {ended:?}");
+    handle.close().await;
+    connection.ended().await;
+}
+
+// The agent.
+
+fn agent_option(agent: &Agent) -> String {
+    format!("IdentityAgent={}", agent.socket().display())
+}
+
+#[tokio::test]
+async fn a_session_uses_the_agent_that_it_was_lent() {
+    let sshd = Sshd::start_default().unwrap();
+    let agent = Agent::with_keys(sshd.client_keys()).unwrap();
+    let engine = Engine::new(Settings::default(), Default::default());
+    let options = [agent_option(&agent), "ForwardAgent=yes".into()];
+    let options = options.each_ref().map(String::as_str);
+    let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &options).await;
+    let list = Command::exec("ssh-add -l").agent_forwarding(true);
+    for _ in 0..3 {
+        let output = host.run(&list).await.unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(
+            output.status.success() && text.contains("(ED25519)"),
+            "{text} {output:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn another_agent_is_lent_where_forward_agent_names_it() {
+    let sshd = Sshd::start_default().unwrap();
+    let agent = Agent::start().unwrap();
+    let engine = Engine::new(Settings::default(), Default::default());
+    let option = format!("ForwardAgent={}", agent.socket().display());
+    let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &[&option]).await;
+    let output = host
+        .run(&Command::exec("ssh-add -l").agent_forwarding(true))
+        .await
+        .unwrap();
+    assert_eq!(output.stdout, b"The agent has no identities.\n");
+}
+
+#[tokio::test]
+async fn a_lent_agent_knows_where_it_is_lent_to() {
+    let sshd = Sshd::start_default().unwrap();
+    let names: PathBuf = sshd.dir().join("names");
+    let lines = std::fs::read_to_string(sshd.known_hosts()).unwrap();
+    let (_, key) = lines.lines().next().unwrap().split_once(' ').unwrap();
+    std::fs::write(&names, format!("box {key}\n")).unwrap();
+    let agent = Agent::start().unwrap();
+    // Good for logging in to the box, and not for going on from there.
+    let destinations = Some((names, vec!["box".to_owned()]));
+    let constraints = KeyConstraints {
+        destinations,
+        ..KeyConstraints::default()
+    };
+    agent.add(&sshd.client_keys()[0], &constraints).unwrap();
+    let engine = Engine::new(Settings::default(), Default::default());
+    let options = [agent_option(&agent), "ForwardAgent=yes".into()];
+    let options = options.each_ref().map(String::as_str);
+    let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &options).await;
+    assert_eq!(agent.keys().unwrap().len(), 1, "here it is listed");
+    let output = host
+        .run(&Command::exec("ssh-add -l").agent_forwarding(true))
+        .await
+        .unwrap();
+    assert_eq!(output.stdout, b"The agent has no identities.\n");
+}
+
+#[tokio::test]
+async fn a_host_that_gets_no_agent_is_not_asked_to_take_it() {
+    let sshd = Sshd::start_default().unwrap();
+    let agent = Agent::with_keys(sshd.client_keys()).unwrap();
+    let engine = Engine::new(Settings::default(), Default::default());
+    let host = host_with(
+        &engine,
+        &sshd.ssh_config(),
+        sshd.alias(),
+        &[&agent_option(&agent)],
+    )
+    .await;
+    let list = Command::exec("ssh-add -l").agent_forwarding(true);
+    let error = host.run(&list).await.unwrap_err();
+    assert!(error.to_string().contains("ForwardAgent"), "{error}");
+    let error = host.connection().run(&list).await.unwrap_err();
+    assert!(error.to_string().contains("ForwardAgent"), "{error}");
+    let output = host
+        .run(&Command::exec("echo \"[$SSH_AUTH_SOCK]\""))
+        .await
+        .unwrap();
+    assert_eq!(output.stdout, b"[]\n");
+}
+
+#[tokio::test]
+async fn a_server_of_unverified_identity_gets_no_agent() {
+    let sshd = Sshd::start_default().unwrap();
+    let agent = Agent::with_keys(sshd.client_keys()).unwrap();
+    // The key that is known is another server's.
+    let other = Sshd::start_default().unwrap();
+    let theirs = std::fs::read_to_string(other.known_hosts()).unwrap();
+    let changed = sshd.dir().join("changed");
+    let port = |sshd: &Sshd| format!("]:{} ", sshd.port());
+    std::fs::write(&changed, theirs.replace(&port(&other), &port(&sshd))).unwrap();
+    let engine = Engine::new(Settings::default(), Default::default());
+    let options = [
+        agent_option(&agent),
+        "ForwardAgent=yes".into(),
+        "StrictHostKeyChecking=no".into(),
+        format!("UserKnownHostsFile={}", changed.display()),
+    ];
+    let options = options.each_ref().map(String::as_str);
+    let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &options).await;
+    let output = host
+        .run(&Command::exec("ssh-add -l").agent_forwarding(true))
+        .await
+        .unwrap();
+    assert!(host.connection().info().unwrap().unverified);
+    assert!(!output.status.success(), "{output:?}");
+    assert!(
+        !String::from_utf8_lossy(&output.stdout).contains("ED25519"),
+        "{output:?}"
+    );
+}
