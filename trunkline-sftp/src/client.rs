@@ -226,8 +226,8 @@ impl Client {
     }
 
     fn read_length(&mut self) -> Result<usize, Error> {
-        let field = self.inbox.take(4).into_bytes();
-        let length = Reader::new(field.clone()).u32()? as usize;
+        let field: [u8; 4] = self.inbox.take_array();
+        let length = u32::from_be_bytes(field) as usize;
         if (1..=MAX_PACKET).contains(&length) {
             return Ok(length);
         }
@@ -245,7 +245,7 @@ impl Client {
     fn handle_packet(&mut self, length: usize) -> Result<(), Error> {
         // Type, number and the data's length: read apart, so that data is not joined into one piece.
         const DATA_HEAD: usize = 9;
-        let kind = self.inbox.take(1).into_bytes()[0];
+        let [kind] = self.inbox.take_array();
         let rest = length - 1;
         if kind == kind::VERSION {
             let payload = self.inbox.take(rest).into_bytes();
@@ -257,8 +257,8 @@ impl Client {
             )));
         }
         if kind == kind::DATA && length >= DATA_HEAD {
-            let mut head = Reader::new(self.inbox.take(DATA_HEAD - 1).into_bytes());
-            let (wire, declared) = (head.u32()?, head.u32()? as usize);
+            let wire = u32::from_be_bytes(self.inbox.take_array());
+            let declared = u32::from_be_bytes(self.inbox.take_array()) as usize;
             let mut data = self.inbox.take(length - DATA_HEAD);
             if declared > data.len() {
                 return Err(Error::misbehaved("a packet ends in the middle of its data"));
@@ -322,11 +322,9 @@ impl Client {
                     Ok(Reply::Handle(handle)) if role == Role::ForgottenOpen => {
                         self.close(handle);
                     }
-                    outcome if role == Role::Opens && self.limits_awaited => {
-                        self.unannounced.push((id, outcome))
-                    }
-                    outcome if role == Role::Opens => self.events.push_back((id, outcome)),
-                    _ => {}
+                    _ if role == Role::ForgottenOpen => {}
+                    outcome if self.limits_awaited => self.unannounced.push((id, outcome)),
+                    outcome => self.events.push_back((id, outcome)),
                 }
             }
             Role::Closes | Role::ForgottenClose => {
@@ -393,8 +391,11 @@ impl Client {
     /// Closes a handle, and does not ask how that went. After writing use [`Request::Close`]: a network file system
     /// tells only then that a disk is full.
     pub fn close(&mut self, handle: Handle) {
-        let id = self.request(Request::Close { handle });
-        self.cancel(id);
+        // Who has a handle is past the version: nothing holds the request back.
+        let id = self.allocate();
+        self.open.remove(&handle);
+        self.closing += 1;
+        self.send(id, Request::Close { handle }, Role::ForgottenClose);
     }
 
     // Output.
@@ -593,6 +594,41 @@ mod tests {
         client.cancel(id);
         assert_eq!(client.poll_event(), None);
         assert_eq!(sent(&mut client)[4], kind::CLOSE);
+    }
+
+    #[test]
+    fn a_handle_that_comes_before_the_limits_waits_for_them() {
+        let mut client = Client::new(&Config { early_requests: true });
+        let [wanted, cancelled] = [0, 1].map(|_| open(&mut client));
+        let mut body = BytesMut::new();
+        [0, 100_000, 100_000, 7]
+            .into_iter()
+            .for_each(|limit| body.put_u64(limit));
+        client.handle_bytes(version()).unwrap();
+        client
+            .handle_bytes(reply(kind::HANDLE, wanted, b"\0\0\0\x01h"))
+            .unwrap();
+        client
+            .handle_bytes(reply(kind::HANDLE, cancelled, b"\0\0\0\x01i"))
+            .unwrap();
+        client.cancel(cancelled);
+        assert_eq!(client.poll_event(), None);
+        client
+            .handle_bytes(reply(kind::EXTENDED_REPLY, RequestId(0), &body))
+            .unwrap();
+        assert_eq!(
+            client.poll_event(),
+            Some((wanted, Ok(Reply::Handle(Handle("h".into())))))
+        );
+        assert_eq!(client.poll_event(), None);
+        assert_eq!(
+            *client.limits(),
+            Limits {
+                max_read: 100_000,
+                max_write: 100_000,
+                max_handles: 7
+            }
+        );
     }
 
     #[test]

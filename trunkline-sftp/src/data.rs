@@ -126,6 +126,24 @@ impl Inbox {
         data
     }
 
+    /// The first `N` bytes; the caller has checked that they are there.
+    pub(crate) fn take_array<const N: usize>(&mut self) -> [u8; N] {
+        debug_assert!(N <= self.len);
+        self.flush();
+        let mut array = [0; N];
+        let mut filled = 0;
+        while let Some(chunk) = self.chunks.front_mut().filter(|_| filled < N) {
+            let n = chunk.len().min(N - filled);
+            array[filled..filled + n].copy_from_slice(&chunk.split_to(n));
+            filled += n;
+            self.len -= n;
+            if chunk.is_empty() {
+                self.chunks.pop_front();
+            }
+        }
+        array
+    }
+
     fn flush(&mut self) {
         if !self.small.is_empty() {
             self.chunks.push_back(self.small.split().freeze());
@@ -148,7 +166,8 @@ mod tests {
             let mut out = Vec::new();
             for piece in &pieces {
                 inbox.push(Bytes::copy_from_slice(piece));
-                while inbox.len() >= take {
+                while inbox.len() >= take + 4 {
+                    out.extend_from_slice(&inbox.take_array::<4>());
                     let data = inbox.take(take);
                     prop_assert_eq!(data.len(), take);
                     out.extend_from_slice(&data.into_bytes());

@@ -407,6 +407,69 @@ proptest! {
     }
 
     #[test]
+    fn failures_in_the_middle_of_uploads_never_pass_for_success(
+        manner in manner(),
+        seed: u64,
+        failures in 2..60u64,
+        lanes in 1..3usize,
+    ) {
+        let manner = Manner { failures, ..manner };
+        let disk = disk();
+        let mut random = Random::new(seed);
+        let mut many = ManyUpload::default();
+        let mut contents = BTreeMap::new();
+        for at in 0..60 {
+            let file = UploadFile::new(format!("f{at}"), at * 997);
+            contents.insert(many.add(file), (format!("f{at}").into_bytes(), random.bytes(at as usize * 997)));
+        }
+        let start = Instant::now();
+        let mut session = Session::new(&disk, manner.clone(), seed, start);
+        let (failed, _) = upload_many(&mut many, &contents, &mut session, start);
+        for (id, (path, content)) in contents {
+            if failed.iter().all(|(failed, _)| *failed != id) {
+                prop_assert!(disk.borrow().files[&path] == content);
+            }
+        }
+
+        let content = Bytes::from(random.bytes(3_000_000));
+        let mut sessions: Vec<Session> =
+            (0..lanes).map(|lane| Session::new(&disk, manner.clone(), seed ^ lane as u64, start)).collect();
+        match upload(UploadOptions::new("g"), &content, &mut sessions, start) {
+            Some(UploadEvent::Finished { length, .. }) => {
+                prop_assert_eq!(length, 3_000_000);
+                prop_assert!(disk.borrow().files[&b"g"[..]] == content);
+            }
+            end => prop_assert!(matches!(end, Some(UploadEvent::Failed(_))), "{:?}", end),
+        }
+    }
+
+    #[test]
+    fn an_upload_goes_on_where_it_broke_and_cuts_what_is_too_long(
+        seed: u64,
+        length in 400_000..3_000_000usize,
+        done in 0..300_000usize,
+        apart in 0..50_000usize,
+    ) {
+        let disk = disk();
+        let content = Bytes::from(Random::new(seed).bytes(length));
+        // An earlier attempt left a beginning, a gap, another piece, and rubbish behind the end.
+        let mut before = vec![0xee; length + 1000];
+        before[..done].copy_from_slice(&content[..done]);
+        let piece = done + apart..done + 2 * apart;
+        before[piece.clone()].copy_from_slice(&content[piece.clone()]);
+        disk.borrow_mut().files.insert(b"f".to_vec(), before);
+        let mut options = UploadOptions::new("f");
+        options.size = Some(length as u64);
+        options.done = vec![0..done as u64, piece.start as u64..piece.end as u64];
+        let start = Instant::now();
+        let mut sessions = one(&disk, Manner::default(), start);
+        let end = upload(options, &content, &mut sessions, start);
+        let finished = matches!(end, Some(UploadEvent::Finished { attributes: Ok(()), .. }));
+        prop_assert!(finished, "{:?}", end);
+        prop_assert!(disk.borrow().files[&b"f"[..]] == content);
+    }
+
+    #[test]
     fn failures_in_the_middle_fail_what_they_hit_and_leave_nothing_open(
         manner in manner(),
         seed: u64,

@@ -334,7 +334,10 @@ impl Download {
             return piece;
         }
         let end = self.ranges.end().or(self.ranges.expected_end());
-        let left = end.map(|end| end.saturating_sub(self.options.start + self.ranges.done_bytes()));
+        let left = end.map(|end| {
+            end.saturating_sub(self.options.start)
+                .saturating_sub(self.ranges.done_bytes())
+        });
         let share = left.map_or(16 * piece, |left| left / (4 * lanes));
         (share - share % piece).clamp(4 * piece, LARGEST_STRIPE.max(4 * piece))
     }

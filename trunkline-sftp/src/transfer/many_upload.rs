@@ -90,6 +90,8 @@ pub struct ManyUpload {
     install: Install,
     waiting: VecDeque<(FileId, UploadFile)>,
     files: HashMap<FileId, Running>,
+    /// Files that may have come to have both a handle and their content.
+    ready: Vec<FileId>,
     asked: HashMap<RequestId, (FileId, Asked)>,
     next_file: u64,
     /// In files.
@@ -139,6 +141,7 @@ impl ManyUpload {
             install,
             waiting: VecDeque::new(),
             files: HashMap::new(),
+            ready: Vec::new(),
             asked: HashMap::new(),
             next_file: 0,
             pace: Pace::new(FIRST_FLIGHT, u64::MAX),
@@ -173,6 +176,7 @@ impl ManyUpload {
         self.held = self.held - running.held + content.len();
         running.held = content.len();
         running.content = Some(content);
+        self.ready.push(id);
     }
 
     /// A file will not be provided; no more events come of it. What was written of it is removed if it was to be renamed:
@@ -232,16 +236,9 @@ impl ManyUpload {
             };
             self.files.insert(id, running);
         }
-        let ready =
-            |running: &Running| !running.flown && running.handle.is_some() && running.content.is_some();
-        let mut flights: Vec<FileId> = self
-            .files
-            .iter()
-            .filter(|(_, running)| ready(running))
-            .map(|(id, _)| *id)
-            .collect();
-        flights.sort_unstable();
-        flights.into_iter().for_each(|id| self.fly(id, client));
+        for id in std::mem::take(&mut self.ready) {
+            self.fly(id, client);
+        }
     }
 
     /// Takes the answer to one of its requests; gives back that to any other.
@@ -255,27 +252,7 @@ impl ManyUpload {
         let Some((id, asked)) = self.asked.remove(&request) else {
             return Some(outcome);
         };
-        let running = self.files.get_mut(&id)?;
-        running.awaited -= 1;
-        match (asked, outcome) {
-            (Asked::Open, Ok(Reply::Handle(handle))) => running.handle = Some(handle),
-            (Asked::Attributes, Err(status)) => running.attributes = Some(status),
-            (
-                Asked::Sync,
-                Err(Status {
-                    code: StatusCode::OP_UNSUPPORTED,
-                    ..
-                }),
-            ) => {}
-            (_, Err(status)) => {
-                // The first says why: those behind it are often only its echo.
-                running.failed.get_or_insert(status);
-            }
-            (_, Ok(_)) => {}
-        }
-        if running.awaited == 0 && (running.flown || running.failed.is_some()) {
-            self.end(id, client, now);
-        }
+        self.handle_answer(id, asked, client, outcome, now);
         None
     }
 
@@ -300,18 +277,21 @@ impl ManyUpload {
         let Some(running) = self.files.get_mut(&id) else {
             return;
         };
+        if running.handle.is_none() || running.content.is_none() {
+            return;
+        }
         let (Some(handle), Some(content)) = (running.handle.take(), running.content.take()) else {
             return;
         };
         running.flown = true;
         let most = usize::try_from(piece(client.limits().max_write)).expect("a piece is at most 255 KiB");
-        let posix_rename = running
+        let renaming = running
             .file
             .rename_to
             .clone()
             .filter(|_| self.install == Install::AtOnce)
             .map(|to| rename(client, running.file.path.clone(), to));
-        running.renamed = posix_rename.is_some();
+        running.renamed = renaming.is_some();
         let mut ask = |request, asked| {
             self.asked.insert(client.request(request), (id, asked));
             running.awaited += 1;
@@ -351,8 +331,44 @@ impl ManyUpload {
             );
         }
         ask(Request::Close { handle }, Asked::Close);
-        if let Some(request) = posix_rename {
+        if let Some(request) = renaming {
             ask(request, Asked::Rename);
+        }
+    }
+
+    fn handle_answer(
+        &mut self,
+        id: FileId,
+        asked: Asked,
+        client: &mut Client,
+        outcome: Outcome,
+        now: Instant,
+    ) {
+        let Some(running) = self.files.get_mut(&id) else {
+            return;
+        };
+        running.awaited -= 1;
+        match (asked, outcome) {
+            (Asked::Open, Ok(Reply::Handle(handle))) => {
+                running.handle = Some(handle);
+                self.ready.push(id);
+            }
+            (Asked::Attributes, Err(status)) => running.attributes = Some(status),
+            (
+                Asked::Sync,
+                Err(Status {
+                    code: StatusCode::OP_UNSUPPORTED,
+                    ..
+                }),
+            ) => {}
+            (_, Err(status)) => {
+                // The first says why: those behind it are often only its echo.
+                running.failed.get_or_insert(status);
+            }
+            (_, Ok(_)) => {}
+        }
+        if running.awaited == 0 && (running.flown || running.failed.is_some()) {
+            self.end(id, client, now);
         }
     }
 

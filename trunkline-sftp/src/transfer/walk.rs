@@ -73,6 +73,8 @@ pub struct Walk {
     waiting: Vec<Directory>,
     open: HashMap<u64, Open>,
     next_open: u64,
+    /// Open directories that may be read further.
+    readable: Vec<u64>,
     asked: HashMap<RequestId, Asked>,
     /// In directories.
     pace: Pace,
@@ -133,6 +135,7 @@ impl Walk {
             waiting: vec![root],
             open: HashMap::new(),
             next_open: 0,
+            readable: Vec::new(),
             asked: HashMap::new(),
             pace: Pace::new(FIRST_FLIGHT, 4096),
             events: VecDeque::new(),
@@ -150,9 +153,9 @@ impl Walk {
         if self.events.len() >= MOST_EVENTS {
             return;
         }
-        let mut ids: Vec<u64> = self.open.keys().copied().collect();
-        ids.sort_unstable();
-        ids.into_iter().for_each(|id| self.read_ahead(id, client));
+        for id in std::mem::take(&mut self.readable) {
+            self.read_ahead(id, client);
+        }
         while self.pace.has_room(0) && (client.free_handles() > 0 || self.open.is_empty()) {
             let Some(directory) = self.waiting.pop() else {
                 break;
@@ -250,7 +253,10 @@ impl Walk {
             return;
         };
         match outcome {
-            Ok(Reply::Handle(handle)) => open.handle = Some(handle),
+            Ok(Reply::Handle(handle)) => {
+                open.handle = Some(handle);
+                self.readable.push(id);
+            }
             Ok(_) => {}
             Err(status) => {
                 if let Some(open) = self.open.remove(&id) {
@@ -286,6 +292,7 @@ impl Walk {
         open.ahead = if full { (open.ahead * 2).min(MOST_AHEAD) } else { 1 };
         open.batch = entries.len();
         let directory = open.directory.clone();
+        self.readable.push(id);
         let read = open.ended && open.reading == 0;
         if let Some(open) = if read { self.open.remove(&id) } else { None } {
             self.pace.done(open.sent, now);

@@ -26,7 +26,12 @@ impl Random {
     }
 
     pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
-        (0..length).map(|_| self.below(256) as u8).collect()
+        let mut bytes: Vec<u8> = Vec::with_capacity(length + 8);
+        while bytes.len() < length {
+            bytes.extend(self.below(u64::MAX).to_le_bytes());
+        }
+        bytes.truncate(length);
+        bytes
     }
 }
 
@@ -285,7 +290,8 @@ impl Server {
                 Some(Open::File(path)) => self.stat(id, &path.clone()),
                 _ => status(id, FAILURE),
             },
-            9 | 10 => status(id, OK),
+            9 => status(id, OK),
+            10 => self.fsetstat(id, &mut packet),
             11 => self.opendir(id, &string(&mut packet)),
             12 => self.readdir(id, handle(&mut packet)),
             13 => match self.disk.borrow_mut().files.remove(&string(&mut packet)) {
@@ -388,6 +394,23 @@ impl Server {
         body.put_u32(0);
         body.put_u32(disk.modified.get(path).copied().unwrap_or_default());
         body
+    }
+
+    fn fsetstat(&mut self, id: u32, packet: &mut Bytes) -> Vec<u8> {
+        let (handle, flags) = (handle(packet), packet.get_u32());
+        let Some(Open::File(path)) = self.open.get(&handle) else {
+            return status(id, FAILURE);
+        };
+        if let Some(content) = self
+            .disk
+            .borrow_mut()
+            .files
+            .get_mut(path)
+            .filter(|_| flags & 0x01 != 0)
+        {
+            content.resize(packet.get_u64() as usize, 0);
+        }
+        status(id, OK)
     }
 
     fn opendir(&mut self, id: u32, path: &[u8]) -> Vec<u8> {
