@@ -483,9 +483,8 @@ impl Transport {
         if matches!(self.kex, Kex::Idle) {
             self.propose(None)?;
         }
-        let (ours, proposal, guess) = match std::mem::replace(&mut self.kex, Kex::Idle) {
-            Kex::Proposed { ours, proposal, guess } => (ours, proposal, guess),
-            _ => return Err(Error::misbehaved("it sent SSH_MSG_KEXINIT in the middle of a key exchange")),
+        let Kex::Proposed { ours, proposal, guess } = std::mem::replace(&mut self.kex, Kex::Idle) else {
+            return Err(Error::misbehaved("it sent SSH_MSG_KEXINIT in the middle of a key exchange"));
         };
         let theirs = KexInit::parse(Reader::new(&payload[1..]))?;
         let negotiated = negotiate(&proposal, &theirs)?;

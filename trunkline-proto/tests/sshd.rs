@@ -220,7 +220,7 @@ fn keys_are_exchanged_anew_under_load_in_both_directions() {
     config.rekey_limit.bytes = Some(1_000_000);
     let mut client = Client::connect(sshd.addr(), config);
     client.log_in(&key, false);
-    let input: Vec<u8> = (0..1_500_000u32).flat_map(|n| n.to_be_bytes()).collect();
+    let input: Vec<u8> = (0..1_500_000u32).flat_map(u32::to_be_bytes).collect();
     // Written in pieces, so that both directions are busy.
     let id = client.connection.open(&ChannelKind::Session);
     client.connection.request(id, &SessionRequest::Exec("cat".into()));

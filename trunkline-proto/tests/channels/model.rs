@@ -284,7 +284,7 @@ impl Model {
         if self.application.values().filter(|c| !c.ended).count() >= MAX_CHANNELS {
             return;
         }
-        let session = amount % 4 != 0;
+        let session = !amount.is_multiple_of(4);
         let kind = if session {
             ChannelKind::Session
         } else {

@@ -443,7 +443,7 @@ impl Server {
     fn answer_auth(&mut self) {
         match self.behaviour.answers.pop_front() {
             Some(Answer::Failure { methods, partial }) => {
-                self.send(Writer::message(51).string(methods).bool(partial))
+                self.send(Writer::message(51).string(methods).bool(partial));
             }
             Some(Answer::Questions(prompts)) => {
                 let request = Writer::message(60).string("name").string("do").string("");
@@ -558,10 +558,7 @@ impl Server {
     fn pump(&mut self) {
         let numbers: Vec<u32> = self.channels.keys().copied().collect();
         for number in numbers {
-            loop {
-                let Some(channel) = self.channels.get_mut(&number) else {
-                    break;
-                };
+            while let Some(channel) = self.channels.get_mut(&number) {
                 let len = channel.echo.len().min(channel.credit).min(32 * 1024);
                 if len == 0 {
                     break;
