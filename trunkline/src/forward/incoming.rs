@@ -96,7 +96,14 @@ impl Incoming {
                 address,
                 port,
                 originator: (host, from),
-            } => (ListenKey::Tcp(address, port), format!("{host}:{from}")),
+            } => {
+                let host = if host.contains(':') {
+                    format!("[{host}]")
+                } else {
+                    host
+                };
+                (ListenKey::Tcp(address, port), format!("{host}:{from}"))
+            }
             IncomingKind::ForwardedStreamlocal { path } => (ListenKey::Unix(path), String::new()),
             IncomingKind::Agent => (ListenKey::Agent, String::new()),
         };

@@ -54,45 +54,42 @@ async fn bind_tcp(name: Option<&str>, port: u16, host: &HostConfig) -> Result<Ve
         }
     };
     addresses.retain(|address| is_of(SocketAddr::new(*address, 0), host.address_family));
-    let mut listeners = Vec::new();
-    let mut failed = None;
+    let (mut listeners, mut failed) = (Vec::new(), Vec::new());
     let mut chosen = port;
     for address in addresses {
         let address = SocketAddr::new(address, chosen);
-        let doing = || format!("listening on {} port {}", address.ip(), address.port());
-        match listen_tcp(address) {
-            Ok(listener) => {
-                // Port 0 is one port for all addresses.
-                chosen = listener
-                    .local_addr()
-                    .map_err(|source| Error::local(doing(), source))?
-                    .port();
-                listeners.push(Listener::Tcp(listener));
-            }
+        let listening = listen_tcp(address).and_then(|listener| {
+            // Port 0 is one port for all addresses.
+            chosen = listener.local_addr()?.port();
+            Ok(Listener::Tcp(listener))
+        });
+        match listening {
+            Ok(listener) => listeners.push(listener),
             Err(source) => {
-                let error = Error::local(doing(), source);
-                if let Some(earlier) = failed.replace(error) {
-                    tracing::warn!("{earlier}");
-                }
+                failed.push(Error::local(
+                    format!("listening on {} port {}", address.ip(), address.port()),
+                    source,
+                ));
             }
         }
     }
-    match failed {
-        Some(error) if listeners.is_empty() => Err(error),
-        Some(error) => {
-            tracing::warn!("{error}");
-            Ok(listeners)
-        }
-        None if listeners.is_empty() => Err(Error::Usage(format!(
-            "{} has no address of the wanted family to listen on",
-            name.unwrap_or("localhost")
-        ))),
-        None => Ok(listeners),
+    if listeners.is_empty() {
+        let none = || {
+            let name = name.unwrap_or("localhost");
+            Error::Usage(format!(
+                "{name} has no address of the wanted family (AddressFamily) to listen on"
+            ))
+        };
+        return Err(failed.into_iter().next().unwrap_or_else(none));
     }
+    for error in failed {
+        tracing::warn!("{error}");
+    }
+    Ok(listeners)
 }
 
-/// The addresses behind ssh's own words (channels.c, `channel_fwd_bind_addr`), IPv4 first, so that its error is the one
-/// reported last on machines without IPv6.
+/// The addresses behind ssh's own words (channels.c, `channel_fwd_bind_addr`), IPv4 first: its error is the one
+/// that counts where a machine has no IPv6.
 fn well_known(name: Option<&str>, gateway_ports: bool) -> Option<[IpAddr; 2]> {
     const ALL: [IpAddr; 2] = [
         IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -228,18 +225,20 @@ impl Listener {
         }
     }
 
-    /// The next client, with its address for the server.
-    pub(super) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(LocalStream, (String, u16))>> {
+    /// The next client, and its address; a Unix socket's has none.
+    pub(super) fn poll_accept(
+        &self,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<(LocalStream, Option<SocketAddr>)>> {
         match self {
             Self::Tcp(listener) => listener.poll_accept(cx).map_ok(|(stream, peer)| {
                 // A client that is gone already shows so at its first use.
                 let _ = stream.set_nodelay(true);
-                (LocalStream::Tcp(stream), (peer.ip().to_string(), peer.port()))
+                (LocalStream::Tcp(stream), Some(peer))
             }),
-            // channels.c, port_open_helper: some servers check the originator, and this one has no address.
             Self::Unix(listener, _) => listener
                 .poll_accept(cx)
-                .map_ok(|(stream, _)| (LocalStream::Unix(stream), ("127.0.0.1".to_owned(), u16::MAX))),
+                .map_ok(|(stream, _)| (LocalStream::Unix(stream), None)),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Local and dynamic forwarding: clients here, targets on the server's side.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,11 +66,16 @@ async fn serve(host: Host, listeners: Vec<Listener>, target: ForwardTarget, shar
 async fn carry(
     host: &Host,
     mut client: LocalStream,
-    peer: (String, u16),
+    peer: Option<SocketAddr>,
     target: &ForwardTarget,
     shared: &Shared,
 ) {
-    let from = format!("{}:{}", peer.0, peer.1);
+    let from = peer.map_or_else(String::new, |peer| peer.to_string());
+    // channels.c, port_open_helper: some servers check the originator, also of a client that has no address.
+    let peer = peer.map_or_else(
+        || ("127.0.0.1".to_owned(), u16::MAX),
+        |peer| (peer.ip().to_string(), peer.port()),
+    );
     let peer = (peer.0.as_str(), peer.1);
     let (opened, what, ahead) = match target {
         ForwardTarget::Tcp { host: name, port } => (

@@ -9,7 +9,8 @@ use trunkline_proto::GlobalRequest;
 
 use super::incoming::{Handler, Incoming, ListenKey, Offered};
 use super::local::{ask, reply_to};
-use super::splice::{Ahead, LocalStream, splice};
+use super::socks::Reply;
+use super::splice::{Ahead, LocalStream, finish, splice};
 use super::{ForwardEvent, ForwardHandle, Shared};
 use crate::config::{Forward, ForwardTarget, HostConfig, Listen, PermitRemoteOpen};
 use crate::connection::Connection;
@@ -130,7 +131,9 @@ impl Keeper {
                 return None;
             }
             delay = (delay * 2).clamp(RETRY.0, RETRY.1);
-            self.request.any_port_will_do();
+            if error.kind() == ErrorKind::Limit {
+                self.request.any_port_will_do();
+            }
             self.shared.tell(ForwardEvent::Retrying { error, after: delay });
         }
     }
@@ -365,22 +368,16 @@ async fn carry_socks(host: &HostConfig, offered: Offered, shared: &Shared) {
         }
     };
     let what = format!("{}:{}", connect.host, connect.port);
-    let connected = if permits(&host.permit_remote_open, &connect.host, connect.port) {
-        LocalStream::tcp(&connect.host, connect.port, host.address_family).await
+    let (connected, refusal) = if permits(&host.permit_remote_open, &connect.host, connect.port) {
+        let connected = LocalStream::tcp(&connect.host, connect.port, host.address_family).await;
+        let refusal = connected.as_ref().err().map(reply_to);
+        (connected, refusal)
     } else {
-        Err(Error::Refused {
-            host: "PermitRemoteOpen".into(),
-            what: what.clone(),
-            reason: 1,
-            description: String::new(),
-        })
+        let error = Error::Usage(format!("PermitRemoteOpen does not allow {what}"));
+        (Err(error), Some(Reply::NotAllowed))
     };
-    let answer = connect.answer(
-        connected
-            .as_ref()
-            .map_or_else(reply_to, |_| super::socks::Reply::Granted),
-    );
-    // What was written before a channel is dropped may be discarded; an end that is waited for is not.
+    let answer = connect.answer(refusal.unwrap_or(Reply::Granted));
+    // One who is gone already shows so below.
     let _ = channel.write_all(&answer).await;
     match connected {
         Ok(local) => {
@@ -401,7 +398,7 @@ async fn carry_socks(host: &HostConfig, offered: Offered, shared: &Shared) {
                 target: what,
                 error,
             });
-            super::splice::finish(channel).await;
+            finish(channel).await;
         }
     }
 }

@@ -370,6 +370,20 @@ mod tests {
     }
 
     #[test]
+    fn a_lane_that_is_held_is_not_idle_and_a_retired_one_is_not_held() {
+        let (mut policy, now) = policy();
+        let first = policy.hold_first(now);
+        let late = now + Duration::from_secs(3600);
+        assert!(policy.expired(late).is_empty());
+        assert_eq!(policy.hold_first(late), first);
+        policy.retire(first);
+        assert_ne!(policy.hold_first(late), first);
+        policy.tunnel_ended(first, late);
+        policy.tunnel_ended(first, late);
+        assert_eq!(policy.expired(late), [first]);
+    }
+
+    #[test]
     fn a_refusal_teaches_the_limit() {
         let (mut policy, now) = policy();
         let first = connect(&mut policy, now);
