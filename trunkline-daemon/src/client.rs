@@ -120,7 +120,7 @@ impl Client {
     /// [`ClientError::Gone`] when the daemon has closed the socket.
     pub async fn next(&mut self) -> Result<Reply, ClientError> {
         match self.reader.next::<Reply>().await {
-            Ok(Some((reply, _))) => Ok(reply),
+            Ok(Some(reply)) => Ok(reply),
             Ok(None) => Err(ClientError::Gone),
             Err(FrameError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => Err(ClientError::Gone),
             Err(error) => Err(error.into()),
@@ -144,7 +144,7 @@ impl ReplyReader {
     /// As [`Client::next`].
     pub async fn next(&mut self) -> Result<Reply, ClientError> {
         match self.0.next::<Reply>().await {
-            Ok(Some((reply, _))) => Ok(reply),
+            Ok(Some(reply)) => Ok(reply),
             Ok(None) => Err(ClientError::Gone),
             Err(FrameError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => Err(ClientError::Gone),
             Err(error) => Err(error.into()),

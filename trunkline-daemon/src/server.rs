@@ -156,17 +156,18 @@ async fn talk(
     stop: &watch::Sender<Option<bool>>,
     replies: &mpsc::Sender<Reply>,
 ) -> anyhow::Result<()> {
-    let Some((Request::Hello { protocol, .. }, _)) = reader.next::<Request>().await? else {
+    let Some(Request::Hello { protocol, .. }) = reader.next::<Request>().await? else {
         anyhow::bail!("it did not say hello");
     };
     let program = env!("CARGO_PKG_VERSION").to_owned();
     replies.send(Reply::Welcome { protocol: VERSION, program, pid: std::process::id() }).await?;
-    while let Some((request, fds)) = reader.next::<Request>().await? {
+    while let Some(request) = reader.next::<Request>().await? {
         if protocol != VERSION && !matches!(request, Request::Stop { .. }) {
             break;
         }
         let reply = match request {
             Request::Session(session) => {
+                let fds = reader.take_fds();
                 let last = serve_session(reader, engine, *session, fds, replies).await;
                 replies.send(last).await?;
                 break;
@@ -215,7 +216,7 @@ async fn serve_session(
     let running = session::run(engine, request, fds, &interaction, replies, session_inputs);
     let mut running = std::pin::pin!(running);
     let listening = async {
-        while let Ok(Some((frame, _))) = reader.next::<Request>().await {
+        while let Ok(Some(frame)) = reader.next::<Request>().await {
             match frame {
                 Request::Answer(answer) => asking.answer(answer),
                 frame => {
@@ -248,7 +249,7 @@ async fn serve_questions(
 ) -> Reply {
     let (asking, interaction) = asking(replies, true);
     let listening = async {
-        while let Ok(Some((frame, _))) = reader.next::<Request>().await {
+        while let Ok(Some(frame)) = reader.next::<Request>().await {
             if let Request::Answer(answer) = frame {
                 asking.answer(answer);
             }

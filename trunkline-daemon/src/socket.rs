@@ -47,12 +47,17 @@ pub(crate) struct FrameReader {
 }
 
 impl FrameReader {
-    /// The next frame, with the file descriptors that have come so far; `None` at the end. Cancel-safe: bytes of an
-    /// unfinished frame stay.
-    pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<(T, Vec<OwnedFd>)>, FrameError> {
+    /// The file descriptors that have come and that no frame has claimed. They come no later than the frame that speaks
+    /// of them, but may come with an earlier one.
+    pub(crate) fn take_fds(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.fds)
+    }
+
+    /// The next frame; `None` at the end. Cancel-safe: bytes of an unfinished frame stay.
+    pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         loop {
             if let Some(frame) = self.take_frame()? {
-                return Ok(Some((frame, std::mem::take(&mut self.fds))));
+                return Ok(Some(frame));
             }
             let n = self.stream.async_io(Interest::READABLE, || receive(&self.stream, &mut self.buffer, &mut self.fds));
             if n.await? == 0 {
@@ -158,11 +163,12 @@ mod tests {
         let (_, writer) = split(a);
         let (mut reader, _) = split(b);
         let (mut pipe_out, pipe_in) = std::io::pipe().unwrap();
+        writer.send(&Request::Rekey).await.unwrap();
         writer.send_with(&Request::List, &[pipe_in.as_fd()]).await.unwrap();
         drop(pipe_in);
-        let (frame, fds) = reader.next::<Request>().await.unwrap().unwrap();
-        assert!(matches!(frame, Request::List));
-        let [fd] = <[OwnedFd; 1]>::try_from(fds).unwrap();
+        assert!(matches!(reader.next::<Request>().await.unwrap().unwrap(), Request::Rekey));
+        assert!(matches!(reader.next::<Request>().await.unwrap().unwrap(), Request::List));
+        let [fd] = <[OwnedFd; 1]>::try_from(reader.take_fds()).unwrap();
         std::fs::File::from(fd).write_all(b"through").unwrap();
         let mut text = String::new();
         pipe_out.read_to_string(&mut text).unwrap();
