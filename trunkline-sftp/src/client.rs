@@ -752,7 +752,11 @@ mod tests {
         #[test]
         fn no_reply_panics(
             packets in prop::collection::vec(
-                (prop::sample::select(vec![101u8, 102, 103, 104, 105, 201]), 0..12u8, prop::collection::vec(any::<u8>(), 0..60)),
+                (
+                    prop::sample::select(vec![101u8, 102, 103, 104, 105, 201]),
+                    0..12u8,
+                    prop::collection::vec(any::<u8>(), 0..60),
+                ),
                 0..20,
             ),
             slice in 1..40usize,

@@ -178,7 +178,10 @@ mod tests {
         }
 
         #[test]
-        fn truncation_keeps_the_front(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 0..9), len in 0..80usize) {
+        fn truncation_keeps_the_front(
+            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 0..9),
+            len in 0..80usize,
+        ) {
             let mut data = Data::default();
             for piece in &pieces {
                 data.push(Bytes::copy_from_slice(piece));

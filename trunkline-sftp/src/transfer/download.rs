@@ -90,8 +90,8 @@ pub enum DownloadEvent {
 /// The download of one file as a state machine without I/O.
 ///
 /// As many bytes are asked for at once as the rate and the distance of each lane are worth, bounded by
-/// [`DownloadOptions::memory`]. A read that comes back short is asked for again from where it stopped; only the server's
-/// "end of file" says where a file ends. Several lanes get stripes of the file; a lane with nothing to do takes half of
+/// [`DownloadOptions::memory`]. A read that comes back short is asked for again from where it stopped; only the
+/// server's "end of file" says where a file ends. Several lanes get stripes of the file; a lane with nothing to do takes half of
 /// another's stripe, and what a lost lane had comes back to the others.
 pub struct Download {
     options: DownloadOptions,
@@ -134,7 +134,7 @@ enum Asked {
     Read { range: Range<u64>, sent: Sent },
 }
 
-/// What a lane has in flight from the start: four to eight of OpenSSH's largest reads, half of a session's first window.
+/// What a lane has in flight from the start: four of OpenSSH's largest reads, half of a session's first window.
 const FIRST_FLIGHT: u64 = 1024 * 1024;
 /// The largest stripe, so that lanes of different speed end together.
 const LARGEST_STRIPE: u64 = 32 * 1024 * 1024;

@@ -101,9 +101,9 @@ enum Asked {
     Fstat,
 }
 
-/// Files under way from the start: enough that 2,000 files take a handful of round trips, few enough for servers that
-/// have not told their handles yet.
-const FIRST_FLIGHT: u64 = 64;
+/// Files under way from the start, handles and memory allowing. 2,000 files of 4 KiB come in 8 round trips with this, 10
+/// with 256 and 13 with 64; and 512 OPENs are one channel packet.
+const FIRST_FLIGHT: u64 = 512;
 /// Files above this are large.
 const LARGE: u64 = 2 * 1024 * 1024;
 /// Large files under way at once.

@@ -125,7 +125,9 @@ enum Asked {
     Rename,
 }
 
-const FIRST_FLIGHT: u64 = 64;
+/// As for [`ManyDownload`](super::ManyDownload): 2,000 files of 4 KiB go, and are renamed, in 11 round trips with this, 14
+/// with 256 and 19 with 64.
+const FIRST_FLIGHT: u64 = 512;
 
 impl Default for ManyUpload {
     fn default() -> Self {
@@ -179,8 +181,8 @@ impl ManyUpload {
         self.ready.push(id);
     }
 
-    /// A file will not be provided; no more events come of it. What was written of it is removed if it was to be renamed:
-    /// a name of its own is no loss to anybody.
+    /// A file will not be provided; no more events come of it. What was written of it is removed if it was to be
+    /// renamed: nobody misses a name of ours.
     pub fn skip(&mut self, id: FileId, client: &mut Client) {
         self.waiting.retain(|(waiting, _)| *waiting != id);
         let Some(running) = self.files.remove(&id) else {
@@ -220,8 +222,10 @@ impl ManyUpload {
             });
             self.asked.insert(open, (id, Asked::Open));
             self.events.push_back(ManyUploadEvent::Read(id));
-            let held = usize::try_from(file.length).unwrap_or(usize::MAX);
-            self.held = self.held.saturating_add(held);
+            let held = usize::try_from(file.length)
+                .unwrap_or(usize::MAX)
+                .min(self.memory);
+            self.held += held;
             let running = Running {
                 file,
                 sent: self.pace.sent(1, now),
@@ -263,7 +267,7 @@ impl ManyUpload {
 
     fn next_waiting(&mut self, client: &Client) -> Option<(FileId, UploadFile)> {
         let (_, file) = self.waiting.front()?;
-        let fits = self.held == 0 || self.held as u64 + file.length <= self.memory as u64;
+        let fits = self.held == 0 || (self.held as u64).saturating_add(file.length) <= self.memory as u64;
         let handle = client.free_handles() > 0 || self.files.is_empty();
         if fits && handle && self.pace.has_room(0) {
             self.waiting.pop_front()

@@ -7,8 +7,8 @@ use std::ops::Range;
 /// back and is given out again first.
 ///
 /// A file's end is *expected* (a directory or FSTAT told a size, which may be wrong by now) or *known* (a read met it).
-/// Up to the expected end ranges are given out freely; behind it one piece at a time until the end is known, since files
-/// grow, and those of /proc say that they are empty. Without an expected end ranges are given out without limit.
+/// Up to the expected end ranges are given out freely; behind it one piece at a time until the end is known, since
+/// files grow, and those of /proc say that they are empty. Without an expected end ranges are given out without limit.
 #[derive(Debug, Clone)]
 pub struct Ranges {
     /// Where the first range that was never given out begins.

@@ -149,6 +149,7 @@ struct Finish {
     renaming: bool,
 }
 
+/// As for [`Download`](super::Download).
 const FIRST_FLIGHT: u64 = 1024 * 1024;
 
 impl Upload {
@@ -182,8 +183,8 @@ impl Upload {
         &self.ranges
     }
 
-    /// Whether [`UploadEvent::Finished`] or [`UploadEvent::Failed`] was given out or waits. Each lane wants to be driven
-    /// once more then, to close its file.
+    /// Whether [`UploadEvent::Finished`] or [`UploadEvent::Failed`] was given out or waits. Each lane wants to be
+    /// driven once more then, to close its file.
     pub fn is_over(&self) -> bool {
         self.over
     }
@@ -231,8 +232,8 @@ impl Upload {
         }
     }
 
-    /// Bytes of the source, as an [`UploadEvent::Read`] asked for them. Fewer than asked for, or none, say that the source
-    /// ends there. More are cut off.
+    /// Bytes of the source, as an [`UploadEvent::Read`] asked for them. Fewer than asked for, or none, say that the
+    /// source ends there. More are cut off.
     pub fn provide(&mut self, id: ReadId, mut data: Bytes) {
         let Some((lane, range)) = self.reads.remove(&id) else {
             return;
@@ -251,8 +252,8 @@ impl Upload {
         }
     }
 
-    /// Wants as much of the source as is worth having in flight on a lane, and gives its session what was provided. Call
-    /// it after every other call.
+    /// Wants as much of the source as is worth having in flight on a lane, and gives its session what was provided.
+    /// Call it after every other call.
     pub fn drive(&mut self, id: LaneId, client: &mut Client, now: Instant) {
         if self.over {
             return self.remove_lane(id, client);

@@ -111,7 +111,8 @@ struct DirectoryEntry {
     depth: usize,
 }
 
-const FIRST_FLIGHT: u64 = 32;
+/// Directories under way from the start, handles allowing.
+const FIRST_FLIGHT: u64 = 128;
 /// READDIRs in flight for a directory at first: small directories need one for the names and one for their end.
 const FIRST_AHEAD: usize = 2;
 const MOST_AHEAD: usize = 16;
