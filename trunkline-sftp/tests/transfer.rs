@@ -676,6 +676,27 @@ fn lanes_do_not_mix_a_file_with_its_successor() {
 }
 
 #[test]
+fn a_lane_that_is_refused_leaves_the_work_to_the_others() {
+    let (full, empty) = (disk(), disk());
+    full.borrow_mut().files.insert(b"f".to_vec(), vec![1; 3_000_000]);
+    let start = Instant::now();
+    // The refusal comes first.
+    let slower = Manner {
+        rtt: Duration::from_millis(200),
+        ..Manner::default()
+    };
+    let mut sessions = vec![
+        Session::new(&full, slower, 1, start),
+        Session::new(&empty, Manner::default(), 2, start),
+    ];
+    let done = download(DownloadOptions::new("f"), &mut sessions, start, |_| {});
+    assert!(
+        matches!(&done.losses[..], [LaneLoss::Refused(status)] if status.code == StatusCode::NO_SUCH_FILE)
+    );
+    assert!(done.local == vec![1; 3_000_000]);
+}
+
+#[test]
 fn a_missing_file_fails_with_the_servers_reason() {
     let start = Instant::now();
     let done = download(

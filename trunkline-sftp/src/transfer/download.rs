@@ -377,7 +377,7 @@ impl Download {
                 if self
                     .lanes
                     .iter()
-                    .any(|lane| matches!(lane.state, LaneState::Open(_)))
+                    .any(|lane| !matches!(lane.state, LaneState::Gone))
                 {
                     self.events
                         .push_back(DownloadEvent::LaneLost(id, LaneLoss::Refused(status)));

@@ -426,7 +426,7 @@ impl Upload {
                 let others = self
                     .lanes
                     .iter()
-                    .any(|lane| matches!(lane.state, LaneState::Open(_)));
+                    .any(|lane| !matches!(lane.state, LaneState::Gone));
                 self.abandon(id);
                 if others {
                     self.events
