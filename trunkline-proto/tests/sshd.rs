@@ -12,7 +12,7 @@ use trunkline_proto::kex::KexMethod;
 use trunkline_proto::mac::Mac;
 use trunkline_proto::wire::Writer;
 use trunkline_proto::{
-    ChannelEvent, ChannelId, ChannelKind, Compression, Config, Connection, Event, SessionRequest,
+    ChannelEvent, ChannelId, ChannelKind, Compression, Config, Connection, Event, SessionRequest, Stream,
 };
 use trunkline_testkit::{KeyType, Sshd};
 
@@ -104,9 +104,12 @@ impl Client {
         let (mut output, mut status) = (Vec::new(), None);
         loop {
             match self.next_event() {
-                Event::Channel(ChannelEvent::Data { id, data, .. }) => {
+                Event::Channel(ChannelEvent::Data { id, stream, data }) => {
                     self.connection.consumed(id, data.len(), Instant::now());
-                    output.extend_from_slice(&data);
+                    // What a login shell's start-up files complain about is not the command's output.
+                    if stream == Stream::Data {
+                        output.extend_from_slice(&data);
+                    }
                     self.events.clear();
                 }
                 Event::Channel(ChannelEvent::ExitStatus { status: s, .. }) => status = Some(s),
