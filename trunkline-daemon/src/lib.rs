@@ -4,6 +4,7 @@
 //! meet.
 
 pub mod client;
+mod forwards;
 pub mod place;
 pub mod protocol;
 pub mod server;

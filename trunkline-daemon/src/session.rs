@@ -54,6 +54,7 @@ async fn try_run(
         let (reader, writer) = stream.into_split();
         return Ok(tunnel(streams, reader, writer, replies, inputs).await);
     }
+    let _forwards = crate::forwards::start(&host, interaction).await?;
     if program == Program::Nothing {
         host.warm().await?;
         let _ = replies.send(Reply::Begun { tty: false, escape: config.escape_char, warm }).await;

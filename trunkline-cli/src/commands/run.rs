@@ -209,6 +209,8 @@ async fn one(
     view.progress.started(&target.name);
     let (started, begun) = (SystemTime::now(), Instant::now());
     ssh_args.extend(target.ssh_args);
+    // Two hosts cannot listen on one port, and nobody asked `run` for tunnels.
+    ssh_args.extend(["-o".into(), "ClearAllForwardings=yes".into()]);
     let request = SessionRequest {
         host: HostRequest { destination: target.destination, ssh_args, world },
         program,
