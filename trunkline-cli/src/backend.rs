@@ -22,12 +22,18 @@ pub(crate) struct Backend {
 
 impl Backend {
     pub(crate) fn new(no_daemon: bool) -> Self {
-        Self { no_daemon, engine: OnceLock::new() }
+        Self {
+            no_daemon,
+            engine: OnceLock::new(),
+        }
     }
 
     /// The same, without the daemon.
     pub(crate) fn in_process(self) -> Self {
-        Self { no_daemon: true, ..self }
+        Self {
+            no_daemon: true,
+            ..self
+        }
     }
 
     /// A connection for one request. Starts a daemon where one is wanted and none runs.
@@ -37,7 +43,9 @@ impl Backend {
             return Ok(Client::to_engine(self.engine(&place)?.clone()).await?);
         }
         let program = std::env::current_exe().context("finding the program's own file")?;
-        let starter = Starter { command: vec![program.into(), "daemon".into(), "--detach".into()] };
+        let starter = Starter {
+            command: vec![program.into(), "daemon".into(), "--detach".into()],
+        };
         Ok(Client::connect(&place, Some(&starter)).await?)
     }
 
@@ -74,9 +82,15 @@ pub(crate) fn place() -> anyhow::Result<Place> {
 
 /// A destination with this process's world.
 pub(crate) fn host_request(destination: &str, ssh_args: Vec<OsString>) -> anyhow::Result<HostRequest> {
-    let destination = destination.parse().with_context(|| format!("{destination:?} is no destination"))?;
+    let destination = destination
+        .parse()
+        .with_context(|| format!("{destination:?} is no destination"))?;
     let world = World::current().context("reading the environment")?;
-    Ok(HostRequest { destination, ssh_args, world })
+    Ok(HostRequest {
+        destination,
+        ssh_args,
+        world,
+    })
 }
 
 /// A runtime for a client: one thread is enough to wait with; an engine in the process gets more.

@@ -68,7 +68,9 @@ enum Command {
 fn main() -> ExitCode {
     // ssh's options are not clap's: `trunkline ssh` is taken as typed, up to its last argument.
     let mut arguments = std::env::args_os().skip(1);
-    let no_daemon = std::env::args_os().nth(1).is_some_and(|first| first == "--no-daemon");
+    let no_daemon = std::env::args_os()
+        .nth(1)
+        .is_some_and(|first| first == "--no-daemon");
     if no_daemon {
         arguments.next();
     }
@@ -105,6 +107,10 @@ fn main() -> ExitCode {
 pub(crate) const OWN_ERROR: u8 = 255;
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let io = |cause: &(dyn std::error::Error + 'static)| cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
-    error.chain().any(|cause| io(cause) == Some(std::io::ErrorKind::BrokenPipe))
+    let io = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind)
+    };
+    error
+        .chain()
+        .any(|cause| io(cause) == Some(std::io::ErrorKind::BrokenPipe))
 }

@@ -28,16 +28,56 @@ pub(crate) fn documentation() -> Vec<(&'static str, String, &'static str)> {
     let d = Settings::default();
     let seconds = |time: Duration| time.as_secs().to_string();
     vec![
-        ("idle_timeout", seconds(d.idle_timeout), "Seconds that a connection without sessions is kept, where ControlPersist of ssh_config says nothing."),
-        ("max_lanes", d.max_lanes.to_string(), "The most connections to one host."),
-        ("sessions_per_lane", d.sessions_per_lane.to_string(), "Sessions that a connection is expected to carry until the server has shown another limit (sshd's MaxSessions)."),
-        ("spare_sessions", d.spare_sessions.to_string(), "The most sessions opened ahead on one connection, so that a command needs one round trip. 0 for none."),
-        ("busy_above", d.busy_above.to_string(), "A connection that carries more than this many bits a second gets no new sessions: they go to a quiet one."),
-        ("busy_below", d.busy_below.to_string(), "A busy connection counts as quiet again below this many bits a second."),
-        ("handshakes_per_server", d.handshakes_per_server.to_string(), "Handshakes at once to one server. sshd's MaxStartups begins to drop at ten."),
-        ("handshakes", d.handshakes.to_string(), "Handshakes at once in all."),
-        ("probe_after", seconds(d.probe_after), "Seconds of silence after which a connection is asked for a sign of life."),
-        ("probe_limit", seconds(d.probe_limit), "Seconds after which a connection that does not answer is given up."),
+        (
+            "idle_timeout",
+            seconds(d.idle_timeout),
+            "Seconds that a connection without sessions is kept, where ControlPersist of ssh_config says nothing.",
+        ),
+        (
+            "max_lanes",
+            d.max_lanes.to_string(),
+            "The most connections to one host.",
+        ),
+        (
+            "sessions_per_lane",
+            d.sessions_per_lane.to_string(),
+            "Sessions that a connection is expected to carry until the server has shown another limit (sshd's MaxSessions).",
+        ),
+        (
+            "spare_sessions",
+            d.spare_sessions.to_string(),
+            "The most sessions opened ahead on one connection, so that a command needs one round trip. 0 for none.",
+        ),
+        (
+            "busy_above",
+            d.busy_above.to_string(),
+            "A connection that carries more than this many bits a second gets no new sessions: they go to a quiet one.",
+        ),
+        (
+            "busy_below",
+            d.busy_below.to_string(),
+            "A busy connection counts as quiet again below this many bits a second.",
+        ),
+        (
+            "handshakes_per_server",
+            d.handshakes_per_server.to_string(),
+            "Handshakes at once to one server. sshd's MaxStartups begins to drop at ten.",
+        ),
+        (
+            "handshakes",
+            d.handshakes.to_string(),
+            "Handshakes at once in all.",
+        ),
+        (
+            "probe_after",
+            seconds(d.probe_after),
+            "Seconds of silence after which a connection is asked for a sign of life.",
+        ),
+        (
+            "probe_limit",
+            seconds(d.probe_limit),
+            "Seconds after which a connection that does not answer is given up.",
+        ),
     ]
 }
 
@@ -68,7 +108,10 @@ fn parse(text: &str) -> anyhow::Result<Settings> {
         probe_limit: seconds(file.probe_limit, d.probe_limit),
     };
     anyhow::ensure!(settings.max_lanes > 0, "max_lanes must be at least 1");
-    anyhow::ensure!(settings.busy_below <= settings.busy_above, "busy_below must not be above busy_above");
+    anyhow::ensure!(
+        settings.busy_below <= settings.busy_above,
+        "busy_below must not be above busy_above"
+    );
     Ok(settings)
 }
 
@@ -80,9 +123,16 @@ mod tests {
     fn every_key_of_the_file_is_documented_and_read() {
         for (key, default, meaning) in documentation() {
             assert!(!meaning.is_empty());
-            assert_eq!(parse(&format!("{key} = {default}")).unwrap(), Settings::default(), "{key}");
+            assert_eq!(
+                parse(&format!("{key} = {default}")).unwrap(),
+                Settings::default(),
+                "{key}"
+            );
         }
-        assert_eq!(parse("idle_timeout = 5").unwrap().idle_timeout, Duration::from_secs(5));
+        assert_eq!(
+            parse("idle_timeout = 5").unwrap().idle_timeout,
+            Duration::from_secs(5)
+        );
     }
 
     #[test]

@@ -76,7 +76,10 @@ impl Client {
                 Err(_) => start(place, starter).await?,
             }
         }
-        Err(ClientError::Start { why: "it took the lock but not the socket".into(), log: place.log() })
+        Err(ClientError::Start {
+            why: "it took the lock but not the socket".into(),
+            log: place.log(),
+        })
     }
 
     /// A connection to an engine in this process, which is served as the daemon would.
@@ -102,7 +105,12 @@ impl Client {
         let (reader, writer) = split(stream);
         let client = Self { reader, writer };
         let program = env!("CARGO_PKG_VERSION").to_owned();
-        client.send(&Request::Hello { protocol: VERSION, program }).await?;
+        client
+            .send(&Request::Hello {
+                protocol: VERSION,
+                program,
+            })
+            .await?;
         Ok(client)
     }
 
@@ -110,7 +118,11 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError::Frame`].
-    pub async fn send_with(&self, request: &impl Serialize, fds: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
+    pub async fn send_with(
+        &self,
+        request: &impl Serialize,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ClientError> {
         Ok(self.writer.send_with(request, fds).await?)
     }
 
@@ -122,7 +134,9 @@ impl Client {
         match self.reader.next::<Reply>().await {
             Ok(Some(reply)) => Ok(reply),
             Ok(None) => Err(ClientError::Gone),
-            Err(FrameError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => Err(ClientError::Gone),
+            Err(FrameError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
+                Err(ClientError::Gone)
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -146,7 +160,9 @@ impl ReplyReader {
         match self.0.next::<Reply>().await {
             Ok(Some(reply)) => Ok(reply),
             Ok(None) => Err(ClientError::Gone),
-            Err(FrameError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => Err(ClientError::Gone),
+            Err(FrameError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
+                Err(ClientError::Gone)
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -169,7 +185,10 @@ impl RequestWriter {
 /// Starts a daemon and waits until it listens, or until another that was started meanwhile does.
 async fn start(place: &Place, starter: Option<&Starter>) -> Result<(), ClientError> {
     place.make()?;
-    let failed = |why: String| ClientError::Start { why, log: place.log() };
+    let failed = |why: String| ClientError::Start {
+        why,
+        log: place.log(),
+    };
     let Some((program, arguments)) = starter.and_then(|starter| starter.command.split_first()) else {
         return Err(ClientError::NotRunning);
     };
@@ -180,11 +199,22 @@ async fn start(place: &Place, starter: Option<&Starter>) -> Result<(), ClientErr
         .map_err(|error| failed(format!("{}: {error}", place.log().display())))?;
     // Nothing of the first caller's environment is to decide anything for those who come later; what the daemon needs
     // itself is where its folders are.
-    let kept = ["TRUNKLINE_DIR", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "HOME", "PATH"];
+    let kept = [
+        "TRUNKLINE_DIR",
+        "XDG_RUNTIME_DIR",
+        "XDG_STATE_HOME",
+        "XDG_CONFIG_HOME",
+        "XDG_CACHE_HOME",
+        "HOME",
+        "PATH",
+    ];
     let mut child = tokio::process::Command::new(program)
         .args(arguments)
         .env_clear()
-        .envs(kept.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
+        .envs(
+            kept.iter()
+                .filter_map(|name| Some((name, std::env::var_os(name)?))),
+        )
         .envs(std::env::vars_os().filter(|(name, _)| name.as_bytes() == b"TRUNKLINE_LOG"))
         .current_dir("/")
         .stdin(Stdio::null())
@@ -196,10 +226,15 @@ async fn start(place: &Place, starter: Option<&Starter>) -> Result<(), ClientErr
     let mut line = String::new();
     if let Some(stdout) = &mut child.stdout {
         let read = tokio::time::timeout(START_LIMIT, stdout.read_to_string(&mut line)).await;
-        read.map_err(|_| failed("it took too long".into()))?.map_err(|error| failed(error.to_string()))?;
+        read.map_err(|_| failed("it took too long".into()))?
+            .map_err(|error| failed(error.to_string()))?;
     }
     if line.trim() == "ready" || line.trim() == "running" {
         return Ok(());
     }
-    Err(failed(if line.is_empty() { "it ended at once".into() } else { line.trim().to_owned() }))
+    Err(failed(if line.is_empty() {
+        "it ended at once".into()
+    } else {
+        line.trim().to_owned()
+    }))
 }

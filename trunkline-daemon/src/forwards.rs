@@ -8,7 +8,10 @@ use trunkline::{Error, ForwardEvent, ForwardHandle, Host, Interaction};
 pub(crate) async fn start(host: &Host, interaction: &Interaction) -> Result<Vec<ForwardHandle>, Error> {
     let config = host.config();
     let mut handles = Vec::new();
-    if config.local_forwards.is_empty() && config.remote_forwards.is_empty() && config.dynamic_forwards.is_empty() {
+    if config.local_forwards.is_empty()
+        && config.remote_forwards.is_empty()
+        && config.dynamic_forwards.is_empty()
+    {
         return Ok(handles);
     }
     host.warm().await?;
@@ -55,9 +58,13 @@ fn watch(handle: &ForwardHandle, interaction: &Interaction) {
         while let Some(event) = events.next().await {
             match event {
                 ForwardEvent::Refused { error, .. } => interaction.notice(&error.to_string()),
-                ForwardEvent::Lost { error } => interaction.notice(&format!("a remote forwarding was lost: {error}")),
+                ForwardEvent::Lost { error } => {
+                    interaction.notice(&format!("a remote forwarding was lost: {error}"))
+                }
                 ForwardEvent::Established => interaction.notice("the remote forwarding stands again"),
-                ForwardEvent::Failed { error } => interaction.notice(&format!("a remote forwarding has ended: {error}")),
+                ForwardEvent::Failed { error } => {
+                    interaction.notice(&format!("a remote forwarding has ended: {error}"))
+                }
                 _ => {}
             }
         }

@@ -47,7 +47,11 @@ impl Place {
     pub fn find(var: impl Fn(&str) -> Option<PathBuf>) -> Result<Self, PlaceError> {
         let var = |name: &str| var(name).filter(|path| path.is_absolute());
         if let Some(dir) = var("TRUNKLINE_DIR") {
-            return Ok(Self { state: dir.join("state"), config: dir.join("config.toml"), runtime: dir });
+            return Ok(Self {
+                state: dir.join("state"),
+                config: dir.join("config.toml"),
+                runtime: dir,
+            });
         }
         let home = var("HOME");
         let under_home = |path: &str| home.as_ref().map(|home| home.join(path));
@@ -61,8 +65,12 @@ impl Place {
             .or_else(|| var("XDG_CACHE_HOME"))
             .or_else(|| under_home(".cache"))
             .ok_or(PlaceError::Nowhere)?;
-        let state = var("XDG_STATE_HOME").or_else(|| under_home(".local/state")).unwrap_or_else(|| runtime.clone());
-        let config = var("XDG_CONFIG_HOME").or_else(|| under_home(".config")).unwrap_or_else(|| runtime.clone());
+        let state = var("XDG_STATE_HOME")
+            .or_else(|| under_home(".local/state"))
+            .unwrap_or_else(|| runtime.clone());
+        let config = var("XDG_CONFIG_HOME")
+            .or_else(|| under_home(".config"))
+            .unwrap_or_else(|| runtime.clone());
         Ok(Self {
             runtime: runtime.join("trunkline"),
             state: state.join("trunkline"),
@@ -102,8 +110,15 @@ impl Place {
 }
 
 fn make_private(folder: &Path) -> Result<(), PlaceError> {
-    let failed = |source| PlaceError::Io { folder: folder.to_owned(), source };
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+    let failed = |source| PlaceError::Io {
+        folder: folder.to_owned(),
+        source,
+    };
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(failed)?;
     let found = std::fs::metadata(folder).map_err(failed)?;
     if found.uid() != rustix::process::getuid().as_raw() {
         return Err(PlaceError::NotPrivate(folder.to_owned()));
@@ -119,7 +134,11 @@ mod tests {
     use super::*;
 
     fn find(vars: &[(&str, &str)]) -> Result<Place, PlaceError> {
-        Place::find(|name| vars.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into()))
+        Place::find(|name| {
+            vars.iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| value.into())
+        })
     }
 
     #[test]
@@ -131,14 +150,23 @@ mod tests {
 
     #[test]
     fn relative_folders_are_not_used() {
-        let place = find(&[("TRUNKLINE_DIR", "x"), ("XDG_STATE_HOME", "/s"), ("HOME", "/home/jo")]).unwrap();
+        let place = find(&[
+            ("TRUNKLINE_DIR", "x"),
+            ("XDG_STATE_HOME", "/s"),
+            ("HOME", "/home/jo"),
+        ])
+        .unwrap();
         assert_eq!(place.state, Path::new("/s/trunkline"));
     }
 
     #[test]
     fn a_folder_open_to_others_is_closed_to_them() {
         let dir = tempfile::tempdir().unwrap();
-        let place = Place { runtime: dir.path().join("r"), state: dir.path().join("s"), config: "c".into() };
+        let place = Place {
+            runtime: dir.path().join("r"),
+            state: dir.path().join("s"),
+            config: "c".into(),
+        };
         std::fs::create_dir(&place.runtime).unwrap();
         std::fs::set_permissions(&place.runtime, std::fs::Permissions::from_mode(0o755)).unwrap();
         place.make().unwrap();
@@ -148,7 +176,11 @@ mod tests {
     #[test]
     fn paths_too_long_for_a_socket_are_refused() {
         let dir = PathBuf::from(format!("/tmp/{}", "x".repeat(110)));
-        let place = Place { state: dir.join("state"), config: dir.join("c"), runtime: dir };
+        let place = Place {
+            state: dir.join("state"),
+            config: dir.join("c"),
+            runtime: dir,
+        };
         assert!(matches!(place.make(), Err(PlaceError::TooLong(_))));
     }
 }

@@ -76,7 +76,11 @@ impl Claim {
         let listener = UnixListener::bind(&socket).map_err(failed(socket.clone()))?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(&socket, mode).map_err(failed(socket.clone()))?;
-        Ok(Self { listener, socket, _lock: lock })
+        Ok(Self {
+            listener,
+            socket,
+            _lock: lock,
+        })
     }
 }
 
@@ -113,7 +117,9 @@ pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()
     clients.close();
     let limit = if at_once { Duration::ZERO } else { DRAIN_LIMIT };
     let _ = tokio::time::timeout(limit, clients.wait()).await;
-    engine.shut_down(Duration::from_secs(if at_once { 0 } else { 5 })).await;
+    engine
+        .shut_down(Duration::from_secs(if at_once { 0 } else { 5 }))
+        .await;
 }
 
 /// Serves one client of an engine that lives in the client's own process.
@@ -160,7 +166,13 @@ async fn talk(
         anyhow::bail!("it did not say hello");
     };
     let program = env!("CARGO_PKG_VERSION").to_owned();
-    replies.send(Reply::Welcome { protocol: VERSION, program, pid: std::process::id() }).await?;
+    replies
+        .send(Reply::Welcome {
+            protocol: VERSION,
+            program,
+            pid: std::process::id(),
+        })
+        .await?;
     while let Some(request) = reader.next::<Request>().await? {
         if protocol != VERSION && !matches!(request, Request::Stop { .. }) {
             break;
@@ -172,15 +184,17 @@ async fn talk(
                 replies.send(last).await?;
                 break;
             }
-            Request::Warm { host, pin } => serve_questions(reader, replies, async |interaction| {
-                let host = engine.host_for(&engine_request(&host), interaction).await?;
-                host.warm().await?;
-                if pin {
-                    host.pin(true);
-                }
-                Ok(Reply::Done)
-            })
-            .await,
+            Request::Warm { host, pin } => {
+                serve_questions(reader, replies, async |interaction| {
+                    let host = engine.host_for(&engine_request(&host), interaction).await?;
+                    host.warm().await?;
+                    if pin {
+                        host.pin(true);
+                    }
+                    Ok(Reply::Done)
+                })
+                .await
+            }
             Request::List => Reply::Hosts(engine.status().iter().map(host_report).collect()),
             Request::Check(host) => outcome(check(engine, &host).await),
             Request::Explain(host) => outcome(explain(engine, &host).await),
@@ -235,7 +249,13 @@ async fn serve_session(
         () = listening => {}
     }
     // Before a session has begun nobody listens to its inputs: a client that leaves then takes its request with it.
-    if detached { running.await } else { tokio::time::timeout(LEAVING, running).await.unwrap_or(Reply::Done) }
+    if detached {
+        running.await
+    } else {
+        tokio::time::timeout(LEAVING, running)
+            .await
+            .unwrap_or(Reply::Done)
+    }
 }
 
 /// How long a session may take to end after its client has left.
@@ -310,7 +330,11 @@ impl Prompter for Asking {
                 PromptKind::Confirm => "confirm",
                 _ => "keyboard-interactive",
             };
-            let ask = Reply::Ask { text: prompt.text.clone(), echo: prompt.echo, kind: kind.into() };
+            let ask = Reply::Ask {
+                text: prompt.text.clone(),
+                echo: prompt.echo,
+                kind: kind.into(),
+            };
             self.replies.send(ask).await.ok()?;
             answered.await.ok().flatten().map(Zeroizing::new)
         })
@@ -327,18 +351,25 @@ pub(crate) fn engine_request(host: &HostRequest) -> trunkline::config::Request {
 async fn check(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
     let config = engine.resolve(&engine_request(host)).await?;
     let key = config.sharing_key();
-    let known = engine.status().into_iter().find(|status| status.key == key && !status.lanes.is_empty());
+    let known = engine
+        .status()
+        .into_iter()
+        .find(|status| status.key == key && !status.lanes.is_empty());
     if known.is_none() {
         let why = "there is no connection; `trunkline warm` makes one".to_owned();
         return Err(Error::Usage(format!("{}: {why}", config.original_host)));
     }
-    let host = engine.host_for(&engine_request(host), &Interaction::none()).await?;
+    let host = engine
+        .host_for(&engine_request(host), &Interaction::none())
+        .await?;
     let rtt = host.connection().ping(engine.settings().probe_limit).await?;
     Ok(Reply::Checked { rtt })
 }
 
 async fn close(engine: &Engine, host: Option<&HostRequest>, at_once: bool) -> Result<Reply, Error> {
-    let Some(host) = host else { return Ok(Reply::Closed(engine.close(at_once, |_| true))) };
+    let Some(host) = host else {
+        return Ok(Reply::Closed(engine.close(at_once, |_| true)));
+    };
     let config = engine.resolve(&engine_request(host)).await?;
     // All connections to that account on that server, whatever the way and the keys.
     let same = |other: &HostConfig| {
@@ -351,25 +382,55 @@ async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
     let config = engine.resolve(&engine_request(host)).await?;
     let reasons = config.needs_system_ssh();
     let key = config.sharing_key();
-    let lanes = engine.status().into_iter().find(|status| status.key == key).map(|status| status.lanes);
-    let facts = engine.memory().facts(&HostId::new(&config.hostname, config.port, &config.user));
+    let lanes = engine
+        .status()
+        .into_iter()
+        .find(|status| status.key == key)
+        .map(|status| status.lanes);
+    let facts = engine
+        .memory()
+        .facts(&HostId::new(&config.hostname, config.port, &config.user));
     let mut memory = Vec::new();
     if let Some(facts) = facts {
         let mut add = |name: &str, value: Option<String>| {
             memory.extend(value.map(|value| (name.to_owned(), value)));
         };
         add("server", facts.banner);
-        add("leads with", facts.kex_first.zip(facts.host_key_first).map(|(kex, key)| format!("{kex}, {key}")));
+        add(
+            "leads with",
+            facts
+                .kex_first
+                .zip(facts.host_key_first)
+                .map(|(kex, key)| format!("{kex}, {key}")),
+        );
         add("max sessions", facts.max_sessions.map(|limit| limit.to_string()));
-        add("round trip", facts.rtt.map(|rtt| format!("{:.1} ms", rtt.as_secs_f64() * 1e3)));
-        add("early KEXINIT", facts.early_kexinit_refused.then(|| "refused".into()));
-        add("key that worked", facts.key.map(|digest| digest.iter().take(8).map(|b| format!("{b:02x}")).collect()));
+        add(
+            "round trip",
+            facts.rtt.map(|rtt| format!("{:.1} ms", rtt.as_secs_f64() * 1e3)),
+        );
+        add(
+            "early KEXINIT",
+            facts.early_kexinit_refused.then(|| "refused".into()),
+        );
+        add(
+            "key that worked",
+            facts
+                .key
+                .map(|digest| digest.iter().take(8).map(|b| format!("{b:02x}")).collect()),
+        );
     }
     Ok(Reply::Explained(Box::new(Explanation {
         address: address(&config),
         transport: if reasons.is_empty() { "native" } else { "openssh" }.into(),
-        reasons: reasons.into_iter().map(|r| format!("{} {}: {}", r.directive, r.value, r.why)).collect(),
-        sharing: config.explain_sharing().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        reasons: reasons
+            .into_iter()
+            .map(|r| format!("{} {}: {}", r.directive, r.value, r.why))
+            .collect(),
+        sharing: config
+            .explain_sharing()
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect(),
         sharing_key: key.to_string(),
         memory,
         connections: lanes.unwrap_or_default().iter().map(connection_report).collect(),
@@ -395,10 +456,17 @@ fn connection_report(lane: &LaneStatus) -> ConnectionReport {
     let info = lane.info.as_ref();
     ConnectionReport {
         ready: info.is_some(),
-        since: info.and_then(|info| info.since.duration_since(UNIX_EPOCH).ok()).map(|since| since.as_secs()),
+        since: info
+            .and_then(|info| info.since.duration_since(UNIX_EPOCH).ok())
+            .map(|since| since.as_secs()),
         server: info.map_or_else(String::new, |info| info.server.clone()),
         algorithms: info.map_or_else(String::new, |info| {
-            format!("{}, {}, {}", info.kex.name(), info.host_key_algorithm, info.cipher)
+            format!(
+                "{}, {}, {}",
+                info.kex.name(),
+                info.host_key_algorithm,
+                info.cipher
+            )
         }),
         rtt: lane.rtt,
         sessions: lane.sessions,

@@ -29,7 +29,10 @@ pub(crate) async fn run(
     match try_run(engine, request, fds, interaction, replies, inputs).await {
         Ok(reply) => reply,
         Err(Error::NeedsSystemSsh { reasons, .. }) => Reply::UseSystemSsh(
-            reasons.into_iter().map(|reason| format!("{} {}: {}", reason.directive, reason.value, reason.why)).collect(),
+            reasons
+                .into_iter()
+                .map(|reason| format!("{} {}: {}", reason.directive, reason.value, reason.why))
+                .collect(),
         ),
         Err(error) => Reply::Failed(Failure::from(&error)),
     }
@@ -44,20 +47,34 @@ async fn try_run(
     inputs: mpsc::Receiver<Request>,
 ) -> Result<Reply, Error> {
     let streams = Streams::new(request.stdio, fds)?;
-    let host = engine.host_for(&crate::server::engine_request(&request.host), interaction).await?;
+    let host = engine
+        .host_for(&crate::server::engine_request(&request.host), interaction)
+        .await?;
     let config = host.config().clone();
     let warm = host.is_warm();
     let program = program(&config, &request)?;
     if let Program::Stdio(target, port) = &program {
         let stream = host.direct_tcpip(target, *port, ("127.0.0.1", 0)).await?;
-        let _ = replies.send(Reply::Begun { tty: false, escape: None, warm }).await;
+        let _ = replies
+            .send(Reply::Begun {
+                tty: false,
+                escape: None,
+                warm,
+            })
+            .await;
         let (reader, writer) = stream.into_split();
         return Ok(tunnel(streams, reader, writer, replies, inputs).await);
     }
     let _forwards = crate::forwards::start(&host, interaction).await?;
     if program == Program::Nothing {
         host.warm().await?;
-        let _ = replies.send(Reply::Begun { tty: false, escape: config.escape_char, warm }).await;
+        let _ = replies
+            .send(Reply::Begun {
+                tty: false,
+                escape: config.escape_char,
+                warm,
+            })
+            .await;
         return Ok(hold(&host, inputs, request.detached).await);
     }
     let pty = pty(&config, &request, &program);
@@ -66,7 +83,15 @@ async fn try_run(
     let session = host.start(&command).await?;
     let escape = config.escape_char.filter(|_| tty);
     let _ = replies.send(Reply::Begun { tty, escape, warm }).await;
-    let ended = pump(session.into_parts(), streams, replies, inputs, request.detached, &host).await?;
+    let ended = pump(
+        session.into_parts(),
+        streams,
+        replies,
+        inputs,
+        request.detached,
+        &host,
+    )
+    .await?;
     Ok(Reply::Exit(match ended {
         ExitStatus::Exited(status) => Exit::Status(status),
         ExitStatus::Signaled { signal, core_dumped } => Exit::Signal(signal, core_dumped),
@@ -77,9 +102,9 @@ async fn try_run(
 /// What to run: the request's own word, else the configuration's.
 fn program(config: &HostConfig, request: &SessionRequest) -> Result<Program, Error> {
     match (&request.program, &config.remote_command) {
-        (Program::Exec(_), Some(_)) => {
-            Err(Error::Usage("cannot execute a command-line command and RemoteCommand; use -o RemoteCommand=none".into()))
-        }
+        (Program::Exec(_), Some(_)) => Err(Error::Usage(
+            "cannot execute a command-line command and RemoteCommand; use -o RemoteCommand=none".into(),
+        )),
         (Program::Configured, Some(command)) => Ok(Program::Exec(command.clone().into_bytes())),
         (Program::Configured, None) => Ok(match config.session_type {
             SessionType::None => Program::Nothing,
@@ -104,9 +129,11 @@ fn pty(config: &HostConfig, request: &SessionRequest, program: &Program) -> Opti
         RequestTty::Auto => request.terminal.is_some() && *program == Program::Configured,
     };
     given.then(|| match &request.terminal {
-        Some(TerminalInfo { term, size, modes }) => {
-            Pty { term: term.clone(), size: terminal_size(*size), modes: modes.clone() }
-        }
+        Some(TerminalInfo { term, size, modes }) => Pty {
+            term: term.clone(),
+            size: terminal_size(*size),
+            modes: modes.clone(),
+        },
         None => Pty::default(),
     })
 }
@@ -118,8 +145,12 @@ fn command(config: &HostConfig, request: &SessionRequest, program: &Program, pty
         Program::Configured | Program::Nothing | Program::Stdio(..) => Command::shell(),
     };
     let env = &request.host.world.env;
-    let sendable = env.iter().filter_map(|(name, value)| Some((name.to_str()?, value)));
-    for (name, value) in sendable.filter(|(name, _)| config.send_env.iter().any(|pattern| sends(pattern, name))) {
+    let sendable = env
+        .iter()
+        .filter_map(|(name, value)| Some((name.to_str()?, value)));
+    for (name, value) in
+        sendable.filter(|(name, _)| config.send_env.iter().any(|pattern| sends(pattern, name)))
+    {
         command = command.env(name, std::os::unix::ffi::OsStrExt::as_bytes(value.as_os_str()));
     }
     for (name, value) in &config.set_env {
@@ -168,7 +199,10 @@ enum Sink {
 impl Streams {
     fn new(kinds: [Stdio; 3], fds: Vec<OwnedFd>) -> Result<Self, Error> {
         let mut fds = fds.into_iter();
-        let mut next = || fds.next().ok_or_else(|| Error::Usage("the request came without its descriptors".into()));
+        let mut next = || {
+            fds.next()
+                .ok_or_else(|| Error::Usage("the request came without its descriptors".into()))
+        };
         let broken = |error: std::io::Error| Error::Usage(format!("a descriptor cannot be used: {error}"));
         let [stdin, stdout, stderr] = kinds;
         let stdin = match stdin {
@@ -183,7 +217,11 @@ impl Streams {
                 Stdio::Null => Sink::Null,
             })
         };
-        Ok(Self { stdin, stdout: sink(stdout)?, stderr: sink(stderr)? })
+        Ok(Self {
+            stdin,
+            stdout: sink(stdout)?,
+            stderr: sink(stderr)?,
+        })
     }
 }
 
@@ -196,13 +234,25 @@ async fn pump(
     detached: bool,
     host: &Host,
 ) -> Result<ExitStatus, Error> {
-    let SessionParts { stdin, mut stdout, mut stderr, control, mut end } = parts;
+    let SessionParts {
+        stdin,
+        mut stdout,
+        mut stderr,
+        control,
+        mut end,
+    } = parts;
     let ended = Notify::new();
     let output = async {
-        if drain(&mut stdout, streams.stdout, replies, Reply::Output).await.is_err() {
+        if drain(&mut stdout, streams.stdout, replies, Reply::Output)
+            .await
+            .is_err()
+        {
             // As ssh: the command is told that nobody reads, and dies of SIGPIPE at its next write.
             control.end_of_write();
-            if tokio::time::timeout(AFTER_BROKEN_PIPE, ended.notified()).await.is_err() {
+            if tokio::time::timeout(AFTER_BROKEN_PIPE, ended.notified())
+                .await
+                .is_err()
+            {
                 control.close();
             }
         }
@@ -331,7 +381,10 @@ async fn drain(
         match &mut sink {
             Sink::Fd(output) => output.write_all(data).await?,
             Sink::Frames => {
-                replies.send(frame(data.to_vec())).await.map_err(|_| std::io::ErrorKind::BrokenPipe)?;
+                replies
+                    .send(frame(data.to_vec()))
+                    .await
+                    .map_err(|_| std::io::ErrorKind::BrokenPipe)?;
             }
             Sink::Null => {}
         }
@@ -340,7 +393,12 @@ async fn drain(
 }
 
 fn terminal_size((columns, rows, width, height): (u32, u32, u32, u32)) -> TerminalSize {
-    TerminalSize { columns, rows, width, height }
+    TerminalSize {
+        columns,
+        rows,
+        width,
+        height,
+    }
 }
 
 #[cfg(test)]

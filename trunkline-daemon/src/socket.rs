@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -33,7 +34,11 @@ pub enum FrameError {
 /// Both directions of a control socket.
 pub(crate) fn split(stream: UnixStream) -> (FrameReader, FrameWriter) {
     let stream = Arc::new(stream);
-    let reader = FrameReader { stream: stream.clone(), buffer: Vec::new(), fds: Vec::new() };
+    let reader = FrameReader {
+        stream: stream.clone(),
+        buffer: Vec::new(),
+        fds: Vec::new(),
+    };
     (reader, FrameWriter { stream })
 }
 
@@ -59,7 +64,9 @@ impl FrameReader {
             if let Some(frame) = self.take_frame()? {
                 return Ok(Some(frame));
             }
-            let n = self.stream.async_io(Interest::READABLE, || receive(&self.stream, &mut self.buffer, &mut self.fds));
+            let n = self.stream.async_io(Interest::READABLE, || {
+                receive(&self.stream, &mut self.buffer, &mut self.fds)
+            });
             if n.await? == 0 {
                 return match self.buffer.is_empty() {
                     true => Ok(None),
@@ -70,12 +77,16 @@ impl FrameReader {
     }
 
     fn take_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
-        let Some((head, rest)) = self.buffer.split_first_chunk::<4>() else { return Ok(None) };
+        let Some((head, rest)) = self.buffer.split_first_chunk::<4>() else {
+            return Ok(None);
+        };
         let len = u32::from_be_bytes(*head) as usize;
         if len > MAX_FRAME {
             return Err(FrameError::Malformed(format!("a frame of {len} bytes")));
         }
-        let Some(body) = rest.get(..len) else { return Ok(None) };
+        let Some(body) = rest.get(..len) else {
+            return Ok(None);
+        };
         let frame = rmp_serde::from_slice(body).map_err(|error| FrameError::Malformed(error.to_string()))?;
         self.buffer.drain(..4 + len);
         Ok(Some(frame))
@@ -116,7 +127,11 @@ impl FrameWriter {
     }
 
     /// Writes one frame with file descriptors, which stay the caller's.
-    pub(crate) async fn send_with<T: Serialize>(&self, frame: &T, fds: &[BorrowedFd<'_>]) -> Result<(), FrameError> {
+    pub(crate) async fn send_with<T: Serialize>(
+        &self,
+        frame: &T,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), FrameError> {
         let bytes = encode(frame)?;
         let mut fds = fds;
         let mut sent = 0;
@@ -131,10 +146,13 @@ impl FrameWriter {
 
 fn encode<T: Serialize>(frame: &T) -> Result<Vec<u8>, FrameError> {
     let mut bytes = vec![0; 4];
-    rmp_serde::encode::write_named(&mut bytes, frame).map_err(|error| FrameError::Malformed(error.to_string()))?;
+    rmp_serde::encode::write_named(&mut bytes, frame)
+        .map_err(|error| FrameError::Malformed(error.to_string()))?;
     let len = bytes.len() - 4;
     if len > MAX_FRAME {
-        return Err(FrameError::Malformed(format!("a frame of {len} bytes; the environment may be too large")));
+        return Err(FrameError::Malformed(format!(
+            "a frame of {len} bytes; the environment may be too large"
+        )));
     }
     bytes[..4].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
     Ok(bytes)
@@ -147,7 +165,12 @@ fn send(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result
         return Err(io::Error::other("too many file descriptors for one frame"));
     }
     let flags = SendFlags::NOSIGNAL;
-    Ok(rustix::net::sendmsg(stream.as_fd(), &[IoSlice::new(bytes)], &mut ancillary, flags)?)
+    Ok(rustix::net::sendmsg(
+        stream.as_fd(),
+        &[IoSlice::new(bytes)],
+        &mut ancillary,
+        flags,
+    )?)
 }
 
 #[cfg(test)]
@@ -164,10 +187,19 @@ mod tests {
         let (mut reader, _) = split(b);
         let (mut pipe_out, pipe_in) = std::io::pipe().unwrap();
         writer.send(&Request::Rekey).await.unwrap();
-        writer.send_with(&Request::List, &[pipe_in.as_fd()]).await.unwrap();
+        writer
+            .send_with(&Request::List, &[pipe_in.as_fd()])
+            .await
+            .unwrap();
         drop(pipe_in);
-        assert!(matches!(reader.next::<Request>().await.unwrap().unwrap(), Request::Rekey));
-        assert!(matches!(reader.next::<Request>().await.unwrap().unwrap(), Request::List));
+        assert!(matches!(
+            reader.next::<Request>().await.unwrap().unwrap(),
+            Request::Rekey
+        ));
+        assert!(matches!(
+            reader.next::<Request>().await.unwrap().unwrap(),
+            Request::List
+        ));
         let [fd] = <[OwnedFd; 1]>::try_from(reader.take_fds()).unwrap();
         std::fs::File::from(fd).write_all(b"through").unwrap();
         let mut text = String::new();

@@ -39,7 +39,10 @@ impl Way {
     }
 }
 
-#[expect(deprecated, reason = "its replacement is unsafe, for types other than OwnedFd whose descriptor may change")]
+#[expect(
+    deprecated,
+    reason = "its replacement is unsafe, for types other than OwnedFd whose descriptor may change"
+)]
 fn watched(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, interest)
 }
@@ -66,14 +69,18 @@ impl Output {
         match &self.0 {
             Way::Own(fd) => {
                 while !rest.is_empty() {
-                    let written = fd.async_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, rest)?)).await?;
+                    let written = fd
+                        .async_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, rest)?))
+                        .await?;
                     rest = &rest[written..];
                 }
             }
             Way::Socket(fd) => {
                 let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
                 while !rest.is_empty() {
-                    let sent = fd.async_io(Interest::WRITABLE, |fd| Ok(rustix::net::send(fd, rest, flags)?)).await?;
+                    let sent = fd
+                        .async_io(Interest::WRITABLE, |fd| Ok(rustix::net::send(fd, rest, flags)?))
+                        .await?;
                     rest = &rest[sent..];
                 }
             }
@@ -115,7 +122,9 @@ impl Input {
         match &self.0 {
             Way::Own(fd) => {
                 let mut chunk = vec![0; CHUNK];
-                let n = fd.async_io(Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut chunk)?)).await?;
+                let n = fd
+                    .async_io(Interest::READABLE, |fd| Ok(rustix::io::read(fd, &mut chunk)?))
+                    .await?;
                 chunk.truncate(n);
                 Ok(chunk.into())
             }
@@ -149,7 +158,9 @@ impl Input {
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(io::Error::other)?
 }
 
 fn wait_for(fd: &OwnedFd, what: rustix::event::PollFlags) -> io::Result<()> {

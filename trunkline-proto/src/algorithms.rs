@@ -140,8 +140,17 @@ pub struct Negotiated {
 /// Chooses for each kind the first of ours that the server has too.
 pub(crate) fn negotiate(ours: &KexInit, theirs: &KexInit) -> Result<Negotiated, Error> {
     let kex = choose("key exchange", &ours.kex, &theirs.kex, KexMethod::from_name)?;
-    let host_key = choose("host key", &ours.host_keys, &theirs.host_keys, |name| Some(name.to_owned()))?;
-    let direction = |[ciphers, their_ciphers, macs, their_macs, compression, their_compression]: [&[String]; 6]| {
+    let host_key = choose("host key", &ours.host_keys, &theirs.host_keys, |name| {
+        Some(name.to_owned())
+    })?;
+    let direction = |[
+        ciphers,
+        their_ciphers,
+        macs,
+        their_macs,
+        compression,
+        their_compression,
+    ]: [&[String]; 6]| {
         let cipher = choose("cipher", ciphers, their_ciphers, Cipher::from_name)?;
         Ok::<_, Error>(Direction {
             cipher,
@@ -150,7 +159,12 @@ pub(crate) fn negotiate(ours: &KexInit, theirs: &KexInit) -> Result<Negotiated, 
             } else {
                 Some(choose("MAC", macs, their_macs, Mac::from_name)?)
             },
-            compression: choose("compression", compression, their_compression, Compression::from_name)?,
+            compression: choose(
+                "compression",
+                compression,
+                their_compression,
+                Compression::from_name,
+            )?,
         })
     };
     Ok(Negotiated {
@@ -172,7 +186,8 @@ pub(crate) fn negotiate(ours: &KexInit, theirs: &KexInit) -> Result<Negotiated, 
             &ours.compression_in,
             &theirs.compression_in,
         ])?,
-        guess_right: ours.kex.first() == theirs.kex.first() && ours.host_keys.first() == theirs.host_keys.first(),
+        guess_right: ours.kex.first() == theirs.kex.first()
+            && ours.host_keys.first() == theirs.host_keys.first(),
         strict: theirs.kex.iter().any(|name| name == KEX_STRICT_S),
     })
 }
@@ -183,9 +198,14 @@ fn choose<T>(
     theirs: &[String],
     known: impl Fn(&str) -> Option<T>,
 ) -> Result<T, Error> {
-    ours.iter().filter(|name| theirs.contains(name)).find_map(|name| known(name)).ok_or_else(|| {
-        Error::NothingInCommon { what, ours: ours.join(","), theirs: theirs.join(",").chars().take(1000).collect() }
-    })
+    ours.iter()
+        .filter(|name| theirs.contains(name))
+        .find_map(|name| known(name))
+        .ok_or_else(|| Error::NothingInCommon {
+            what,
+            ours: ours.join(","),
+            theirs: theirs.join(",").chars().take(1000).collect(),
+        })
 }
 
 #[cfg(test)]
@@ -218,14 +238,24 @@ mod tests {
     fn a_marker_is_never_taken_for_a_method() {
         let ours = Preferences::default().kexinit(true, false);
         let theirs = server(|s| s.kex = vec![EXT_INFO_C.into(), KEX_STRICT_C.into()]);
-        assert!(matches!(negotiate(&ours, &theirs), Err(Error::NothingInCommon { what: "key exchange", .. })));
+        assert!(matches!(
+            negotiate(&ours, &theirs),
+            Err(Error::NothingInCommon {
+                what: "key exchange",
+                ..
+            })
+        ));
     }
 
     #[test]
     fn weak_algorithms_are_not_offered() {
         let ours = Preferences::default().kexinit(true, false);
-        let offered = [&ours.kex, &ours.host_keys, &ours.ciphers_out, &ours.macs_out].map(|l| l.join(",")).join(",");
-        for weak in ["sha1", "cbc", "arcfour", "3des", "ssh-dss", "md5", "umac", ",ssh-rsa"] {
+        let offered = [&ours.kex, &ours.host_keys, &ours.ciphers_out, &ours.macs_out]
+            .map(|l| l.join(","))
+            .join(",");
+        for weak in [
+            "sha1", "cbc", "arcfour", "3des", "ssh-dss", "md5", "umac", ",ssh-rsa",
+        ] {
             assert!(!offered.contains(weak), "{weak} is offered");
         }
     }

@@ -40,8 +40,14 @@ pub(crate) enum AuthEvent {
     Success,
     Banner(String),
     PublicKeyAccepted,
-    PasswordExpired { prompt: String },
-    Questions { name: String, instruction: String, prompts: Vec<KeyboardPrompt> },
+    PasswordExpired {
+        prompt: String,
+    },
+    Questions {
+        name: String,
+        instruction: String,
+        prompts: Vec<KeyboardPrompt>,
+    },
 }
 
 /// What message 60 and 61 mean depends on the request they answer.
@@ -66,7 +72,12 @@ pub(crate) struct Auth {
 
 impl Auth {
     pub(crate) fn new(user: String) -> Self {
-        Self { user, asked: Asked::Nothing, service_accepted: false, done: false }
+        Self {
+            user,
+            asked: Asked::Nothing,
+            service_accepted: false,
+            done: false,
+        }
     }
 
     pub(crate) fn service_accepted(&self) -> bool {
@@ -80,7 +91,10 @@ impl Auth {
     // Requests. Each returns the message to send.
 
     fn request(&self, method: &str) -> Writer {
-        Writer::message(message::USERAUTH_REQUEST).string(&self.user).string("ssh-connection").string(method)
+        Writer::message(message::USERAUTH_REQUEST)
+            .string(&self.user)
+            .string("ssh-connection")
+            .string(method)
     }
 
     /// RFC 4252 section 5.2: asks which methods can continue.
@@ -92,7 +106,11 @@ impl Auth {
     /// The part of a publickey request that is signed, without the session id (RFC 4252 section 7). With a
     /// `host_key`, the method is publickey-hostbound-v00@openssh.com (OpenSSH's PROTOCOL, section 3.2).
     fn publickey(&self, signed: bool, algorithm: &str, key: &[u8], host_key: Option<&[u8]>) -> Writer {
-        let method = if host_key.is_some() { "publickey-hostbound-v00@openssh.com" } else { "publickey" };
+        let method = if host_key.is_some() {
+            "publickey-hostbound-v00@openssh.com"
+        } else {
+            "publickey"
+        };
         let writer = self.request(method).bool(signed).string(algorithm).string(key);
         match host_key {
             Some(host_key) => writer.string(host_key),
@@ -126,7 +144,9 @@ impl Auth {
         signature: &[u8],
     ) -> Bytes {
         self.asked = Asked::PublicKey;
-        self.publickey(true, algorithm, key, host_key).string(signature).finish()
+        self.publickey(true, algorithm, key, host_key)
+            .string(signature)
+            .finish()
     }
 
     pub(crate) fn password(&mut self, password: &str, new: Option<&str>) -> Bytes {
@@ -140,13 +160,20 @@ impl Auth {
 
     pub(crate) fn keyboard_interactive(&mut self) -> Bytes {
         self.asked = Asked::KeyboardInteractive;
-        self.request("keyboard-interactive").string("").string("").finish()
+        self.request("keyboard-interactive")
+            .string("")
+            .string("")
+            .finish()
     }
 
     pub(crate) fn answers(&self, answers: &[Zeroizing<String>]) -> Bytes {
-        let count = u32::try_from(answers.len()).expect("as many answers as prompts, of which there are at most 100");
+        let count =
+            u32::try_from(answers.len()).expect("as many answers as prompts, of which there are at most 100");
         let writer = Writer::message(message::USERAUTH_INFO_RESPONSE).u32(count);
-        answers.iter().fold(writer, |writer, answer| writer.string(answer.as_bytes())).finish()
+        answers
+            .iter()
+            .fold(writer, |writer, answer| writer.string(answer.as_bytes()))
+            .finish()
     }
 
     // The server's messages.
@@ -155,24 +182,28 @@ impl Auth {
         let mut reader = Reader::new(payload);
         let number = reader.u8()?;
         if self.done {
-            return Err(Error::misbehaved(format!("message {number} of authentication came after its end")));
+            return Err(Error::misbehaved(format!(
+                "message {number} of authentication came after its end"
+            )));
         }
         match (number, self.asked) {
             (message::SERVICE_ACCEPT, _) if !self.service_accepted => {
                 // Some servers leave the name out, and OpenSSH's client does not mind.
                 if !reader.is_empty() && reader.string()? != SERVICE.as_bytes() {
-                    return Err(Error::misbehaved("it accepted another service than was asked for"));
+                    return Err(Error::misbehaved(
+                        "it accepted another service than was asked for",
+                    ));
                 }
                 self.service_accepted = true;
                 Ok(AuthEvent::ServiceAccepted)
             }
             (message::USERAUTH_BANNER, _) => Ok(AuthEvent::Banner(printable(reader.string()?))),
-            _ if !self.service_accepted => {
-                Err(Error::misbehaved(format!("message {number} of authentication came before its service")))
-            }
-            (_, Asked::Nothing) => {
-                Err(Error::misbehaved(format!("message {number} of authentication came without a request")))
-            }
+            _ if !self.service_accepted => Err(Error::misbehaved(format!(
+                "message {number} of authentication came before its service"
+            ))),
+            (_, Asked::Nothing) => Err(Error::misbehaved(format!(
+                "message {number} of authentication came without a request"
+            ))),
             (message::USERAUTH_SUCCESS, _) => {
                 self.done = true;
                 Ok(AuthEvent::Success)
@@ -180,7 +211,10 @@ impl Auth {
             (message::USERAUTH_FAILURE, _) => {
                 self.asked = Asked::Nothing;
                 let methods = reader.name_list()?.into_iter().map(str::to_owned).collect();
-                Ok(AuthEvent::Turn(AuthTurn { methods: Some(methods), partial_success: reader.bool()? }))
+                Ok(AuthEvent::Turn(AuthTurn {
+                    methods: Some(methods),
+                    partial_success: reader.bool()?,
+                }))
             }
             (message::USERAUTH_60, Asked::Probe) => {
                 self.asked = Asked::Nothing;
@@ -188,10 +222,14 @@ impl Auth {
             }
             (message::USERAUTH_60, Asked::Password) => {
                 self.asked = Asked::Nothing;
-                Ok(AuthEvent::PasswordExpired { prompt: printable(reader.string()?) })
+                Ok(AuthEvent::PasswordExpired {
+                    prompt: printable(reader.string()?),
+                })
             }
             (message::USERAUTH_60, Asked::KeyboardInteractive) => questions(reader),
-            _ => Err(Error::misbehaved(format!("message {number} came in the middle of authentication"))),
+            _ => Err(Error::misbehaved(format!(
+                "message {number} came in the middle of authentication"
+            ))),
         }
     }
 }
@@ -206,9 +244,18 @@ fn questions(mut reader: Reader<'_>) -> Result<AuthEvent, Error> {
         return Err(Error::misbehaved(format!("it asks {count} questions at once")));
     }
     let prompts = (0..count)
-        .map(|_| Ok(KeyboardPrompt { text: printable(reader.string()?), echo: reader.bool()? }))
+        .map(|_| {
+            Ok(KeyboardPrompt {
+                text: printable(reader.string()?),
+                echo: reader.bool()?,
+            })
+        })
         .collect::<Result<_, Error>>()?;
-    Ok(AuthEvent::Questions { name, instruction, prompts })
+    Ok(AuthEvent::Questions {
+        name,
+        instruction,
+        prompts,
+    })
 }
 
 #[cfg(test)]
@@ -216,7 +263,10 @@ mod tests {
     use super::*;
 
     fn failure(methods: &str, partial: bool) -> Bytes {
-        Writer::message(message::USERAUTH_FAILURE).string(methods).bool(partial).finish()
+        Writer::message(message::USERAUTH_FAILURE)
+            .string(methods)
+            .bool(partial)
+            .finish()
     }
 
     /// Authentication whose service the server has accepted.
@@ -237,7 +287,9 @@ mod tests {
 
     #[test]
     fn another_service_is_refused_and_an_unnamed_one_is_ours() {
-        let other = Writer::message(message::SERVICE_ACCEPT).string("ssh-connection").finish();
+        let other = Writer::message(message::SERVICE_ACCEPT)
+            .string("ssh-connection")
+            .finish();
         assert!(Auth::new("jo".into()).handle(&other).is_err());
         assert!(Auth::new("jo".into()).handle(&[message::SERVICE_ACCEPT]).is_ok());
     }
@@ -250,7 +302,10 @@ mod tests {
             methods: Some(vec!["publickey".into(), "password".into()]),
             partial_success: true,
         };
-        assert_eq!(auth.handle(&failure("publickey,password", true)), Ok(AuthEvent::Turn(turn)));
+        assert_eq!(
+            auth.handle(&failure("publickey,password", true)),
+            Ok(AuthEvent::Turn(turn))
+        );
     }
 
     #[test]
@@ -259,15 +314,26 @@ mod tests {
         assert!(auth.handle(&[message::USERAUTH_SUCCESS]).is_err());
         auth.none();
         auth.handle(&failure("password", false)).unwrap();
-        assert!(auth.handle(&[message::USERAUTH_SUCCESS]).is_err(), "a second answer to one request");
+        assert!(
+            auth.handle(&[message::USERAUTH_SUCCESS]).is_err(),
+            "a second answer to one request"
+        );
     }
 
     #[test]
     fn message_60_is_read_by_the_request_it_answers() {
         let mut auth = accepted();
-        let text = Writer::message(message::USERAUTH_60).string("change it").string("").finish();
+        let text = Writer::message(message::USERAUTH_60)
+            .string("change it")
+            .string("")
+            .finish();
         auth.password("old", None);
-        assert_eq!(auth.handle(&text), Ok(AuthEvent::PasswordExpired { prompt: "change it".into() }));
+        assert_eq!(
+            auth.handle(&text),
+            Ok(AuthEvent::PasswordExpired {
+                prompt: "change it".into()
+            })
+        );
         auth.none();
         assert!(auth.handle(&text).is_err());
     }
@@ -276,7 +342,12 @@ mod tests {
     fn too_many_questions_are_refused() {
         let mut auth = accepted();
         auth.keyboard_interactive();
-        let asked = Writer::message(message::USERAUTH_60).string("").string("").string("").u32(1 << 30).finish();
+        let asked = Writer::message(message::USERAUTH_60)
+            .string("")
+            .string("")
+            .string("")
+            .u32(1 << 30)
+            .finish();
         assert!(auth.handle(&asked).is_err());
     }
 

@@ -203,7 +203,12 @@ pub(crate) struct ReceiveWindow {
 
 impl ReceiveWindow {
     fn new() -> Self {
-        Self { credit: INITIAL_WINDOW, size: INITIAL_WINDOW, consumed: 0, since: None }
+        Self {
+            credit: INITIAL_WINDOW,
+            size: INITIAL_WINDOW,
+            consumed: 0,
+            since: None,
+        }
     }
 
     /// The application has read `n` bytes. Returns what to add to the server's credit, if it is time to say so: never
@@ -251,7 +256,10 @@ mod tests {
     fn what_was_not_received_cannot_be_returned() {
         let mut window = ReceiveWindow::new();
         window.credit -= INITIAL_WINDOW / 2;
-        assert_eq!(window.consume(u32::MAX, Instant::now(), None), Some(INITIAL_WINDOW / 2));
+        assert_eq!(
+            window.consume(u32::MAX, Instant::now(), None),
+            Some(INITIAL_WINDOW / 2)
+        );
         assert_eq!(window.consume(u32::MAX, Instant::now(), None), None);
         assert_eq!(window.credit, INITIAL_WINDOW);
     }
@@ -278,7 +286,10 @@ mod tests {
             now += Duration::from_millis(10);
         }
         assert_eq!(fast.size, MAX_WINDOW);
-        assert_eq!(fast.credit, MAX_WINDOW, "what was added is what was read plus the growth");
+        assert_eq!(
+            fast.credit, MAX_WINDOW,
+            "what was added is what was read plus the growth"
+        );
     }
 
     #[test]

@@ -73,15 +73,19 @@ impl SessionRequest {
     /// Whether the server is asked to answer. As OpenSSH's client: window changes, signals and variables are not
     /// worth one.
     pub fn wants_reply(&self) -> bool {
-        !matches!(self, Self::WindowChange(_) | Self::Signal(_) | Self::Env { .. } | Self::EndOfWrite)
+        !matches!(
+            self,
+            Self::WindowChange(_) | Self::Signal(_) | Self::Env { .. } | Self::EndOfWrite
+        )
     }
 
     /// The message, with the recipient's number left at zero.
     fn encode(&self) -> BytesMut {
         let (name, body) = match self {
-            Self::Pty { term, size, modes } => {
-                ("pty-req", encode_size(Writer::new().string(term), *size).string(modes))
-            }
+            Self::Pty { term, size, modes } => (
+                "pty-req",
+                encode_size(Writer::new().string(term), *size).string(modes),
+            ),
             Self::Env { name, value } => ("env", Writer::new().string(name).string(value)),
             Self::Exec(command) => ("exec", Writer::new().string(command)),
             Self::Shell => ("shell", Writer::new()),
@@ -92,13 +96,20 @@ impl SessionRequest {
             Self::AgentForwarding => ("auth-agent-req@openssh.com", Writer::new()),
             Self::EndOfWrite => ("eow@openssh.com", Writer::new()),
         };
-        let message = Writer::message(message::CHANNEL_REQUEST).u32(0).string(name).bool(self.wants_reply());
+        let message = Writer::message(message::CHANNEL_REQUEST)
+            .u32(0)
+            .string(name)
+            .bool(self.wants_reply());
         BytesMut::from(message.raw(&body.finish()).finish())
     }
 }
 
 fn encode_size(writer: Writer, size: TerminalSize) -> Writer {
-    writer.u32(size.columns).u32(size.rows).u32(size.width).u32(size.height)
+    writer
+        .u32(size.columns)
+        .u32(size.rows)
+        .u32(size.width)
+        .u32(size.height)
 }
 
 /// A channel to open (RFC 4254 sections 6.1 and 7.2; OpenSSH's PROTOCOL, section 2.4).
@@ -125,20 +136,30 @@ pub enum ChannelKind {
 impl ChannelKind {
     fn encode(&self, id: ChannelId) -> Bytes {
         let open = |name: &str| {
-            Writer::message(message::CHANNEL_OPEN).string(name).u32(id.0).u32(INITIAL_WINDOW).u32(MAX_DATA)
+            Writer::message(message::CHANNEL_OPEN)
+                .string(name)
+                .u32(id.0)
+                .u32(INITIAL_WINDOW)
+                .u32(MAX_DATA)
         };
         match self {
             Self::Session => open("session").finish(),
-            Self::DirectTcpip { host, port, originator } => open("direct-tcpip")
+            Self::DirectTcpip {
+                host,
+                port,
+                originator,
+            } => open("direct-tcpip")
                 .string(host)
                 .u32(u32::from(*port))
                 .string(&originator.0)
                 .u32(u32::from(originator.1))
                 .finish(),
             // The two reserved fields keep the layout of direct-tcpip's originator.
-            Self::DirectStreamlocal { path } => {
-                open("direct-streamlocal@openssh.com").string(path).string("").u32(0).finish()
-            }
+            Self::DirectStreamlocal { path } => open("direct-streamlocal@openssh.com")
+                .string(path)
+                .string("")
+                .u32(0)
+                .finish(),
         }
     }
 }
@@ -216,14 +237,19 @@ impl GlobalRequest {
     fn encode(&self) -> Bytes {
         let request = |name: &str| Writer::message(message::GLOBAL_REQUEST).string(name).bool(true);
         match self {
-            Self::TcpipForward { address, port } => request("tcpip-forward").string(address).u32(*port).finish(),
-            Self::CancelTcpipForward { address, port } => {
-                request("cancel-tcpip-forward").string(address).u32(*port).finish()
+            Self::TcpipForward { address, port } => {
+                request("tcpip-forward").string(address).u32(*port).finish()
             }
-            Self::StreamlocalForward { path } => request("streamlocal-forward@openssh.com").string(path).finish(),
-            Self::CancelStreamlocalForward { path } => {
-                request("cancel-streamlocal-forward@openssh.com").string(path).finish()
+            Self::CancelTcpipForward { address, port } => request("cancel-tcpip-forward")
+                .string(address)
+                .u32(*port)
+                .finish(),
+            Self::StreamlocalForward { path } => {
+                request("streamlocal-forward@openssh.com").string(path).finish()
             }
+            Self::CancelStreamlocalForward { path } => request("cancel-streamlocal-forward@openssh.com")
+                .string(path)
+                .finish(),
             Self::Keepalive => request("keepalive@openssh.com").finish(),
             Self::HostKeysProve(keys) => request("hostkeys-prove-00@openssh.com").raw(keys).finish(),
         }
@@ -374,7 +400,9 @@ impl Channels {
     /// Whether a session's command may have begun. Of a channel that is gone nothing is remembered: `Maybe`, which never
     /// lets anyone run it again; its events have told.
     pub fn started(&self, id: ChannelId) -> Started {
-        self.table.get(&id).map_or(Started::Maybe, |channel| channel.started)
+        self.table
+            .get(&id)
+            .map_or(Started::Maybe, |channel| channel.started)
     }
 
     /// Bytes of a channel that wait to be sent.
@@ -405,14 +433,17 @@ impl Channels {
     pub fn open(&mut self, kind: &ChannelKind) -> ChannelId {
         let id = self.allocate();
         let open = kind.encode(id);
-        self.table.insert(id, Channel::new(Opening::Asked { waiting: Vec::new() }));
+        self.table
+            .insert(id, Channel::new(Opening::Asked { waiting: Vec::new() }));
         self.control.push_back(open);
         id
     }
 
     /// Asks something of a session. Does nothing when the channel is gone.
     pub fn request(&mut self, id: ChannelId, request: &SessionRequest) {
-        let Some(channel) = self.table.get_mut(&id) else { return };
+        let Some(channel) = self.table.get_mut(&id) else {
+            return;
+        };
         if channel.close_sent || channel.close_wanted {
             return;
         }
@@ -459,7 +490,11 @@ impl Channels {
 
     /// Closes a channel now: what was not sent is dropped, and nothing of it is reported but [`ChannelEvent::Closed`].
     pub fn close(&mut self, id: ChannelId) {
-        if let Some(Channel { opening: Opening::Offered(_), .. }) = self.table.get(&id) {
+        if let Some(Channel {
+            opening: Opening::Offered(_),
+            ..
+        }) = self.table.get(&id)
+        {
             self.reject(id, OpenFailure::CONNECT_FAILED, "");
             self.events.push_back(ChannelEvent::Closed(id));
         } else if let Some(channel) = self.table.get_mut(&id) {
@@ -474,7 +509,9 @@ impl Channels {
 
     /// The application has read `n` bytes of a channel's data.
     pub fn consumed(&mut self, id: ChannelId, n: usize, now: Instant) {
-        let Some(channel) = self.table.get_mut(&id) else { return };
+        let Some(channel) = self.table.get_mut(&id) else {
+            return;
+        };
         let n = u32::try_from(n).unwrap_or(u32::MAX);
         if let Some(add) = channel.receive.consume(n, now, self.rtt)
             && let Some(remote) = channel.remote()
@@ -487,8 +524,12 @@ impl Channels {
 
     /// Takes a channel that the server offered.
     pub fn accept(&mut self, id: ChannelId) {
-        let Some(channel) = self.table.get_mut(&id) else { return };
-        let Opening::Offered(remote) = channel.opening else { return };
+        let Some(channel) = self.table.get_mut(&id) else {
+            return;
+        };
+        let Opening::Offered(remote) = channel.opening else {
+            return;
+        };
         channel.opening = Opening::Open(remote);
         self.offered -= 1;
         self.control.push_back(
@@ -504,8 +545,12 @@ impl Channels {
 
     /// Refuses a channel that the server offered.
     pub fn reject(&mut self, id: ChannelId, reason: OpenFailure, description: &str) {
-        let Some(channel) = self.table.get(&id) else { return };
-        let Opening::Offered(remote) = channel.opening else { return };
+        let Some(channel) = self.table.get(&id) else {
+            return;
+        };
+        let Opening::Offered(remote) = channel.opening else {
+            return;
+        };
         self.table.remove(&id);
         self.offered -= 1;
         self.control.push_back(open_failure(remote, reason, description));
@@ -539,7 +584,9 @@ impl Channels {
                 return Some(Outgoing::Control(control));
             }
             let id = self.small.pop_front().or_else(|| self.bulk.pop_front())?;
-            let Some(channel) = self.table.get_mut(&id) else { continue };
+            let Some(channel) = self.table.get_mut(&id) else {
+                continue;
+            };
             channel.scheduled = false;
             let Some(remote) = channel.remote() else { continue };
             if let Some(data) = channel.take_data() {
@@ -555,17 +602,21 @@ impl Channels {
 
     /// Sends EOF and CLOSE once nothing is left to send before them.
     fn finish_sending(&mut self, id: ChannelId, remote: RemoteId) {
-        let Some(channel) = self.table.get_mut(&id) else { return };
+        let Some(channel) = self.table.get_mut(&id) else {
+            return;
+        };
         if channel.close_sent {
             return;
         }
         if channel.eof_wanted && !channel.eof_sent {
             channel.eof_sent = true;
-            self.control.push_back(Writer::message(message::CHANNEL_EOF).u32(remote.0).finish());
+            self.control
+                .push_back(Writer::message(message::CHANNEL_EOF).u32(remote.0).finish());
         }
         if channel.close_wanted {
             channel.close_sent = true;
-            self.control.push_back(Writer::message(message::CHANNEL_CLOSE).u32(remote.0).finish());
+            self.control
+                .push_back(Writer::message(message::CHANNEL_CLOSE).u32(remote.0).finish());
         }
     }
 
@@ -576,7 +627,11 @@ impl Channels {
             && channel.has_work()
         {
             channel.scheduled = true;
-            let queue = if channel.outbox.len() <= Self::SMALL { &mut self.small } else { &mut self.bulk };
+            let queue = if channel.outbox.len() <= Self::SMALL {
+                &mut self.small
+            } else {
+                &mut self.bulk
+            };
             queue.push_back(id);
         }
     }
@@ -603,8 +658,9 @@ impl Channels {
         let first = ChannelId(0);
         // Only openings wait at this point: nothing else can be asked before authentication but global requests,
         // which stay behind so that their answers keep their order.
-        let (opens, rest): (VecDeque<Bytes>, VecDeque<Bytes>) =
-            std::mem::take(&mut self.control).into_iter().partition(|m| m.first() == Some(&message::CHANNEL_OPEN));
+        let (opens, rest): (VecDeque<Bytes>, VecDeque<Bytes>) = std::mem::take(&mut self.control)
+            .into_iter()
+            .partition(|m| m.first() == Some(&message::CHANNEL_OPEN));
         self.control = rest;
         for (n, open) in opens.into_iter().enumerate() {
             let id = (n == 0 && self.opened == 0 && self.next_id > 0).then_some(first);
@@ -619,11 +675,15 @@ impl Channels {
     fn take_early_session(&mut self, id: ChannelId, early: &mut Vec<(Option<ChannelId>, Bytes)>) {
         let remote = RemoteId(0);
         let overdraft = self.overdraft_allowed;
-        let Some(channel) = self.table.get_mut(&id) else { return };
+        let Some(channel) = self.table.get_mut(&id) else {
+            return;
+        };
         if channel.abandoned {
             return;
         }
-        let Opening::Asked { waiting } = &mut channel.opening else { return };
+        let Opening::Asked { waiting } = &mut channel.opening else {
+            return;
+        };
         let waiting = std::mem::take(waiting);
         if channel.replies.contains(&true) {
             channel.started = Started::Maybe;
@@ -636,12 +696,17 @@ impl Channels {
         let mut sent = 0;
         while let Some(data) = channel.take_data() {
             sent += data.len();
-            let Outgoing::Data { head, data } = data_message(remote, data) else { unreachable!("data is data") };
+            let Outgoing::Data { head, data } = data_message(remote, data) else {
+                unreachable!("data is data")
+            };
             early.push((Some(id), [&head[..], &data].concat().into()));
         }
         if channel.eof_wanted && channel.outbox.len() == 0 && channel.overdraft {
             channel.eof_sent = true;
-            early.push((Some(id), Writer::message(message::CHANNEL_EOF).u32(remote.0).finish()));
+            early.push((
+                Some(id),
+                Writer::message(message::CHANNEL_EOF).u32(remote.0).finish(),
+            ));
         }
         if sent > 0 {
             self.events.push_back(ChannelEvent::Sent { id, len: sent });
@@ -653,7 +718,9 @@ impl Channels {
     /// Queues what a message of the server obliges this side to say.
     fn answer(&mut self, message: Bytes) -> Result<(), Error> {
         if self.control.len() >= MAX_WAITING {
-            return Err(Error::misbehaved("it asks without end and does not take the answers"));
+            return Err(Error::misbehaved(
+                "it asks without end and does not take the answers",
+            ));
         }
         self.control.push_back(message);
         Ok(())
@@ -687,7 +754,10 @@ impl Channels {
         let id = ChannelId(reader.u32()?);
         match self.table.get_mut(&id) {
             Some(channel) if channel.remote().is_some() => Ok((id, channel)),
-            _ => Err(Error::misbehaved(format!("it sent a message about channel {}, which is not open", id.0))),
+            _ => Err(Error::misbehaved(format!(
+                "it sent a message about channel {}, which is not open",
+                id.0
+            ))),
         }
     }
 
@@ -791,7 +861,10 @@ impl Channels {
     fn handle_open_failure(&mut self, mut reader: Reader<'_>) -> Result<(), Error> {
         let id = ChannelId(reader.u32()?);
         match self.table.get(&id) {
-            Some(Channel { opening: Opening::Asked { .. }, .. }) => {}
+            Some(Channel {
+                opening: Opening::Asked { .. },
+                ..
+            }) => {}
             _ => return Err(Error::misbehaved("it refused a channel that was not asked for")),
         }
         let reason = OpenFailure(reader.u32()?);
@@ -801,7 +874,11 @@ impl Channels {
         self.events.push_back(if abandoned {
             ChannelEvent::Closed(id)
         } else {
-            ChannelEvent::OpenFailed { id, reason, description }
+            ChannelEvent::OpenFailed {
+                id,
+                reason,
+                description,
+            }
         });
         Ok(())
     }
@@ -817,7 +894,9 @@ impl Channels {
                 port: reader.u32()?,
                 originator: (text(&mut reader)?, reader.u32()?),
             },
-            "forwarded-streamlocal@openssh.com" => IncomingKind::ForwardedStreamlocal { path: text(&mut reader)? },
+            "forwarded-streamlocal@openssh.com" => IncomingKind::ForwardedStreamlocal {
+                path: text(&mut reader)?,
+            },
             "auth-agent@openssh.com" => IncomingKind::Agent,
             _ => {
                 let unknown = OpenFailure::UNKNOWN_CHANNEL_TYPE;
@@ -826,7 +905,11 @@ impl Channels {
         };
         if self.offered >= MAX_OFFERED {
             let shortage = OpenFailure::RESOURCE_SHORTAGE;
-            return self.answer(open_failure(remote, shortage, "too many channels wait to be accepted"));
+            return self.answer(open_failure(
+                remote,
+                shortage,
+                "too many channels wait to be accepted",
+            ));
         }
         let id = self.allocate();
         let mut channel = Channel::new(Opening::Offered(remote));
@@ -853,7 +936,8 @@ impl Channels {
         let close_sent = channel.close_sent;
         self.table.remove(&id);
         if let Some(remote) = remote.filter(|_| !close_sent) {
-            self.control.push_back(Writer::message(message::CHANNEL_CLOSE).u32(remote.0).finish());
+            self.control
+                .push_back(Writer::message(message::CHANNEL_CLOSE).u32(remote.0).finish());
         }
         self.events.push_back(ChannelEvent::Closed(id));
         Ok(())
@@ -865,7 +949,10 @@ impl Channels {
         let want_reply = reader.bool()?;
         let (remote, close_sent, abandoned) = (channel.remote(), channel.close_sent, channel.abandoned);
         let event = match name {
-            "exit-status" => Some(ChannelEvent::ExitStatus { id, status: reader.u32()? }),
+            "exit-status" => Some(ChannelEvent::ExitStatus {
+                id,
+                status: reader.u32()?,
+            }),
             "exit-signal" => Some(ChannelEvent::ExitSignal {
                 id,
                 signal: printable(reader.string()?),
@@ -881,7 +968,11 @@ impl Channels {
         }
         match remote.filter(|_| want_reply && !close_sent) {
             Some(remote) => {
-                let number = if known { message::CHANNEL_SUCCESS } else { message::CHANNEL_FAILURE };
+                let number = if known {
+                    message::CHANNEL_SUCCESS
+                } else {
+                    message::CHANNEL_FAILURE
+                };
                 self.answer(Writer::message(number).u32(remote.0).finish())
             }
             None => Ok(()),
@@ -899,7 +990,8 @@ impl Channels {
             channel.overdraft &= success;
         }
         if !channel.abandoned {
-            self.events.push_back(ChannelEvent::Reply { id, success, started });
+            self.events
+                .push_back(ChannelEvent::Reply { id, success, started });
         }
         Ok(())
     }
@@ -908,10 +1000,15 @@ impl Channels {
         let name = reader.name()?;
         let want_reply = reader.bool()?;
         if name == "hostkeys-00@openssh.com" {
-            self.events.push_back(ChannelEvent::HostKeys(Bytes::copy_from_slice(reader.rest())));
+            self.events
+                .push_back(ChannelEvent::HostKeys(Bytes::copy_from_slice(reader.rest())));
         }
         // keepalive@openssh.com wants an answer, of which kind does not matter.
-        if want_reply { self.answer(Bytes::from_static(&[message::REQUEST_FAILURE])) } else { Ok(()) }
+        if want_reply {
+            self.answer(Bytes::from_static(&[message::REQUEST_FAILURE]))
+        } else {
+            Ok(())
+        }
     }
 
     fn handle_global_reply(&mut self, payload: &Bytes, success: bool) -> Result<(), Error> {
@@ -919,7 +1016,11 @@ impl Channels {
             .global_replies
             .pop_front()
             .ok_or_else(|| Error::misbehaved("it answered a global request that was not made"))?;
-        self.events.push_back(ChannelEvent::GlobalReply { id, success, data: payload.slice(1..) });
+        self.events.push_back(ChannelEvent::GlobalReply {
+            id,
+            success,
+            data: payload.slice(1..),
+        });
         Ok(())
     }
 
@@ -950,9 +1051,17 @@ fn data_message(remote: RemoteId, data: Bytes) -> Outgoing {
 }
 
 fn window_adjust(remote: RemoteId, add: u32) -> Bytes {
-    Writer::message(message::CHANNEL_WINDOW_ADJUST).u32(remote.0).u32(add).finish()
+    Writer::message(message::CHANNEL_WINDOW_ADJUST)
+        .u32(remote.0)
+        .u32(add)
+        .finish()
 }
 
 fn open_failure(remote: RemoteId, reason: OpenFailure, description: &str) -> Bytes {
-    Writer::message(message::CHANNEL_OPEN_FAILURE).u32(remote.0).u32(reason.0).string(description).string("").finish()
+    Writer::message(message::CHANNEL_OPEN_FAILURE)
+        .u32(remote.0)
+        .u32(reason.0)
+        .string(description)
+        .string("")
+        .finish()
 }

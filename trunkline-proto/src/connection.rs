@@ -10,7 +10,8 @@ use crate::algorithms::{Compression, Negotiated, Preferences};
 use crate::auth::{Auth, AuthEvent, AuthTurn, KeyboardPrompt};
 use crate::channel::{ChannelId, Started};
 use crate::channels::{
-    ChannelEvent, ChannelKind, Channels, GlobalRequest, GlobalRequestId, OpenFailure, Outgoing, SessionRequest,
+    ChannelEvent, ChannelKind, Channels, GlobalRequest, GlobalRequestId, OpenFailure, Outgoing,
+    SessionRequest,
 };
 use crate::error::Error;
 use crate::identification::ServerId;
@@ -140,7 +141,15 @@ const MAX_UNKNOWN: usize = 1024;
 impl Connection {
     /// A connection whose first bytes wait in [`Self::poll_transmit`].
     pub fn new(config: Config) -> Result<Self, Error> {
-        let Config { user, preferences, rekey_limit, early_kexinit, guess, early_flights, early_stdin } = config;
+        let Config {
+            user,
+            preferences,
+            rekey_limit,
+            early_kexinit,
+            guess,
+            early_flights,
+            early_stdin,
+        } = config;
         Ok(Self {
             transport: Transport::new(preferences, rekey_limit, early_kexinit, guess)?,
             auth: Auth::new(user),
@@ -261,16 +270,19 @@ impl Connection {
                 self.collect_channel_events();
                 Ok(())
             }
-            number @ 80..=127 => {
-                Err(Error::misbehaved(format!("message {number} came before authentication was over")))
-            }
+            number @ 80..=127 => Err(Error::misbehaved(format!(
+                "message {number} came before authentication was over"
+            ))),
             // RFC 4253 section 11.4.
             _ => {
                 if self.auth_messages.len() >= MAX_UNKNOWN {
-                    return Err(Error::misbehaved("it sends unknown messages without end and does not take the answers"));
+                    return Err(Error::misbehaved(
+                        "it sends unknown messages without end and does not take the answers",
+                    ));
                 }
                 let sequence = self.transport.last_received();
-                self.auth_messages.push_back(Writer::message(message::UNIMPLEMENTED).u32(sequence.0).finish());
+                self.auth_messages
+                    .push_back(Writer::message(message::UNIMPLEMENTED).u32(sequence.0).finish());
                 Ok(())
             }
         }
@@ -289,7 +301,15 @@ impl Connection {
             }
             AuthEvent::PublicKeyAccepted => Event::PublicKeyAccepted,
             AuthEvent::Banner(text) => Event::Banner(text),
-            AuthEvent::Questions { name, instruction, prompts } => Event::Questions { name, instruction, prompts },
+            AuthEvent::Questions {
+                name,
+                instruction,
+                prompts,
+            } => Event::Questions {
+                name,
+                instruction,
+                prompts,
+            },
             AuthEvent::Success => {
                 self.authenticated = true;
                 self.transport.authenticated(now);
@@ -306,7 +326,9 @@ impl Connection {
     fn settle_early(&mut self) -> Result<(), Error> {
         let early = std::mem::take(&mut self.early);
         if early.iter().any(|message| message.refused != self.early_failed) {
-            return Err(Error::misbehaved("it said neither yes nor no to what was sent with the authentication"));
+            return Err(Error::misbehaved(
+                "it said neither yes nor no to what was sent with the authentication",
+            ));
         }
         if self.early_failed {
             self.again = early.into();
@@ -319,7 +341,11 @@ impl Connection {
             message.refused = true;
             let channel = message.channel;
             // One that was not refused may be the command.
-            let refused = self.early.iter().filter(|message| message.channel == channel).all(|message| message.refused);
+            let refused = self
+                .early
+                .iter()
+                .filter(|message| message.channel == channel)
+                .all(|message| message.refused);
             if let Some(id) = channel.filter(|_| refused) {
                 self.channels.set_started(id, Started::No);
             }
@@ -376,7 +402,10 @@ impl Connection {
     /// agents demand for keys that are constrained to destinations.
     pub fn data_to_sign(&self, algorithm: &str, key: &[u8]) -> Option<Bytes> {
         let session_id = self.transport.session_id()?;
-        Some(self.auth.data_to_sign(session_id, algorithm, key, self.bound_host_key()))
+        Some(
+            self.auth
+                .data_to_sign(session_id, algorithm, key, self.bound_host_key()),
+        )
     }
 
     /// Authenticates with a signature over [`Self::data_to_sign`]. `early`: what was given to channels may follow in
@@ -384,7 +413,9 @@ impl Connection {
     /// what the server has refused packet by packet.
     pub fn authenticate_key(&mut self, algorithm: &str, key: &[u8], signature: &[u8], early: bool) {
         let host_key = self.bound_host_key().map(Bytes::copy_from_slice);
-        let request = self.auth.publickey_signed(algorithm, key, host_key.as_deref(), signature);
+        let request = self
+            .auth
+            .publickey_signed(algorithm, key, host_key.as_deref(), signature);
         self.auth_messages.push_back(request);
         self.early_wanted = early;
     }
@@ -409,7 +440,11 @@ impl Connection {
     }
 
     fn bound_host_key(&self) -> Option<&[u8]> {
-        if self.transport.ext_info().publickey_hostbound { self.transport.host_key().map(|key| &key[..]) } else { None }
+        if self.transport.ext_info().publickey_hostbound {
+            self.transport.host_key().map(|key| &key[..])
+        } else {
+            None
+        }
     }
 
     fn is_openssh(&self) -> bool {
@@ -523,7 +558,10 @@ impl Connection {
     /// Seals the next message; `false` when there is none to send now.
     fn transmit_one(&mut self) -> Result<bool, Error> {
         if std::mem::take(&mut self.ping_wanted) {
-            self.ping = Some(self.transport.send(&[&Writer::message(message::PING).string("").finish()])?);
+            self.ping = Some(
+                self.transport
+                    .send(&[&Writer::message(message::PING).string("").finish()])?,
+            );
             return Ok(true);
         }
         if let Some(next) = self.auth_messages.front() {
@@ -570,14 +608,21 @@ impl Connection {
     /// its packets in order and to refuse each by number: OpenSSH. Compression, which starts in the middle for the
     /// server, forbids it.
     fn transmit_early(&mut self) -> Result<(), Error> {
-        let compressing =
-            self.transport.negotiated().is_none_or(|negotiated| negotiated.outgoing.compression != Compression::None);
+        let compressing = self
+            .transport
+            .negotiated()
+            .is_none_or(|negotiated| negotiated.outgoing.compression != Compression::None);
         if !self.early_flights || !self.is_openssh() || compressing || !self.early.is_empty() {
             return Ok(());
         }
         for (channel, payload) in self.channels.take_early() {
             let sequence = self.transport.send(&[&payload])?;
-            self.early.push(EarlyMessage { sequence, channel, payload, refused: false });
+            self.early.push(EarlyMessage {
+                sequence,
+                channel,
+                payload,
+                refused: false,
+            });
         }
         Ok(())
     }

@@ -22,7 +22,9 @@ pub struct ServerId {
 impl ServerId {
     /// Takes an identification line as remembered from an earlier connection.
     pub fn remembered(line: &str) -> Self {
-        Self { line: line.to_owned() }
+        Self {
+            line: line.to_owned(),
+        }
     }
 
     /// The whole line, without its line end.
@@ -76,7 +78,9 @@ impl Finder {
 
     fn check(&self, line: usize) -> Result<(), Error> {
         if line > MAX_LINE || self.lines > MAX_LINES || self.total > MAX_TOTAL {
-            return Err(Error::NotSsh("it sends text without end and no SSH identification".into()));
+            return Err(Error::NotSsh(
+                "it sends text without end and no SSH identification".into(),
+            ));
         }
         Ok(())
     }

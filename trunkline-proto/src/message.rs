@@ -77,7 +77,11 @@ impl Disconnect {
     }
 
     pub(crate) fn encode(reason: DisconnectReason, description: &str) -> Bytes {
-        Writer::message(DISCONNECT).u32(reason.0).string(description).string("").finish()
+        Writer::message(DISCONNECT)
+            .u32(reason.0)
+            .string(description)
+            .string("")
+            .finish()
     }
 }
 
@@ -180,7 +184,13 @@ impl ExtInfo {
 pub(crate) fn printable(text: &[u8]) -> String {
     String::from_utf8_lossy(text)
         .chars()
-        .map(|c| if c.is_control() && c != '\n' && c != '\t' { '\u{fffd}' } else { c })
+        .map(|c| {
+            if c.is_control() && c != '\n' && c != '\t' {
+                '\u{fffd}'
+            } else {
+                c
+            }
+        })
         .collect()
 }
 

@@ -58,9 +58,19 @@ enum Kex {
     /// Nothing under way.
     Idle,
     /// Our KEXINIT is out.
-    Proposed { ours: Bytes, proposal: KexInit, guess: Option<Ephemeral> },
+    Proposed {
+        ours: Bytes,
+        proposal: KexInit,
+        guess: Option<Ephemeral>,
+    },
     /// Both KEXINITs are known, the method runs.
-    Running { ours: Bytes, theirs: Bytes, negotiated: Box<Negotiated>, ephemeral: Option<Ephemeral>, skip_guess: bool },
+    Running {
+        ours: Bytes,
+        theirs: Bytes,
+        negotiated: Box<Negotiated>,
+        ephemeral: Option<Ephemeral>,
+        skip_guess: bool,
+    },
     /// The reply is verified, the host key not yet accepted (first key exchange only).
     Unaccepted { keys: Box<NewKeys> },
     /// Our NEWKEYS is out, theirs is awaited.
@@ -80,7 +90,8 @@ impl NewKeys {
             Direction::ClientToServer => self.negotiated.outgoing,
             Direction::ServerToClient => self.negotiated.incoming,
         };
-        self.agreed.packet_keys(&self.hash, session_id, direction, chosen.cipher, chosen.mac)
+        self.agreed
+            .packet_keys(&self.hash, session_id, direction, chosen.cipher, chosen.mac)
     }
 }
 
@@ -201,7 +212,9 @@ impl Transport {
 
     /// The key exchange and host key algorithms that the server listed first.
     pub(crate) fn server_first_choices(&self) -> Option<(&str, &str)> {
-        self.server_proposal.as_ref().map(|(kex, host_key)| (kex.as_str(), host_key.as_str()))
+        self.server_proposal
+            .as_ref()
+            .map(|(kex, host_key)| (kex.as_str(), host_key.as_str()))
     }
 
     pub(crate) fn ext_info(&self) -> &ExtInfo {
@@ -258,7 +271,9 @@ impl Transport {
             if matches!(self.kex, Kex::Unaccepted { .. }) {
                 return Ok(None);
             }
-            let Some(payload) = self.open_packet()? else { return Ok(None) };
+            let Some(payload) = self.open_packet()? else {
+                return Ok(None);
+            };
             if let Some(inbound) = self.handle_payload(payload, now)? {
                 return Ok(Some(inbound));
             }
@@ -304,7 +319,8 @@ impl Transport {
             return Ok(());
         }
         let exceeded = |traffic: Traffic, limit: u64| {
-            traffic.packets >= MAX_PACKETS || traffic.bytes >= limit.min(self.rekey_limit.bytes.unwrap_or(u64::MAX))
+            traffic.packets >= MAX_PACKETS
+                || traffic.bytes >= limit.min(self.rekey_limit.bytes.unwrap_or(u64::MAX))
         };
         let due = self.rekey_wanted
             || exceeded(self.sent, self.send_limit)
@@ -346,7 +362,11 @@ impl Transport {
     // Packets.
 
     fn open_packet(&mut self) -> Result<Option<Bytes>, Error> {
-        let Some(len) = self.opener.packet_len(self.sequence_in, &mut self.incoming, MAX_PACKET).map_err(opening)? else {
+        let Some(len) = self
+            .opener
+            .packet_len(self.sequence_in, &mut self.incoming, MAX_PACKET)
+            .map_err(opening)?
+        else {
             return Ok(None);
         };
         if self.incoming.len() < len {
@@ -363,7 +383,9 @@ impl Transport {
                 let mut plain = Vec::new();
                 inflate
                     .decompress(&packet[payload], &mut plain, MAX_PACKET)
-                    .map_err(|error| Error::misbehaved(format!("a packet cannot be decompressed: {error}")))?;
+                    .map_err(|error| {
+                        Error::misbehaved(format!("a packet cannot be decompressed: {error}"))
+                    })?;
                 Bytes::from(plain)
             }
         };
@@ -380,15 +402,21 @@ impl Transport {
             deflate.compress(&plain, &mut self.scratch);
         }
         let compressed: [&[u8]; 1] = [&self.scratch];
-        let parts: &[&[u8]] = if self.deflate.is_some() { &compressed } else { parts };
+        let parts: &[&[u8]] = if self.deflate.is_some() {
+            &compressed
+        } else {
+            parts
+        };
 
         let payload: usize = parts.iter().map(|part| part.len()).sum();
         let padding = self.sealer.padding_len(payload);
         let length = 1 + payload + padding;
         let start = self.outgoing.len();
         self.outgoing.reserve(4 + length + self.sealer.tag_len());
-        self.outgoing.put_u32(u32::try_from(length).map_err(|_| Error::Local("a packet over 4 GiB".into()))?);
-        self.outgoing.put_u8(u8::try_from(padding).expect("padding is below two blocks of 16 bytes"));
+        self.outgoing
+            .put_u32(u32::try_from(length).map_err(|_| Error::Local("a packet over 4 GiB".into()))?);
+        self.outgoing
+            .put_u8(u8::try_from(padding).expect("padding is below two blocks of 16 bytes"));
         for part in parts {
             self.outgoing.put_slice(part);
         }
@@ -429,7 +457,9 @@ impl Transport {
                 // Answered at once when possible; a ping in the middle of a key exchange is not one of sshd's.
                 if self.may_send() {
                     if self.outgoing.len() > MAX_UNSENT {
-                        return Err(Error::misbehaved("it pings without end and does not take the answers"));
+                        return Err(Error::misbehaved(
+                            "it pings without end and does not take the answers",
+                        ));
                     }
                     let data = reader.string()?;
                     self.seal(&[&Writer::message(message::PONG).string(data).finish()])?;
@@ -456,7 +486,9 @@ impl Transport {
             || ((message::IGNORE..=message::DEBUG).contains(&number) && !(first && self.strict));
         let under_way = first || matches!(self.kex, Kex::Running { .. } | Kex::Switching { .. });
         if under_way && !exchange && !generic {
-            return Err(Error::misbehaved(format!("message {number} came in the middle of a key exchange")));
+            return Err(Error::misbehaved(format!(
+                "message {number} came in the middle of a key exchange"
+            )));
         }
         Ok(())
     }
@@ -465,7 +497,9 @@ impl Transport {
 
     fn propose(&mut self, guess: Option<Ephemeral>) -> Result<(), Error> {
         self.rekey_wanted = false;
-        let proposal = self.preferences.kexinit(self.session_id.is_none(), guess.is_some());
+        let proposal = self
+            .preferences
+            .kexinit(self.session_id.is_none(), guess.is_some());
         let mut cookie = [0; 16];
         SystemRandom::new()
             .fill(&mut cookie)
@@ -475,7 +509,11 @@ impl Transport {
         if let Some(ephemeral) = &guess {
             self.seal(&[&ephemeral.init_message()])?;
         }
-        self.kex = Kex::Proposed { ours, proposal, guess };
+        self.kex = Kex::Proposed {
+            ours,
+            proposal,
+            guess,
+        };
         Ok(())
     }
 
@@ -483,8 +521,15 @@ impl Transport {
         if matches!(self.kex, Kex::Idle) {
             self.propose(None)?;
         }
-        let Kex::Proposed { ours, proposal, guess } = std::mem::replace(&mut self.kex, Kex::Idle) else {
-            return Err(Error::misbehaved("it sent SSH_MSG_KEXINIT in the middle of a key exchange"));
+        let Kex::Proposed {
+            ours,
+            proposal,
+            guess,
+        } = std::mem::replace(&mut self.kex, Kex::Idle)
+        else {
+            return Err(Error::misbehaved(
+                "it sent SSH_MSG_KEXINIT in the middle of a key exchange",
+            ));
         };
         let theirs = KexInit::parse(Reader::new(&payload[1..]))?;
         let negotiated = negotiate(&proposal, &theirs)?;
@@ -492,7 +537,9 @@ impl Transport {
             self.strict = negotiated.strict;
             // OpenSSH's PROTOCOL 1.10: with strict key exchange, KEXINIT must be the very first packet.
             if self.strict && self.sequence_in != 1 {
-                return Err(Error::misbehaved("packets came before its SSH_MSG_KEXINIT, which strict key exchange forbids"));
+                return Err(Error::misbehaved(
+                    "packets came before its SSH_MSG_KEXINIT, which strict key exchange forbids",
+                ));
             }
             self.server_proposal = theirs.kex.first().cloned().zip(theirs.host_keys.first().cloned());
         }
@@ -504,7 +551,10 @@ impl Transport {
                 ephemeral
             }
             _ => {
-                let ephemeral = negotiated.kex.generate().map_err(|error| Error::Local(error.to_string()))?;
+                let ephemeral = negotiated
+                    .kex
+                    .generate()
+                    .map_err(|error| Error::Local(error.to_string()))?;
                 self.seal(&[&ephemeral.init_message()])?;
                 ephemeral
             }
@@ -521,17 +571,32 @@ impl Transport {
     }
 
     fn handle_kex_method(&mut self, payload: &Bytes) -> Result<Option<Inbound>, Error> {
-        let Kex::Running { ours, theirs, negotiated, ephemeral, skip_guess } = &mut self.kex else {
-            return Err(Error::misbehaved("a key exchange reply came that was not asked for"));
+        let Kex::Running {
+            ours,
+            theirs,
+            negotiated,
+            ephemeral,
+            skip_guess,
+        } = &mut self.kex
+        else {
+            return Err(Error::misbehaved(
+                "a key exchange reply came that was not asked for",
+            ));
         };
         if std::mem::take(skip_guess) {
             return Ok(None);
         }
-        let ephemeral = ephemeral.take().expect("it is put back below whenever the exchange goes on");
-        let step = ephemeral.handle(payload).map_err(|error| Error::misbehaved(error.to_string()))?;
+        let ephemeral = ephemeral
+            .take()
+            .expect("it is put back below whenever the exchange goes on");
+        let step = ephemeral
+            .handle(payload)
+            .map_err(|error| Error::misbehaved(error.to_string()))?;
         let agreed = match step {
             Step::Send { payload, next } => {
-                let Kex::Running { ephemeral, .. } = &mut self.kex else { unreachable!("matched above") };
+                let Kex::Running { ephemeral, .. } = &mut self.kex else {
+                    unreachable!("matched above")
+                };
                 *ephemeral = Some(next);
                 self.seal(&[&payload])?;
                 return Ok(None);
@@ -540,10 +605,19 @@ impl Transport {
         };
         let server_id = self.server_id.as_ref().map_or("", ServerId::as_str);
         let hash = agreed.exchange_hash(CLIENT_ID.as_bytes(), server_id.as_bytes(), ours, theirs);
-        signature::verify(&agreed.host_key, &negotiated.host_key, &agreed.signature, hash.as_bytes())
-            .map_err(|error| Error::BadHostSignature(error.to_string()))?;
+        signature::verify(
+            &agreed.host_key,
+            &negotiated.host_key,
+            &agreed.signature,
+            hash.as_bytes(),
+        )
+        .map_err(|error| Error::BadHostSignature(error.to_string()))?;
         let host_key = agreed.host_key.clone();
-        let keys = Box::new(NewKeys { hash, negotiated: (**negotiated).clone(), agreed });
+        let keys = Box::new(NewKeys {
+            hash,
+            negotiated: (**negotiated).clone(),
+            agreed,
+        });
         match &self.host_key {
             None => {
                 self.session_id = Some(Bytes::copy_from_slice(keys.hash.as_bytes()));
@@ -551,7 +625,9 @@ impl Transport {
                 Ok(Some(Inbound::HostKey(host_key)))
             }
             Some(first) if *first == host_key => self.switch_outgoing(keys).map(|()| None),
-            Some(_) => Err(Error::misbehaved("its host key changed in the middle of the connection")),
+            Some(_) => Err(Error::misbehaved(
+                "its host key changed in the middle of the connection",
+            )),
         }
     }
 
@@ -559,7 +635,10 @@ impl Transport {
     fn switch_outgoing(&mut self, keys: Box<NewKeys>) -> Result<(), Error> {
         self.seal(&[&[message::NEWKEYS]])?;
         let chosen = keys.negotiated.outgoing;
-        let material = keys.packet_keys(self.session_id.as_deref().unwrap_or_default(), Direction::ClientToServer);
+        let material = keys.packet_keys(
+            self.session_id.as_deref().unwrap_or_default(),
+            Direction::ClientToServer,
+        );
         self.sealer = Sealer::new(chosen.cipher, chosen.mac, &material);
         self.send_limit = chosen.cipher.rekey_bytes();
         self.sent = Traffic::default();
@@ -577,10 +656,15 @@ impl Transport {
     fn handle_newkeys(&mut self, reader: Reader<'_>, now: Instant) -> Result<Option<Inbound>, Error> {
         reader.finish()?;
         let Kex::Switching { keys } = std::mem::replace(&mut self.kex, Kex::Idle) else {
-            return Err(Error::misbehaved("it sent SSH_MSG_NEWKEYS before the key exchange was over"));
+            return Err(Error::misbehaved(
+                "it sent SSH_MSG_NEWKEYS before the key exchange was over",
+            ));
         };
         let chosen = keys.negotiated.incoming;
-        let material = keys.packet_keys(self.session_id.as_deref().unwrap_or_default(), Direction::ServerToClient);
+        let material = keys.packet_keys(
+            self.session_id.as_deref().unwrap_or_default(),
+            Direction::ServerToClient,
+        );
         self.opener = Opener::new(chosen.cipher, chosen.mac, &material);
         self.receive_limit = chosen.cipher.rekey_bytes();
         self.received = Traffic::default();
@@ -609,7 +693,11 @@ impl Transport {
 /// what a channel holds is at most 16 times its window (256 KiB buffers, kept by payloads of at least 16 KiB).
 fn detach(payload: &Bytes) -> Bytes {
     const KEEP_IN_PLACE: usize = 16 * 1024;
-    if payload.len() < KEEP_IN_PLACE { Bytes::copy_from_slice(payload) } else { payload.clone() }
+    if payload.len() < KEEP_IN_PLACE {
+        Bytes::copy_from_slice(payload)
+    } else {
+        payload.clone()
+    }
 }
 
 fn opening(error: CipherError) -> Error {
@@ -651,7 +739,13 @@ mod tests {
     #[test]
     fn the_ciphers_own_limit_holds_whatever_the_setting_says() {
         let now = Instant::now();
-        let mut transport = authenticated(RekeyLimit { bytes: Some(u64::MAX), interval: None }, now);
+        let mut transport = authenticated(
+            RekeyLimit {
+                bytes: Some(u64::MAX),
+                interval: None,
+            },
+            now,
+        );
         transport.send_limit = 1 << 30;
         transport.sent.bytes = 1 << 30;
         transport.rekey_if_due(now).unwrap();
@@ -662,7 +756,13 @@ mod tests {
     fn a_pending_rekey_has_no_deadline_and_is_not_begun_twice() {
         let now = Instant::now();
         let interval = Some(Duration::from_secs(10));
-        let mut transport = authenticated(RekeyLimit { bytes: None, interval }, now);
+        let mut transport = authenticated(
+            RekeyLimit {
+                bytes: None,
+                interval,
+            },
+            now,
+        );
         let due = transport.rekey_at().unwrap();
         assert_eq!(due, now + Duration::from_secs(10));
         transport.rekey_if_due(due).unwrap();

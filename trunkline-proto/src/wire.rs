@@ -47,7 +47,11 @@ impl<'a> Reader<'a> {
 
     /// Fails unless everything has been read.
     pub fn finish(self) -> Result<(), WireError> {
-        if self.rest.is_empty() { Ok(()) } else { Err(WireError::Trailing) }
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            Err(WireError::Trailing)
+        }
     }
 
     /// `n` raw bytes.
@@ -101,7 +105,11 @@ impl<'a> Reader<'a> {
             WireError::NotText(_) => WireError::NotText("US-ASCII"),
             other => other,
         })?;
-        if text.is_ascii() { Ok(text) } else { Err(WireError::NotText("US-ASCII")) }
+        if text.is_ascii() {
+            Ok(text)
+        } else {
+            Err(WireError::NotText("US-ASCII"))
+        }
     }
 
     /// `name-list`: comma-separated names; an empty list has no names.
@@ -136,7 +144,9 @@ impl Writer {
 
     /// A buffer that starts with a message number.
     pub fn message(number: u8) -> Self {
-        let mut writer = Self { buf: BytesMut::with_capacity(64) };
+        let mut writer = Self {
+            buf: BytesMut::with_capacity(64),
+        };
         writer.buf.put_u8(number);
         writer
     }
@@ -190,7 +200,8 @@ impl Writer {
         let start = bytes.iter().position(|&b| b != 0).unwrap_or(bytes.len());
         let bytes = &bytes[start..];
         let sign = usize::from(bytes.first().is_some_and(|b| b & 0x80 != 0));
-        let len = u32::try_from(bytes.len() + sign).expect("numbers of key exchanges have a few thousand bits");
+        let len =
+            u32::try_from(bytes.len() + sign).expect("numbers of key exchanges have a few thousand bits");
         self.buf.put_u32(len);
         self.buf.put_bytes(0, sign);
         self.buf.put_slice(bytes);
@@ -220,13 +231,22 @@ mod tests {
 
     #[test]
     fn negative_and_padded_mpints_are_refused() {
-        assert_eq!(Reader::new(&[0, 0, 0, 1, 0x80]).mpint(), Err(WireError::BadNumber));
-        assert_eq!(Reader::new(&[0, 0, 0, 2, 0, 1]).mpint(), Err(WireError::BadNumber));
+        assert_eq!(
+            Reader::new(&[0, 0, 0, 1, 0x80]).mpint(),
+            Err(WireError::BadNumber)
+        );
+        assert_eq!(
+            Reader::new(&[0, 0, 0, 2, 0, 1]).mpint(),
+            Err(WireError::BadNumber)
+        );
     }
 
     #[test]
     fn a_length_past_the_end_is_truncation() {
-        assert_eq!(Reader::new(&[0xff, 0xff, 0xff, 0xff, 1]).string(), Err(WireError::Truncated));
+        assert_eq!(
+            Reader::new(&[0xff, 0xff, 0xff, 0xff, 1]).string(),
+            Err(WireError::Truncated)
+        );
     }
 
     proptest! {

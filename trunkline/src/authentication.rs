@@ -54,7 +54,11 @@ impl<'a> Authentication<'a> {
             probing: None,
             used: None,
             asked_none: false,
-            passwords_left: if secrets && host.password_authentication { host.number_of_password_prompts } else { 0 },
+            passwords_left: if secrets && host.password_authentication {
+                host.number_of_password_prompts
+            } else {
+                0
+            },
             interactive_left: if secrets && host.kbd_interactive_authentication {
                 host.number_of_password_prompts
             } else {
@@ -86,12 +90,22 @@ impl<'a> Authentication<'a> {
                 self.next(driver, first).await
             }
             Question::PublicKeyAccepted => {
-                let Some(candidate) = self.probing.take() else { return Ok(()) };
+                let Some(candidate) = self.probing.take() else {
+                    return Ok(());
+                };
                 // A probed key's signature is as good as accepted: what was given to channels may follow it.
-                if self.sign(driver, candidate, true).await? { Ok(()) } else { self.next(driver, false).await }
+                if self.sign(driver, candidate, true).await? {
+                    Ok(())
+                } else {
+                    self.next(driver, false).await
+                }
             }
             Question::PasswordExpired { prompt } => self.change_password(driver, &prompt).await,
-            Question::Questions { name, instruction, prompts } => {
+            Question::Questions {
+                name,
+                instruction,
+                prompts,
+            } => {
                 let mut answers = Vec::with_capacity(prompts.len());
                 for text in [name, instruction] {
                     if !text.is_empty() {
@@ -169,7 +183,10 @@ impl<'a> Authentication<'a> {
                 continue;
             }
             let Some(algorithm) = self.algorithm(driver, &candidate) else {
-                self.identities.notes.push(format!("no signature algorithm for {} is allowed", candidate.key_type));
+                self.identities.notes.push(format!(
+                    "no signature algorithm for {} is allowed",
+                    candidate.key_type
+                ));
                 continue;
             };
             driver.proto.probe_key(&algorithm, &candidate.blob);
@@ -181,7 +198,9 @@ impl<'a> Authentication<'a> {
 
     /// Sends a signed request; `false` when there is no signature to be had.
     async fn sign(&mut self, driver: &mut Driver, candidate: Candidate, early: bool) -> Result<bool, Error> {
-        let Some(algorithm) = self.algorithm(driver, &candidate) else { return Ok(false) };
+        let Some(algorithm) = self.algorithm(driver, &candidate) else {
+            return Ok(false);
+        };
         let proto = &driver.proto;
         let (Some(data), Some(host_key), Some(session_id), Some(signature)) = (
             proto.data_to_sign(&algorithm, &candidate.blob),
@@ -191,11 +210,19 @@ impl<'a> Authentication<'a> {
         ) else {
             return Ok(false);
         };
-        let proof = SessionProof { host_key: &host_key, session_id: &session_id, signature: &signature };
-        let signed =
-            self.identities.sign(self.host, self.interaction, &candidate, &algorithm, &data, proof).await?;
+        let proof = SessionProof {
+            host_key: &host_key,
+            session_id: &session_id,
+            signature: &signature,
+        };
+        let signed = self
+            .identities
+            .sign(self.host, self.interaction, &candidate, &algorithm, &data, proof)
+            .await?;
         let Some(signed) = signed else { return Ok(false) };
-        driver.proto.authenticate_key(&algorithm, &candidate.blob, &signed, early);
+        driver
+            .proto
+            .authenticate_key(&algorithm, &candidate.blob, &signed, early);
         self.used = Some(candidate);
         Ok(true)
     }
@@ -209,15 +236,26 @@ impl<'a> Authentication<'a> {
             .filter(|algorithm| accepted.iter().any(|name| name == algorithm))
             // A server that says nothing is asked: RFC 8308 only helps to choose among RSA's two.
             .find(|algorithm| {
-                server.is_none_or(|names| names.iter().any(|name| name == keys::signature_algorithm(algorithm) || name == algorithm))
+                server.is_none_or(|names| {
+                    names
+                        .iter()
+                        .any(|name| name == keys::signature_algorithm(algorithm) || name == algorithm)
+                })
             })
             .map(str::to_owned)
     }
 
     async fn next_password(&mut self, driver: &mut Driver) -> bool {
         self.passwords_left -= 1;
-        let again = if self.password_failed { "Permission denied, please try again.\n" } else { "" };
-        let text = format!("{again}{}@{}'s password: ", self.host.user, self.host.original_host);
+        let again = if self.password_failed {
+            "Permission denied, please try again.\n"
+        } else {
+            ""
+        };
+        let text = format!(
+            "{again}{}@{}'s password: ",
+            self.host.user, self.host.original_host
+        );
         let prompt = Prompt::new(PromptKind::Password, text, false);
         let Some(password) = self.interaction.prompter().ask(&prompt).await else {
             self.passwords_left = 0;
@@ -230,7 +268,9 @@ impl<'a> Authentication<'a> {
     }
 
     async fn change_password(&mut self, driver: &mut Driver, server_text: &str) -> Result<(), Error> {
-        let Some(old) = self.last_password.take() else { return Err(self.denied()) };
+        let Some(old) = self.last_password.take() else {
+            return Err(self.denied());
+        };
         self.interaction.notice(server_text);
         let ask = async |text: String| {
             let prompt = Prompt::new(PromptKind::Password, text, false);

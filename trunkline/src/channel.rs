@@ -28,7 +28,11 @@ const CREDIT_STEP: usize = 64 * 1024;
 
 /// What the driver is asked to do.
 pub(crate) enum Op {
-    Open { kind: trunkline_proto::ChannelKind, requests: Vec<SessionRequest>, port: Box<Port> },
+    Open {
+        kind: trunkline_proto::ChannelKind,
+        requests: Vec<SessionRequest>,
+        port: Box<Port>,
+    },
     /// Gives a session that was opened ahead something to do.
     Begin {
         channel: Arc<ChannelShared>,
@@ -37,20 +41,45 @@ pub(crate) enum Op {
         started: oneshot::Sender<Result<(), Error>>,
         lease: Option<Lease>,
     },
-    Accept { port: Box<Port> },
-    Reject { id: ChannelId },
-    Request { channel: Arc<ChannelShared>, request: SessionRequest, reply: Option<oneshot::Sender<bool>> },
-    Write { channel: Arc<ChannelShared>, data: Bytes },
-    Eof { channel: Arc<ChannelShared> },
-    Consumed { channel: Arc<ChannelShared>, len: usize },
-    Close { channel: Arc<ChannelShared> },
-    Global { request: trunkline_proto::GlobalRequest, reply: oneshot::Sender<Option<Bytes>> },
-    Ping { reply: oneshot::Sender<()> },
+    Accept {
+        port: Box<Port>,
+    },
+    Reject {
+        id: ChannelId,
+    },
+    Request {
+        channel: Arc<ChannelShared>,
+        request: SessionRequest,
+        reply: Option<oneshot::Sender<bool>>,
+    },
+    Write {
+        channel: Arc<ChannelShared>,
+        data: Bytes,
+    },
+    Eof {
+        channel: Arc<ChannelShared>,
+    },
+    Consumed {
+        channel: Arc<ChannelShared>,
+        len: usize,
+    },
+    Close {
+        channel: Arc<ChannelShared>,
+    },
+    Global {
+        request: trunkline_proto::GlobalRequest,
+        reply: oneshot::Sender<Option<Bytes>>,
+    },
+    Ping {
+        reply: oneshot::Sender<()>,
+    },
     Rekey,
     /// No more channels; ends when the last has closed.
     Drain,
     /// Ends now.
-    Disconnect { why: String },
+    Disconnect {
+        why: String,
+    },
 }
 
 pub(crate) type Ops = mpsc::UnboundedSender<Op>;
@@ -64,6 +93,8 @@ pub(crate) struct ChannelShared {
     queued: AtomicUsize,
     /// Nothing can be written any more.
     closed: AtomicBool,
+    /// The server has ended its stream or the channel: what was received is all there is.
+    complete: AtomicBool,
     writer: AtomicWaker,
 }
 
@@ -75,6 +106,7 @@ impl ChannelShared {
             id: AtomicU32::new(Self::UNSET),
             queued: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
+            complete: AtomicBool::new(false),
             writer: AtomicWaker::new(),
         })
     }
@@ -97,6 +129,10 @@ impl ChannelShared {
         if before >= WRITE_LIMIT {
             self.writer.wake();
         }
+    }
+
+    pub(crate) fn complete(&self) {
+        self.complete.store(true, Ordering::Release);
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -137,10 +173,28 @@ impl ExitStatus {
         match self {
             Self::Exited(status) => *status,
             Self::Signaled { signal, .. } => {
-                let known = [("HUP", 1), ("INT", 2), ("QUIT", 3), ("ILL", 4), ("ABRT", 6), ("FPE", 8), ("KILL", 9)]
+                let known = [
+                    ("HUP", 1),
+                    ("INT", 2),
+                    ("QUIT", 3),
+                    ("ILL", 4),
+                    ("ABRT", 6),
+                    ("FPE", 8),
+                    ("KILL", 9),
+                ]
+                .into_iter()
+                .chain([
+                    ("USR1", 10),
+                    ("SEGV", 11),
+                    ("USR2", 12),
+                    ("PIPE", 13),
+                    ("ALRM", 14),
+                    ("TERM", 15),
+                ]);
+                known
                     .into_iter()
-                    .chain([("USR1", 10), ("SEGV", 11), ("USR2", 12), ("PIPE", 13), ("ALRM", 14), ("TERM", 15)]);
-                known.into_iter().find(|(name, _)| name == signal).map_or(255, |(_, number)| 128 + number)
+                    .find(|(name, _)| name == signal)
+                    .map_or(255, |(_, number)| 128 + number)
             }
             Self::Unknown => 255,
         }
@@ -202,7 +256,10 @@ pub(crate) fn channel(
         what: what.into(),
         lease,
     };
-    let guard = Arc::new(CloseOnDrop { shared: shared.clone(), ops: ops.clone() });
+    let guard = Arc::new(CloseOnDrop {
+        shared: shared.clone(),
+        ops: ops.clone(),
+    });
     let reader = |queue| ChannelReader {
         queue,
         current: Bytes::new(),
@@ -213,7 +270,12 @@ pub(crate) fn channel(
     };
     let parts = ChannelParts {
         shared: shared.clone(),
-        writer: ChannelWriter { shared: shared.clone(), ops: ops.clone(), ended: false, _guard: guard.clone() },
+        writer: ChannelWriter {
+            shared: shared.clone(),
+            ops: ops.clone(),
+            ended: false,
+            _guard: guard.clone(),
+        },
         stdout: reader(stdout_rx),
         stderr: reader(stderr_rx),
         started,
@@ -231,7 +293,9 @@ struct CloseOnDrop {
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        let _ = self.ops.send(Op::Close { channel: self.shared.clone() });
+        let _ = self.ops.send(Op::Close {
+            channel: self.shared.clone(),
+        });
     }
 }
 
@@ -253,6 +317,11 @@ impl ChannelReader {
         std::future::poll_fn(|cx| self.poll_chunk(cx)).await
     }
 
+    /// Whether the end of the stream was the server's word, and not the loss of the connection. To be asked at the end.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.shared.complete.load(Ordering::Acquire)
+    }
+
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if !self.current.is_empty() {
             let data = std::mem::take(&mut self.current);
@@ -270,13 +339,20 @@ impl ChannelReader {
         self.unreturned += len;
         if self.unreturned >= CREDIT_STEP {
             let len = std::mem::take(&mut self.unreturned);
-            let _ = self.ops.send(Op::Consumed { channel: self.shared.clone(), len });
+            let _ = self.ops.send(Op::Consumed {
+                channel: self.shared.clone(),
+                len,
+            });
         }
     }
 }
 
 impl AsyncRead for ChannelReader {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.current.is_empty() {
             match ready!(this.queue.poll_recv(cx)) {
@@ -316,7 +392,9 @@ impl ChannelWriter {
     /// Ends the stream behind what was written.
     pub fn finish(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
-            let _ = self.ops.send(Op::Eof { channel: self.shared.clone() });
+            let _ = self.ops.send(Op::Eof {
+                channel: self.shared.clone(),
+            });
         }
     }
 
@@ -324,14 +402,21 @@ impl ChannelWriter {
     pub(crate) async fn closed(&self) {
         std::future::poll_fn(|cx| {
             self.shared.writer.register(cx.waker());
-            if self.shared.is_closed() || self.ops.is_closed() { Poll::Ready(()) } else { Poll::Pending }
+            if self.shared.is_closed() || self.ops.is_closed() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
         })
         .await;
     }
 
     fn push(&mut self, data: Bytes) {
         self.shared.queued.fetch_add(data.len(), Ordering::AcqRel);
-        let _ = self.ops.send(Op::Write { channel: self.shared.clone(), data });
+        let _ = self.ops.send(Op::Write {
+            channel: self.shared.clone(),
+            data,
+        });
     }
 
     fn poll_room(&self, cx: &Context<'_>) -> Poll<io::Result<usize>> {
@@ -380,7 +465,10 @@ pub struct ChannelStream {
 
 impl ChannelStream {
     pub(crate) fn new(parts: ChannelParts) -> Self {
-        Self { reader: parts.stdout, writer: parts.writer }
+        Self {
+            reader: parts.stdout,
+            writer: parts.writer,
+        }
     }
 
     /// The two directions apart.
@@ -390,7 +478,11 @@ impl ChannelStream {
 }
 
 impl AsyncRead for ChannelStream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.reader).poll_read(cx, buf)
     }
 }

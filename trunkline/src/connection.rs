@@ -95,7 +95,9 @@ impl Connection {
             state_tx.send_replace(State::Ended(end));
             incoming.clear();
         });
-        Self { inner: Arc::new(inner) }
+        Self {
+            inner: Arc::new(inner),
+        }
     }
 
     /// What it was made with.
@@ -161,7 +163,11 @@ impl Connection {
 
     pub(crate) fn start_with(&self, command: &Command, lease: Option<Lease>) -> Session {
         let (port, parts) = channel(&self.inner.ops, command.what(), true, lease);
-        let open = Op::Open { kind: ChannelKind::Session, requests: command.requests(), port };
+        let open = Op::Open {
+            kind: ChannelKind::Session,
+            requests: command.requests(),
+            port,
+        };
         match self.lend_agent(command) {
             Ok(()) => self.send(open),
             Err(error) => crate::driver::refuse(open, &error),
@@ -181,7 +187,9 @@ impl Connection {
         }
         if host.forward_agent == ForwardAgent::No {
             let name = &host.original_host;
-            return Err(Error::Usage(format!("the agent is not forwarded to {name}: set ForwardAgent or use -A")));
+            return Err(Error::Usage(format!(
+                "the agent is not forwarded to {name}: set ForwardAgent or use -A"
+            )));
         }
         forward::lend_agent(&self.inner.incoming, host, &self.inner.info);
         Ok(())
@@ -204,9 +212,22 @@ impl Connection {
     ///
     /// # Errors
     /// The server's refusal, with what it says of the target; the loss of the connection.
-    pub async fn direct_tcpip(&self, host: &str, port: u16, originator: (&str, u16)) -> Result<ChannelStream, Error> {
+    pub async fn direct_tcpip(
+        &self,
+        host: &str,
+        port: u16,
+        originator: (&str, u16),
+    ) -> Result<ChannelStream, Error> {
         let originator = (originator.0.to_owned(), originator.1);
-        self.open_stream(ChannelKind::DirectTcpip { host: host.to_owned(), port, originator }, None).await
+        self.open_stream(
+            ChannelKind::DirectTcpip {
+                host: host.to_owned(),
+                port,
+                originator,
+            },
+            None,
+        )
+        .await
     }
 
     /// Opens a connection to a Unix socket on the server (direct-streamlocal@openssh.com).
@@ -214,17 +235,31 @@ impl Connection {
     /// # Errors
     /// As [`Self::direct_tcpip`].
     pub async fn direct_streamlocal(&self, path: &str) -> Result<ChannelStream, Error> {
-        self.open_stream(ChannelKind::DirectStreamlocal { path: path.to_owned() }, None).await
+        self.open_stream(
+            ChannelKind::DirectStreamlocal {
+                path: path.to_owned(),
+            },
+            None,
+        )
+        .await
     }
 
-    pub(crate) async fn open_stream(&self, kind: ChannelKind, lease: Option<Lease>) -> Result<ChannelStream, Error> {
+    pub(crate) async fn open_stream(
+        &self,
+        kind: ChannelKind,
+        lease: Option<Lease>,
+    ) -> Result<ChannelStream, Error> {
         let what = match &kind {
             ChannelKind::Session => "another session".to_owned(),
             ChannelKind::DirectTcpip { host, port, .. } => format!("to connect to {host} port {port}"),
             ChannelKind::DirectStreamlocal { path } => format!("to connect to {path}"),
         };
         let (port, mut parts) = channel(&self.inner.ops, what, false, lease);
-        self.send(Op::Open { kind, requests: Vec::<SessionRequest>::new(), port });
+        self.send(Op::Open {
+            kind,
+            requests: Vec::<SessionRequest>::new(),
+            port,
+        });
         (&mut parts.started).await.unwrap_or_else(|_| Err(self.gone()))?;
         Ok(ChannelStream::new(parts))
     }
@@ -250,12 +285,19 @@ impl Connection {
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(())) => {
                 let rtt = begun.elapsed();
-                *self.inner.measured_rtt.lock().unwrap_or_else(PoisonError::into_inner) = Some(rtt);
+                *self
+                    .inner
+                    .measured_rtt
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner) = Some(rtt);
                 Ok(rtt)
             }
             Ok(Err(_)) => Err(self.gone()),
             Err(_) => Err(Error::Timeout {
-                doing: format!("waiting for a sign of life from {}", self.inner.host.original_host),
+                doing: format!(
+                    "waiting for a sign of life from {}",
+                    self.inner.host.original_host
+                ),
                 after: limit,
             }),
         }
@@ -263,7 +305,11 @@ impl Connection {
 
     /// The round-trip time: as last measured by [`Self::ping`], else as the handshake showed it.
     pub fn rtt(&self) -> Option<Duration> {
-        let measured = *self.inner.measured_rtt.lock().unwrap_or_else(PoisonError::into_inner);
+        let measured = *self
+            .inner
+            .measured_rtt
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         measured.or_else(|| self.info().and_then(|info| info.rtt))
     }
 
@@ -302,7 +348,10 @@ impl Connection {
     fn gone(&self) -> Error {
         match &*self.inner.state.borrow() {
             State::Ended(error) => error.clone(),
-            _ => Error::Closed { host: self.inner.host.original_host.clone(), why: "the engine was shut down".into() },
+            _ => Error::Closed {
+                host: self.inner.host.original_host.clone(),
+                why: "the engine was shut down".into(),
+            },
         }
     }
 }

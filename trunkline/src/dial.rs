@@ -53,10 +53,12 @@ pub(crate) async fn tcp(host: &HostConfig) -> Result<Dialed, Error> {
 
 async fn tcp_once(host: &HostConfig) -> Result<Dialed, Error> {
     let doing = || format!("connecting to {} port {}", host.hostname, host.port);
-    let found = tokio::net::lookup_host((host.hostname.as_str(), host.port)).await.map_err(|source| {
-        // getaddrinfo's words are lost in "failed to lookup address information: …", which says it well.
-        Error::network(format!("looking up {}", host.hostname), source)
-    })?;
+    let found = tokio::net::lookup_host((host.hostname.as_str(), host.port))
+        .await
+        .map_err(|source| {
+            // getaddrinfo's words are lost in "failed to lookup address information: …", which says it well.
+            Error::network(format!("looking up {}", host.hostname), source)
+        })?;
     let wanted = |address: &SocketAddr| match host.address_family {
         AddressFamily::Any => true,
         AddressFamily::Inet => address.is_ipv4(),
@@ -89,8 +91,14 @@ async fn tcp_once(host: &HostConfig) -> Result<Dialed, Error> {
         match done {
             Some(Ok(Ok((stream, address, rtt)))) => {
                 // Nagle's algorithm and delayed acknowledgements cost 40 ms a channel otherwise.
-                stream.set_nodelay(true).map_err(|source| Error::local("setting TCP_NODELAY", source))?;
-                return Ok(Dialed { io: Box::new(stream), address: Some(address), rtt: Some(rtt) });
+                stream
+                    .set_nodelay(true)
+                    .map_err(|source| Error::local("setting TCP_NODELAY", source))?;
+                return Ok(Dialed {
+                    io: Box::new(stream),
+                    address: Some(address),
+                    rtt: Some(rtt),
+                });
             }
             Some(Ok(Err(source))) => last_error = Error::network(doing(), source),
             Some(Err(_)) => {}
@@ -105,11 +113,18 @@ fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let first_is_v6 = addresses.first().is_some_and(SocketAddr::is_ipv6);
     let (first, second): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|a| a.is_ipv6() == first_is_v6);
     let longest = first.len().max(second.len());
-    (0..longest).flat_map(|n| [first.get(n).copied(), second.get(n).copied()]).flatten().collect()
+    (0..longest)
+        .flat_map(|n| [first.get(n).copied(), second.get(n).copied()])
+        .flatten()
+        .collect()
 }
 
 fn socket(host: &HostConfig, address: SocketAddr) -> io::Result<TcpSocket> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()
+    } else {
+        TcpSocket::new_v6()
+    }?;
     socket.set_keepalive(host.tcp_keep_alive)?;
     if let Some(interface) = &host.bind_interface {
         socket.bind_device(Some(interface.as_bytes()))?;
@@ -118,18 +133,29 @@ fn socket(host: &HostConfig, address: SocketAddr) -> io::Result<TcpSocket> {
 }
 
 async fn bind_address(host: &HostConfig, remote: SocketAddr) -> Result<Option<SocketAddr>, Error> {
-    let Some(name) = &host.bind_address else { return Ok(None) };
+    let Some(name) = &host.bind_address else {
+        return Ok(None);
+    };
     let doing = || format!("looking up BindAddress {name}");
-    let mut found = tokio::net::lookup_host((name.as_str(), 0)).await.map_err(|source| Error::local(doing(), source))?;
+    let mut found = tokio::net::lookup_host((name.as_str(), 0))
+        .await
+        .map_err(|source| Error::local(doing(), source))?;
     found
         .find(|local| local.is_ipv4() == remote.is_ipv4())
         .map(Some)
-        .ok_or_else(|| Error::Usage(format!("BindAddress {name} has no address of the family of {remote}")))
+        .ok_or_else(|| {
+            Error::Usage(format!(
+                "BindAddress {name} has no address of the family of {remote}"
+            ))
+        })
 }
 
 /// Runs a ProxyCommand in the caller's world. Its standard error stays with the log.
 pub(crate) fn proxy_command(command: &str, world: &World) -> Result<Dialed, Error> {
-    let shell = world.var("SHELL").filter(|shell| !shell.is_empty()).unwrap_or("/bin/sh".as_ref());
+    let shell = world
+        .var("SHELL")
+        .filter(|shell| !shell.is_empty())
+        .unwrap_or("/bin/sh".as_ref());
     // As ssh: exec saves the shell's process.
     let mut child = tokio::process::Command::new(shell)
         .arg("-c")
@@ -145,9 +171,20 @@ pub(crate) fn proxy_command(command: &str, world: &World) -> Result<Dialed, Erro
         .spawn()
         .map_err(|source| Error::local(format!("running ProxyCommand {command:?}"), source))?;
     let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
-        return Err(Error::local("running ProxyCommand", io::Error::other("its pipes are missing")));
+        return Err(Error::local(
+            "running ProxyCommand",
+            io::Error::other("its pipes are missing"),
+        ));
     };
-    Ok(Dialed { io: Box::new(ProxyPipes { _child: child, stdin, stdout }), address: None, rtt: None })
+    Ok(Dialed {
+        io: Box::new(ProxyPipes {
+            _child: child,
+            stdin,
+            stdout,
+        }),
+        address: None,
+        rtt: None,
+    })
 }
 
 /// A proxy command's pipes as one stream. Dropping it ends the command.
@@ -158,7 +195,11 @@ struct ProxyPipes {
 }
 
 impl AsyncRead for ProxyPipes {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stdout).poll_read(cx, buf)
     }
 }
@@ -183,7 +224,11 @@ mod tests {
 
     #[test]
     fn address_families_alternate_from_the_resolvers_first_choice() {
-        let parse = |list: &[&str]| list.iter().map(|a| a.parse().unwrap()).collect::<Vec<SocketAddr>>();
+        let parse = |list: &[&str]| {
+            list.iter()
+                .map(|a| a.parse().unwrap())
+                .collect::<Vec<SocketAddr>>()
+        };
         let found = parse(&["[::1]:22", "[::2]:22", "1.1.1.1:22"]);
         assert_eq!(interleave(found), parse(&["[::1]:22", "1.1.1.1:22", "[::2]:22"]));
     }

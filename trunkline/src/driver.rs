@@ -14,8 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 use tokio_util::io::poll_read_buf;
 use trunkline_proto::{
-    AuthTurn, ChannelEvent, ChannelId, DisconnectReason, Event, GlobalRequestId, IncomingKind, KeyboardPrompt,
-    OpenFailure, Stream,
+    AuthTurn, ChannelEvent, ChannelId, DisconnectReason, Event, GlobalRequestId, IncomingKind,
+    KeyboardPrompt, OpenFailure, Stream,
 };
 
 use crate::channel::{ExitStatus, Op, Port, execution};
@@ -43,8 +43,14 @@ pub(crate) enum Question {
     HostKey(Bytes),
     Authenticate(AuthTurn),
     PublicKeyAccepted,
-    PasswordExpired { prompt: String },
-    Questions { name: String, instruction: String, prompts: Vec<KeyboardPrompt> },
+    PasswordExpired {
+        prompt: String,
+    },
+    Questions {
+        name: String,
+        instruction: String,
+        prompts: Vec<KeyboardPrompt>,
+    },
     Banner(String),
     Authenticated,
 }
@@ -136,13 +142,18 @@ impl Driver {
 
     /// Drives the connection until the handshake has something to decide.
     pub(crate) async fn question(&mut self) -> Result<Question, Error> {
-        std::future::poll_fn(|cx| self.poll(cx, true)).await.map(|question| question.expect("asked to stop at one"))
+        std::future::poll_fn(|cx| self.poll(cx, true))
+            .await
+            .map(|question| question.expect("asked to stop at one"))
     }
 
     /// Drives the authenticated connection to its end, and tells everyone who waits.
     pub(crate) async fn run(mut self) -> Error {
         let end = match std::future::poll_fn(|cx| self.poll(cx, false)).await {
-            Ok(_) => Error::Closed { host: self.host.clone(), why: "all work on it was done".into() },
+            Ok(_) => Error::Closed {
+                host: self.host.clone(),
+                why: "all work on it was done".into(),
+            },
             Err(error) => error,
         };
         self.finish(&end);
@@ -165,7 +176,11 @@ impl Driver {
 
     // The loop.
 
-    fn poll(&mut self, cx: &mut Context<'_>, stop_at_question: bool) -> Poll<Result<Option<Question>, Error>> {
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        stop_at_question: bool,
+    ) -> Poll<Result<Option<Question>, Error>> {
         for _ in 0..TURNS {
             let mut progress = self.poll_ops(cx)?;
             progress |= self.dispatch_events();
@@ -202,7 +217,10 @@ impl Driver {
                 }
                 Poll::Ready(Some(Op::Disconnect { why })) => {
                     self.say_goodbye(cx, DisconnectReason::BY_APPLICATION, &why);
-                    return Err(Error::Closed { host: self.host.clone(), why });
+                    return Err(Error::Closed {
+                        host: self.host.clone(),
+                        why,
+                    });
                 }
                 Poll::Ready(Some(op)) => self.handle_op(op),
             }
@@ -250,12 +268,20 @@ impl Driver {
         let n = match poll_read_buf(Pin::new(&mut self.io), cx, buffer) {
             Poll::Pending => return Ok(false),
             Poll::Ready(Ok(0)) => {
-                return Err(Error::ClosedByPeer { host: self.host.clone(), during: self.stage() });
+                return Err(Error::ClosedByPeer {
+                    host: self.host.clone(),
+                    during: self.stage(),
+                });
             }
             Poll::Ready(Ok(n)) => n,
             // A reset instead of a close, because the server had not read all that was sent to it.
-            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset && self.proto.server_id().is_none() => {
-                return Err(Error::ClosedByPeer { host: self.host.clone(), during: self.stage() });
+            Poll::Ready(Err(error))
+                if error.kind() == io::ErrorKind::ConnectionReset && self.proto.server_id().is_none() =>
+            {
+                return Err(Error::ClosedByPeer {
+                    host: self.host.clone(),
+                    during: self.stage(),
+                });
             }
             Poll::Ready(Err(error)) => return Err(self.lost(error)),
         };
@@ -277,7 +303,9 @@ impl Driver {
     }
 
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
-        let Some(at) = self.next_deadline() else { return Ok(false) };
+        let Some(at) = self.next_deadline() else {
+            return Ok(false);
+        };
         if self.timer.deadline().into_std() != at {
             self.timer.as_mut().reset(at.into());
         }
@@ -289,9 +317,15 @@ impl Driver {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let keepalive = self.keepalive.filter(|_| self.proto.is_authenticated()).map(|k| self.keepalive_at(k));
+        let keepalive = self
+            .keepalive
+            .filter(|_| self.proto.is_authenticated())
+            .map(|k| self.keepalive_at(k));
         let release = (!self.released).then(|| self.last_activity + IDLE_RELEASE);
-        [self.proto.poll_timeout(), keepalive, release].into_iter().flatten().min()
+        [self.proto.poll_timeout(), keepalive, release]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The next probe is due an interval after the last sign of life, or after the last probe.
@@ -308,7 +342,10 @@ impl Driver {
         {
             if self.unanswered >= keepalive.count_max {
                 return Err(Error::Timeout {
-                    doing: format!("keeping the connection to {} alive (ServerAliveInterval)", self.host),
+                    doing: format!(
+                        "keeping the connection to {} alive (ServerAliveInterval)",
+                        self.host
+                    ),
                     after: now - self.last_received,
                 });
             }
@@ -327,10 +364,21 @@ impl Driver {
 
     fn handle_op(&mut self, op: Op) {
         match op {
-            Op::Open { kind, requests, mut port } => {
+            Op::Open {
+                kind,
+                requests,
+                mut port,
+            } => {
                 if self.draining {
                     let why = "it is being closed".to_owned();
-                    end_port(&mut port, &Error::Closed { host: self.host.clone(), why }, Execution::DidNotStart);
+                    end_port(
+                        &mut port,
+                        &Error::Closed {
+                            host: self.host.clone(),
+                            why,
+                        },
+                        Execution::DidNotStart,
+                    );
                     return;
                 }
                 let id = self.proto.open(&kind);
@@ -341,9 +389,18 @@ impl Driver {
                 }
                 self.ports.insert(id, port);
             }
-            Op::Begin { channel, requests, what, started, lease } => {
+            Op::Begin {
+                channel,
+                requests,
+                what,
+                started,
+                lease,
+            } => {
                 let Some((id, mut port)) = channel.id().and_then(|id| self.ports.remove_entry(&id)) else {
-                    let gone = Error::Closed { host: self.host.clone(), why: "the server closed it".into() };
+                    let gone = Error::Closed {
+                        host: self.host.clone(),
+                        why: "the server closed it".into(),
+                    };
                     let _ = started.send(Err(gone));
                     return;
                 };
@@ -366,10 +423,15 @@ impl Driver {
             }
             Op::Reject { id } => {
                 if self.offered.remove(&id) {
-                    self.proto.reject(id, OpenFailure::CONNECT_FAILED, "nobody listens for this here");
+                    self.proto
+                        .reject(id, OpenFailure::CONNECT_FAILED, "nobody listens for this here");
                 }
             }
-            Op::Request { channel, request, reply } => {
+            Op::Request {
+                channel,
+                request,
+                reply,
+            } => {
                 if let Some(id) = channel.id()
                     && let Some(mut port) = self.ports.remove(&id)
                 {
@@ -396,7 +458,14 @@ impl Driver {
                     if let Some(mut port) = self.ports.remove(&id) {
                         let why = "the session was closed".to_owned();
                         let execution = execution(self.proto.started(id));
-                        end_port(&mut port, &Error::Closed { host: self.host.clone(), why }, execution);
+                        end_port(
+                            &mut port,
+                            &Error::Closed {
+                                host: self.host.clone(),
+                                why,
+                            },
+                            execution,
+                        );
                     }
                     self.proto.close(id);
                 }
@@ -450,7 +519,15 @@ impl Driver {
                 Event::Authenticate(turn) => Question::Authenticate(turn),
                 Event::PublicKeyAccepted => Question::PublicKeyAccepted,
                 Event::PasswordExpired { prompt } => Question::PasswordExpired { prompt },
-                Event::Questions { name, instruction, prompts } => Question::Questions { name, instruction, prompts },
+                Event::Questions {
+                    name,
+                    instruction,
+                    prompts,
+                } => Question::Questions {
+                    name,
+                    instruction,
+                    prompts,
+                },
                 Event::Banner(text) => Question::Banner(text),
                 Event::Authenticated => Question::Authenticated,
             };
@@ -474,7 +551,11 @@ impl Driver {
                     let _ = started.send(Ok(()));
                 }
             }
-            ChannelEvent::OpenFailed { id, reason, description } => {
+            ChannelEvent::OpenFailed {
+                id,
+                reason,
+                description,
+            } => {
                 if let Some(mut port) = self.ports.remove(&id) {
                     let error = self.refused(&port.what, reason.0, description);
                     end_port(&mut port, &error, Execution::DidNotStart);
@@ -483,6 +564,7 @@ impl Driver {
             ChannelEvent::Reply { id, success, started } => self.handle_reply(id, success, started),
             ChannelEvent::Eof(id) => {
                 if let Some(port) = self.ports.get_mut(&id) {
+                    port.shared.complete();
                     port.end_streams();
                 }
             }
@@ -491,7 +573,12 @@ impl Driver {
                     port.exit = ExitStatus::Exited(status);
                 }
             }
-            ChannelEvent::ExitSignal { id, signal, core_dumped, message } => {
+            ChannelEvent::ExitSignal {
+                id,
+                signal,
+                core_dumped,
+                message,
+            } => {
                 tracing::debug!(%signal, %message, "the command was ended by a signal");
                 if let Some(port) = self.ports.get_mut(&id) {
                     port.exit = ExitStatus::Signaled { signal, core_dumped };
@@ -499,9 +586,11 @@ impl Driver {
             }
             ChannelEvent::Closed(id) => {
                 if let Some(mut port) = self.ports.remove(&id) {
+                    port.shared.complete();
                     port.shared.close();
                     if let Some(started) = port.started.take() {
-                        let _ = started.send(Err(self.refused(&port.what, 0, "the channel was closed".into())));
+                        let _ =
+                            started.send(Err(self.refused(&port.what, 0, "the channel was closed".into())));
                     }
                     if let Some(done) = port.done.take() {
                         let _ = done.send(Ok(port.exit.clone()));
@@ -527,11 +616,14 @@ impl Driver {
 
     fn deliver(&mut self, id: ChannelId, stream: Stream, data: Bytes) {
         let len = data.len();
-        let taken = self.ports.get(&id).is_some_and(|port| match (stream, &port.stderr) {
-            (Stream::Data, _) => port.stdout.send(data).is_ok(),
-            (Stream::Stderr, Some(stderr)) => stderr.send(data).is_ok(),
-            (Stream::Stderr, None) => false,
-        });
+        let taken = self
+            .ports
+            .get(&id)
+            .is_some_and(|port| match (stream, &port.stderr) {
+                (Stream::Data, _) => port.stdout.send(data).is_ok(),
+                (Stream::Stderr, Some(stderr)) => stderr.send(data).is_ok(),
+                (Stream::Stderr, None) => false,
+            });
         // Nobody reads this stream: the server must not wait for its window.
         if !taken {
             self.proto.consumed(id, len, Instant::now());
@@ -539,7 +631,9 @@ impl Driver {
     }
 
     fn handle_reply(&mut self, id: ChannelId, success: bool, started: bool) {
-        let Some(port) = self.ports.get_mut(&id) else { return };
+        let Some(port) = self.ports.get_mut(&id) else {
+            return;
+        };
         if let Some(Some(reply)) = port.replies.pop_front() {
             let _ = reply.send(success);
         }
@@ -548,7 +642,11 @@ impl Driver {
         }
         let what = port.what.clone();
         if let Some(tell) = port.started.take() {
-            let _ = tell.send(if success { Ok(()) } else { Err(self.refused(&what, 0, String::new())) });
+            let _ = tell.send(if success {
+                Ok(())
+            } else {
+                Err(self.refused(&what, 0, String::new()))
+            });
         }
         if !success {
             // OpenSSH's client gives up the session as well; sshd would leave the channel open.
@@ -563,7 +661,12 @@ impl Driver {
     // Ends.
 
     fn refused(&self, what: &str, reason: u32, description: String) -> Error {
-        Error::Refused { host: self.host.clone(), what: what.to_owned(), reason, description }
+        Error::Refused {
+            host: self.host.clone(),
+            what: what.to_owned(),
+            reason,
+            description,
+        }
     }
 
     fn lost(&self, source: io::Error) -> Error {
@@ -575,7 +678,10 @@ impl Driver {
         if let Some(reason) = source.wants_disconnect() {
             self.say_goodbye(cx, reason, &source.to_string());
         }
-        Error::Protocol { host: self.host.clone(), source }
+        Error::Protocol {
+            host: self.host.clone(),
+            source,
+        }
     }
 
     /// Says SSH_MSG_DISCONNECT if the socket takes it now.
@@ -588,7 +694,11 @@ impl Driver {
     }
 
     fn stage(&self) -> &'static str {
-        match (self.proto.server_id(), self.proto.host_key(), self.proto.is_authenticated()) {
+        match (
+            self.proto.server_id(),
+            self.proto.host_key(),
+            self.proto.is_authenticated(),
+        ) {
             (None, ..) => IDENTIFICATION,
             (_, None, _) => "key exchange",
             (_, _, false) => "authentication",
@@ -614,7 +724,11 @@ fn end_port(port: &mut Port, error: &Error, execution: Execution) {
     }
     if let Some(done) = port.done.take() {
         // An exit status that has come is the truth, whatever happened to the channel afterwards.
-        let outcome = if port.exit == ExitStatus::Unknown { Err(error) } else { Ok(port.exit.clone()) };
+        let outcome = if port.exit == ExitStatus::Unknown {
+            Err(error)
+        } else {
+            Ok(port.exit.clone())
+        };
         let _ = done.send(outcome);
     }
 }
@@ -622,7 +736,9 @@ fn end_port(port: &mut Port, error: &Error, execution: Execution) {
 /// Answers an operation that no connection will ever do: nothing of it was sent.
 pub(crate) fn refuse(op: Op, error: &Error) {
     match op {
-        Op::Open { mut port, .. } | Op::Accept { mut port } => end_port(&mut port, error, Execution::DidNotStart),
+        Op::Open { mut port, .. } | Op::Accept { mut port } => {
+            end_port(&mut port, error, Execution::DidNotStart)
+        }
         Op::Begin { started, .. } => {
             let _ = started.send(Err(error.clone()));
         }

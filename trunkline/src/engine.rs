@@ -12,15 +12,17 @@ use tokio::sync::Semaphore;
 use trunkline_proto::ChannelKind;
 
 use crate::channel::ChannelStream;
-use crate::config::{Forward, ForwardAgent, ForwardTarget, HostConfig, Listen, Proxy, Request, Resolver, SharingKey, World};
+use crate::config::{
+    Forward, ForwardAgent, ForwardTarget, HostConfig, Listen, Proxy, Request, Resolver, SharingKey, World,
+};
 use crate::connection::Connection;
 use crate::dial::{self, Dialed};
 use crate::error::Error;
+use crate::forward::{self, ForwardHandle};
 use crate::handshake::Handshake;
 use crate::interaction::Interaction;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
-use crate::forward::{self, ForwardHandle};
 use crate::pool::{LaneStatus, Lease, Pool};
 use crate::session::{Command, Output, Session};
 use crate::settings::Settings;
@@ -96,8 +98,11 @@ impl Engine {
     /// A destination or configuration that cannot be used; [`Error::NeedsSystemSsh`].
     pub async fn host(&self, destination: &str, interaction: &Interaction) -> Result<Host, Error> {
         let world = World::current().map_err(|source| Error::local("reading the environment", source))?;
-        let destination = destination.parse().map_err(|error| Error::Usage(format!("{error}")))?;
-        self.host_for(&Request::new(destination, Arc::new(world)), interaction).await
+        let destination = destination
+            .parse()
+            .map_err(|error| Error::Usage(format!("{error}")))?;
+        self.host_for(&Request::new(destination, Arc::new(world)), interaction)
+            .await
     }
 
     /// The host that a request means.
@@ -108,14 +113,27 @@ impl Engine {
         let config = self.resolve(request).await?;
         let reasons = config.needs_system_ssh();
         if !reasons.is_empty() {
-            return Err(Error::NeedsSystemSsh { host: config.original_host.clone(), reasons });
+            return Err(Error::NeedsSystemSsh {
+                host: config.original_host.clone(),
+                reasons,
+            });
         }
         if let Some(words) = &config.refuse_connection {
-            return Err(Error::Usage(format!("{}: RefuseConnection: {words}", config.original_host)));
+            return Err(Error::Usage(format!(
+                "{}: RefuseConnection: {words}",
+                config.original_host
+            )));
         }
-        let interaction =
-            if config.batch_mode { interaction.clone().without_questions() } else { interaction.clone() };
-        Ok(Host { pool: self.pool(config.clone(), request), config, interaction })
+        let interaction = if config.batch_mode {
+            interaction.clone().without_questions()
+        } else {
+            interaction.clone()
+        };
+        Ok(Host {
+            pool: self.pool(config.clone(), request),
+            config,
+            interaction,
+        })
     }
 
     /// What ssh_config says of a request.
@@ -146,7 +164,12 @@ impl Engine {
 
     /// Every host that has connections, with their lanes.
     pub fn status(&self) -> Vec<HostStatus> {
-        let pools: Vec<_> = self.inner.pools().iter().map(|(key, pool)| (*key, pool.clone())).collect();
+        let pools: Vec<_> = self
+            .inner
+            .pools()
+            .iter()
+            .map(|(key, pool)| (*key, pool.clone()))
+            .collect();
         pools
             .into_iter()
             .map(|(key, pool)| HostStatus {
@@ -200,7 +223,12 @@ impl Engine {
             let (engine, config, request) = (Arc::downgrade(&self.inner), config.clone(), request.clone());
             Box::new(move |interaction| connect(&engine, &config, &request, interaction))
         };
-        let pool = Pool::new(config, self.inner.settings.clone(), self.inner.memory.clone(), connector);
+        let pool = Pool::new(
+            config,
+            self.inner.settings.clone(),
+            self.inner.memory.clone(),
+            connector,
+        );
         pools.insert(key, pool.clone());
         pool
     }
@@ -229,17 +257,38 @@ fn connect(
     interaction: Interaction,
 ) -> Connection {
     let (memory, metrics, gate) = match engine.upgrade() {
-        Some(inner) => (inner.memory.clone(), inner.metrics.clone(), Some((inner.handshakes.clone(), inner.gate(config)))),
+        Some(inner) => (
+            inner.memory.clone(),
+            inner.metrics.clone(),
+            Some((inner.handshakes.clone(), inner.gate(config))),
+        ),
         None => (Arc::new(Memory::in_memory()), Arc::default(), None),
     };
     let dial = {
-        let (engine, config, request, interaction) =
-            (engine.clone(), config.clone(), request.clone(), interaction.clone());
+        let (engine, config, request, interaction) = (
+            engine.clone(),
+            config.clone(),
+            request.clone(),
+            interaction.clone(),
+        );
         Box::new(move || {
-            dial_host(engine.clone(), config.clone(), request.clone(), interaction.clone()).boxed()
+            dial_host(
+                engine.clone(),
+                config.clone(),
+                request.clone(),
+                interaction.clone(),
+            )
+            .boxed()
         })
     };
-    Connection::begin(Handshake { host: config.clone(), interaction, memory, engine_metrics: metrics, gate, dial })
+    Connection::begin(Handshake {
+        host: config.clone(),
+        interaction,
+        memory,
+        engine_metrics: metrics,
+        gate,
+        dial,
+    })
 }
 
 /// Finds the way to a host: TCP, a proxy command, or a channel of a jump host's connection.
@@ -253,16 +302,28 @@ async fn dial_host(
         Proxy::Direct => dial::tcp(&config).await,
         Proxy::Command(command) => dial::proxy_command(command, &request.world),
         Proxy::Jump(hops) => {
-            let shut_down = || Error::Closed { host: config.original_host.clone(), why: "the engine was shut down".into() };
-            let engine = Engine { inner: engine.upgrade().ok_or_else(shut_down)? };
-            let jump = request.for_jump(hops).ok_or_else(|| Error::Usage("ProxyJump names no host".into()))?;
+            let shut_down = || Error::Closed {
+                host: config.original_host.clone(),
+                why: "the engine was shut down".into(),
+            };
+            let engine = Engine {
+                inner: engine.upgrade().ok_or_else(shut_down)?,
+            };
+            let jump = request
+                .for_jump(hops)
+                .ok_or_else(|| Error::Usage("ProxyJump names no host".into()))?;
             // Boxed: a jump host may have a jump host.
             let through: BoxFuture<'_, _> = Box::pin(async {
                 let host = engine.host_for(&jump, &interaction).await?;
-                host.direct_tcpip(&config.hostname, config.port, ("127.0.0.1", 0)).await
+                host.direct_tcpip(&config.hostname, config.port, ("127.0.0.1", 0))
+                    .await
             });
             let stream = through.await?;
-            Ok(Dialed { io: Box::new(stream), address: None, rtt: None })
+            Ok(Dialed {
+                io: Box::new(stream),
+                address: None,
+                rtt: None,
+            })
         }
     }
 }
@@ -280,17 +341,29 @@ async fn keep_up(engine: Weak<Inner>) {
         let Some(inner) = engine.upgrade() else { return };
         let now = (Instant::now(), SystemTime::now());
         // The monotonic clock stands still while the machine sleeps; the other one does not.
-        let slept = now.1.duration_since(last.1).unwrap_or_default().saturating_sub(now.0.duration_since(last.0));
+        let slept = now
+            .1
+            .duration_since(last.1)
+            .unwrap_or_default()
+            .saturating_sub(now.0.duration_since(last.0));
         last = now;
         let woken = slept > SWEEP * 5;
-        let pools: Vec<_> = inner.pools().iter().map(|(key, pool)| (*key, pool.clone())).collect();
+        let pools: Vec<_> = inner
+            .pools()
+            .iter()
+            .map(|(key, pool)| (*key, pool.clone()))
+            .collect();
         for (key, pool) in pools {
             // Two references: the table's and this one. Anyone else may be about to use the pool.
             if pool.sweep(woken) && Arc::strong_count(&pool) == 2 {
                 inner.pools().remove(&key);
             }
         }
-        inner.gates.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, gate| Arc::strong_count(gate) > 1);
+        inner
+            .gates
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|_, gate| Arc::strong_count(gate) > 1);
     }
 }
 
@@ -334,7 +407,9 @@ impl Host {
     pub async fn start(&self, command: &Command) -> Result<Session, Error> {
         if command.forwards_agent() && self.config.forward_agent == ForwardAgent::No {
             let name = &self.config.original_host;
-            return Err(Error::Usage(format!("the agent is not forwarded to {name}: set ForwardAgent or use -A")));
+            return Err(Error::Usage(format!(
+                "the agent is not forwarded to {name}: set ForwardAgent or use -A"
+            )));
         }
         self.pool.session(command, &self.interaction).await
     }
@@ -351,9 +426,23 @@ impl Host {
     ///
     /// # Errors
     /// The server's refusal; the loss of the connection.
-    pub async fn direct_tcpip(&self, host: &str, port: u16, originator: (&str, u16)) -> Result<ChannelStream, Error> {
+    pub async fn direct_tcpip(
+        &self,
+        host: &str,
+        port: u16,
+        originator: (&str, u16),
+    ) -> Result<ChannelStream, Error> {
         let originator = (originator.0.to_owned(), originator.1);
-        self.pool.tunnel(ChannelKind::DirectTcpip { host: host.to_owned(), port, originator }, &self.interaction).await
+        self.pool
+            .tunnel(
+                ChannelKind::DirectTcpip {
+                    host: host.to_owned(),
+                    port,
+                    originator,
+                },
+                &self.interaction,
+            )
+            .await
     }
 
     /// Opens a connection to a Unix socket on the server.
@@ -361,7 +450,14 @@ impl Host {
     /// # Errors
     /// As [`Self::direct_tcpip`].
     pub async fn direct_streamlocal(&self, path: &str) -> Result<ChannelStream, Error> {
-        self.pool.tunnel(ChannelKind::DirectStreamlocal { path: path.to_owned() }, &self.interaction).await
+        self.pool
+            .tunnel(
+                ChannelKind::DirectStreamlocal {
+                    path: path.to_owned(),
+                },
+                &self.interaction,
+            )
+            .await
     }
 
     /// Listens here, on a TCP port or a Unix socket, and carries each client to the target, which the server connects
@@ -380,7 +476,10 @@ impl Host {
     /// # Errors
     /// As [`Self::forward_local`].
     pub async fn forward_dynamic(&self, listen: &Listen) -> Result<ForwardHandle, Error> {
-        let forward = Forward { listen: listen.clone(), target: ForwardTarget::Socks };
+        let forward = Forward {
+            listen: listen.clone(),
+            target: ForwardTarget::Socks,
+        };
         forward::forward_local(self, &forward).await
     }
 
@@ -427,6 +526,8 @@ impl Host {
 
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine").field("pools", &self.inner.pools().len()).finish_non_exhaustive()
+        f.debug_struct("Engine")
+            .field("pools", &self.inner.pools().len())
+            .finish_non_exhaustive()
     }
 }

@@ -173,8 +173,15 @@ impl Error {
         match self {
             Self::Network { .. } | Self::ClosedByPeer { .. } | Self::Closed { .. } => ErrorKind::Network,
             Self::Timeout { .. } => ErrorKind::Timeout,
-            Self::Protocol { source: trunkline_proto::Error::Local(_), .. } | Self::Local { .. } => ErrorKind::Local,
-            Self::Protocol { source: trunkline_proto::Error::Disconnected { .. }, .. } => ErrorKind::Network,
+            Self::Protocol {
+                source: trunkline_proto::Error::Local(_),
+                ..
+            }
+            | Self::Local { .. } => ErrorKind::Local,
+            Self::Protocol {
+                source: trunkline_proto::Error::Disconnected { .. },
+                ..
+            } => ErrorKind::Network,
             Self::Protocol { .. } => ErrorKind::Peer,
             Self::HostKey(_) => ErrorKind::HostKey,
             Self::Authentication { .. } => ErrorKind::Authentication,
@@ -193,11 +200,17 @@ impl Error {
     }
 
     pub(crate) fn network(doing: impl Into<String>, source: io::Error) -> Self {
-        Self::Network { doing: doing.into(), source: Arc::new(source) }
+        Self::Network {
+            doing: doing.into(),
+            source: Arc::new(source),
+        }
     }
 
     pub(crate) fn local(doing: impl Into<String>, source: io::Error) -> Self {
-        Self::Local { doing: doing.into(), source: Arc::new(source) }
+        Self::Local {
+            doing: doing.into(),
+            source: Arc::new(source),
+        }
     }
 
     /// The same end, seen by a command that may have begun.
@@ -205,7 +218,10 @@ impl Error {
         match (self, execution) {
             (error, Execution::DidNotStart) => error,
             (Self::Lost { cause, .. }, execution) => Self::Lost { execution, cause },
-            (error, execution) => Self::Lost { execution, cause: Arc::new(error) },
+            (error, execution) => Self::Lost {
+                execution,
+                cause: Arc::new(error),
+            },
         }
     }
 }
@@ -232,20 +248,36 @@ fn io_words(error: &io::Error) -> String {
 }
 
 fn stage(stage: &str) -> String {
-    if stage.is_empty() { String::new() } else { format!(" during {stage}") }
+    if stage.is_empty() {
+        String::new()
+    } else {
+        format!(" during {stage}")
+    }
 }
 
 fn list(reasons: &[crate::config::Reason]) -> String {
-    reasons.iter().map(|reason| format!("{} {} ({})", reason.directive, reason.value, reason.why)).collect::<Vec<_>>().join("; ")
+    reasons
+        .iter()
+        .map(|reason| format!("{} {} ({})", reason.directive, reason.value, reason.why))
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 fn colon(text: &str) -> String {
-    if text.is_empty() { String::new() } else { format!(": {text}") }
+    if text.is_empty() {
+        String::new()
+    } else {
+        format!(": {text}")
+    }
 }
 
 fn seconds(duration: &Duration) -> String {
     let seconds = duration.as_secs_f64();
-    if seconds.fract() == 0.0 { format!("{seconds} s") } else { format!("{seconds:.1} s") }
+    if seconds.fract() == 0.0 {
+        format!("{seconds} s")
+    } else {
+        format!("{seconds:.1} s")
+    }
 }
 
 #[cfg(test)]
@@ -254,7 +286,11 @@ mod tests {
 
     #[test]
     fn a_lost_connection_says_whether_the_command_may_have_run() {
-        let lost = Error::ClosedByPeer { host: "db1".into(), during: "" }.with_execution(Execution::MayHaveStarted);
+        let lost = Error::ClosedByPeer {
+            host: "db1".into(),
+            during: "",
+        }
+        .with_execution(Execution::MayHaveStarted);
         assert_eq!(lost.execution(), Execution::MayHaveStarted);
         assert_eq!(lost.kind(), ErrorKind::Network);
         assert_eq!(
@@ -265,7 +301,13 @@ mod tests {
 
     #[test]
     fn system_errors_are_told_without_numbers() {
-        let refused = Error::network("connecting to 127.0.0.1 port 9", io::Error::from_raw_os_error(111));
-        assert_eq!(refused.to_string(), "connecting to 127.0.0.1 port 9: Connection refused");
+        let refused = Error::network(
+            "connecting to 127.0.0.1 port 9",
+            io::Error::from_raw_os_error(111),
+        );
+        assert_eq!(
+            refused.to_string(),
+            "connecting to 127.0.0.1 port 9: Connection refused"
+        );
     }
 }

@@ -55,7 +55,10 @@ pub(crate) async fn run(
     incoming: &Arc<Incoming>,
 ) -> Error {
     let mut ops = ops;
-    let mut attempt = Attempt { number: 1, early_kexinit: true };
+    let mut attempt = Attempt {
+        number: 1,
+        early_kexinit: true,
+    };
     loop {
         let (offers_tx, offers) = mpsc::unbounded_channel();
         let error = match establish(&handshake, attempt, ops, offers_tx, &metrics, info).await {
@@ -67,7 +70,11 @@ pub(crate) async fn run(
                 };
             }
             Err(Failed { error, ops: None, .. }) => return error,
-            Err(Failed { error, ops: Some(untouched), greeting }) => {
+            Err(Failed {
+                error,
+                ops: Some(untouched),
+                greeting,
+            }) => {
                 ops = untouched;
                 match attempt.after(&error, &greeting) {
                     Some((next, delay)) => {
@@ -105,15 +112,29 @@ impl Attempt {
     /// waits, longer each time, and differently long for each of many. Without, it may be one that cannot bear a
     /// KEXINIT before its own identification is read.
     fn after(self, error: &Error, greeting: &str) -> Option<(Self, Duration)> {
-        let hung_up = matches!(error, Error::ClosedByPeer { during: crate::driver::IDENTIFICATION, .. });
+        let hung_up = matches!(
+            error,
+            Error::ClosedByPeer {
+                during: crate::driver::IDENTIFICATION,
+                ..
+            }
+        );
         if !hung_up || self.number >= Self::MAX || greeting.contains("Not allowed at this time") {
             return None;
         }
         let number = self.number + 1;
         if greeting.is_empty() && self.early_kexinit {
-            return Some((Self { number, early_kexinit: false }, Duration::ZERO));
+            return Some((
+                Self {
+                    number,
+                    early_kexinit: false,
+                },
+                Duration::ZERO,
+            ));
         }
-        let spread = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.subsec_nanos() % 256);
+        let spread = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |now| now.subsec_nanos() % 256);
         let delay = Duration::from_millis((200 << self.number) + u64::from(spread));
         Some((Self { number, ..self }, delay))
     }
@@ -140,7 +161,14 @@ async fn establish(
     metrics: &Arc<Metrics>,
     info: &OnceLock<ConnectionInfo>,
 ) -> Result<Established, Failed> {
-    let Handshake { host, interaction, memory, engine_metrics, gate, .. } = handshake;
+    let Handshake {
+        host,
+        interaction,
+        memory,
+        engine_metrics,
+        gate,
+        ..
+    } = handshake;
     // Held until the connection is authenticated, or has failed.
     let _permits = match gate {
         None => None,
@@ -152,35 +180,75 @@ async fn establish(
     let facts = memory.facts(&host_id).unwrap_or_default();
     let policy = policy(host);
     let prepared = Prepared::new(handshake, attempt, &facts, &policy).await;
-    let Prepared { dialed, identities, trust, proto } = match prepared {
+    let Prepared {
+        dialed,
+        identities,
+        trust,
+        proto,
+    } = match prepared {
         Ok(prepared) => prepared,
-        Err(error) => return Err(Failed { error, ops: Some(ops), greeting: String::new() }),
+        Err(error) => {
+            return Err(Failed {
+                error,
+                ops: Some(ops),
+                greeting: String::new(),
+            });
+        }
     };
-    let keepalive = host
-        .server_alive_interval
-        .map(|interval| KeepAlive { interval, count_max: host.server_alive_count_max });
-    let mut driver =
-        Driver::new(host.original_host.clone(), dialed.io, *proto, ops, offers, keepalive, metrics.clone());
+    let keepalive = host.server_alive_interval.map(|interval| KeepAlive {
+        interval,
+        count_max: host.server_alive_count_max,
+    });
+    let mut driver = Driver::new(
+        host.original_host.clone(),
+        dialed.io,
+        *proto,
+        ops,
+        offers,
+        keepalive,
+        metrics.clone(),
+    );
     if let Some(rtt) = dialed.rtt {
         driver.proto.set_rtt(rtt);
     }
     let address = dialed.address.map(|address| address.ip());
-    let server = Server { name: &host.hostname, port: host.port, alias: host.host_key_alias.as_deref(), address };
+    let server = Server {
+        name: &host.hostname,
+        port: host.port,
+        alias: host.host_key_alias.as_deref(),
+        address,
+    };
     let remembered = facts.key.as_ref();
-    let outcome = log_in(&mut driver, host, interaction, &policy, &trust, &server, identities, remembered).await;
+    let outcome = log_in(
+        &mut driver,
+        host,
+        interaction,
+        &policy,
+        &trust,
+        &server,
+        identities,
+        remembered,
+    )
+    .await;
     let LoggedIn { accepted, key } = match outcome {
         Ok(outcome) => outcome,
         Err(error) => {
             let greeting = driver.proto.greeting().trim().to_owned();
             driver.finish(&error);
-            return Err(Failed { error, ops: driver.into_ops(), greeting });
+            return Err(Failed {
+                error,
+                ops: driver.into_ops(),
+                greeting,
+            });
         }
     };
     engine_metrics.connections_authenticated.add(1);
     let proto = &driver.proto;
     if let Some(negotiated) = proto.negotiated() {
         let _ = info.set(ConnectionInfo {
-            server: proto.server_id().map_or_else(String::new, |id| id.as_str().to_owned()),
+            server: proto
+                .server_id()
+                .map_or_else(String::new, |id| id.as_str().to_owned()),
             kex: negotiated.kex,
             host_key_algorithm: negotiated.host_key.clone(),
             cipher: negotiated.outgoing.cipher.name(),
@@ -197,7 +265,9 @@ async fn establish(
         });
     }
     let banner = proto.server_id().map(|id| id.as_str().to_owned());
-    let first = proto.server_first_choices().map(|(kex, key)| (kex.to_owned(), key.to_owned()));
+    let first = proto
+        .server_first_choices()
+        .map(|(kex, key)| (kex.to_owned(), key.to_owned()));
     memory.update(&host_id, |facts| {
         facts.banner = banner;
         (facts.kex_first, facts.host_key_first) = first.unzip();
@@ -210,7 +280,9 @@ async fn establish(
         trust,
         address,
         session_id: proto.session_id().cloned().unwrap_or_default(),
-        host_key_algorithm: proto.negotiated().map_or_else(String::new, |n| n.host_key.clone()),
+        host_key_algorithm: proto
+            .negotiated()
+            .map_or_else(String::new, |n| n.host_key.clone()),
         host: host.clone(),
         interaction: interaction.clone(),
     });
@@ -242,14 +314,22 @@ impl Prepared {
                 Ok::<_, Error>((trust, config))
             })
         };
-        let (dialed, identities, loaded) = tokio::join!((handshake.dial)(), Identities::collect(host), loading);
+        let (dialed, identities, loaded) =
+            tokio::join!((handshake.dial)(), Identities::collect(host), loading);
         let dialed = dialed?;
         let (trust, mut config) =
             loaded.map_err(|error| Error::local("reading known_hosts", std::io::Error::other(error)))??;
         config.early_kexinit &= attempt.early_kexinit;
-        let proto = trunkline_proto::Connection::new(config)
-            .map_err(|source| Error::Protocol { host: host.original_host.clone(), source })?;
-        Ok(Self { dialed, identities, trust, proto: Box::new(proto) })
+        let proto = trunkline_proto::Connection::new(config).map_err(|source| Error::Protocol {
+            host: host.original_host.clone(),
+            source,
+        })?;
+        Ok(Self {
+            dialed,
+            identities,
+            trust,
+            proto: Box::new(proto),
+        })
     }
 }
 
@@ -274,17 +354,22 @@ async fn log_in(
     let mut accepted = None;
     let mut authentication = None;
     loop {
-        let question = tokio::time::timeout(limit, driver.question()).await.map_err(|_| Error::Timeout {
-            doing: format!("logging in to {}", host.original_host),
-            after: limit,
-        })??;
+        let question = tokio::time::timeout(limit, driver.question())
+            .await
+            .map_err(|_| Error::Timeout {
+                doing: format!("logging in to {}", host.original_host),
+                after: limit,
+            })??;
         match question {
             Question::HostKey(key) => {
                 let decided = check_host_key(interaction, policy, trust, server, &key).await?;
                 driver
                     .proto
                     .accept_host_key(Instant::now())
-                    .map_err(|source| Error::Protocol { host: host.original_host.clone(), source })?;
+                    .map_err(|source| Error::Protocol {
+                        host: host.original_host.clone(),
+                        source,
+                    })?;
                 // The server is the right one, and what waits may leave with the authentication.
                 driver.take_ops();
                 let key_only = decided.is_unverified;
@@ -295,7 +380,8 @@ async fn log_in(
             }
             Question::Authenticated => {
                 let key = authentication.as_ref().and_then(Authentication::used_key);
-                let accepted = accepted.ok_or_else(|| Error::Usage("authenticated without a host key".into()))?;
+                let accepted =
+                    accepted.ok_or_else(|| Error::Usage("authenticated without a host key".into()))?;
                 return Ok(LoggedIn { accepted, key });
             }
             other => {
@@ -314,7 +400,10 @@ async fn check_host_key(
     server: &Server<'_>,
     key: &[u8],
 ) -> Result<Accepted, Error> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
     let decision = match host_key::decide(policy, trust, server, key, now) {
         Decision::Ask(question) => question.put_to(interaction.prompter()).await,
         decision => decision,
@@ -331,7 +420,11 @@ async fn check_host_key(
             accepted
         }
         Decision::Reject(error) => return Err(error.into()),
-        Decision::Ask(_) => return Err(Error::Usage("the host key was neither accepted nor refused".into())),
+        Decision::Ask(_) => {
+            return Err(Error::Usage(
+                "the host key was neither accepted nor refused".into(),
+            ));
+        }
     };
     for warning in &accepted.warnings {
         interaction.notice(warning);
@@ -397,11 +490,23 @@ fn preferences(host: &HostConfig, trust: &Trust, name: &str) -> Result<Preferenc
         }
         Ok(())
     };
-    let kex: Vec<KexMethod> = host.kex_algorithms.iter().filter_map(|name| KexMethod::from_name(name)).collect();
+    let kex: Vec<KexMethod> = host
+        .kex_algorithms
+        .iter()
+        .filter_map(|name| KexMethod::from_name(name))
+        .collect();
     known("KexAlgorithms", &host.kex_algorithms, kex.is_empty())?;
-    let mut ciphers: Vec<Cipher> = host.ciphers.iter().filter_map(|name| Cipher::from_name(name)).collect();
+    let mut ciphers: Vec<Cipher> = host
+        .ciphers
+        .iter()
+        .filter_map(|name| Cipher::from_name(name))
+        .collect();
     known("Ciphers", &host.ciphers, ciphers.is_empty())?;
-    if UNCHOSEN_CIPHERS.iter().any(|order| host.ciphers.iter().eq(order.iter())) && has_aes_instructions() {
+    if UNCHOSEN_CIPHERS
+        .iter()
+        .any(|order| host.ciphers.iter().eq(order.iter()))
+        && has_aes_instructions()
+    {
         ciphers.sort_by_key(|cipher| !matches!(cipher, Cipher::Aes128Gcm | Cipher::Aes256Gcm));
     }
     let macs: Vec<Mac> = host.macs.iter().filter_map(|name| Mac::from_name(name)).collect();
@@ -415,14 +520,24 @@ fn preferences(host: &HostConfig, trust: &Trust, name: &str) -> Result<Preferenc
         .into_iter()
         .filter(|name| trunkline_proto::HOST_KEY_ALGORITHMS.contains(&name.as_str()))
         .collect();
-    known("HostKeyAlgorithms", &host.host_key_algorithms, host_keys.is_empty())?;
+    known(
+        "HostKeyAlgorithms",
+        &host.host_key_algorithms,
+        host_keys.is_empty(),
+    )?;
     // As ssh: compression when asked for, else only if the server insists.
     let compression = if host.compression {
         vec![Compression::Zlib, Compression::None]
     } else {
         vec![Compression::None, Compression::Zlib]
     };
-    Ok(Preferences { kex, host_keys, ciphers, macs, compression })
+    Ok(Preferences {
+        kex,
+        host_keys,
+        ciphers,
+        macs,
+        compression,
+    })
 }
 
 fn has_aes_instructions() -> bool {
@@ -446,7 +561,10 @@ fn protocol_config(host: &HostConfig, facts: &HostFacts, trust: &Trust) -> Resul
     config.guess = guess;
     config.early_kexinit = !facts.early_kexinit_refused;
     config.early_flights = !facts.pipelining_refused;
-    config.rekey_limit = RekeyLimit { bytes: host.rekey_limit.bytes, interval: host.rekey_limit.interval };
+    config.rekey_limit = RekeyLimit {
+        bytes: host.rekey_limit.bytes,
+        interval: host.rekey_limit.interval,
+    };
     Ok(config)
 }
 
@@ -456,7 +574,8 @@ fn protocol_config(host: &HostConfig, facts: &HostFacts, trust: &Trust) -> Resul
 fn lead_as_the_server_did(preferences: &mut Preferences, facts: &HostFacts, trust: &Trust, name: &str) {
     let method = facts.kex_first.as_deref().and_then(KexMethod::from_name);
     if let Some(at) = method.and_then(|method| preferences.kex.iter().position(|known| *known == method)) {
-        let weaker = !preferences.kex[at].is_post_quantum() && preferences.kex[..at].iter().any(|k| k.is_post_quantum());
+        let weaker = !preferences.kex[at].is_post_quantum()
+            && preferences.kex[..at].iter().any(|k| k.is_post_quantum());
         if !weaker {
             preferences.kex[..=at].rotate_right(1);
         }
@@ -465,21 +584,28 @@ fn lead_as_the_server_did(preferences: &mut Preferences, facts: &HostFacts, trus
     let first = facts.host_key_first.as_deref();
     if let Some(at) = first.and_then(|first| preferences.host_keys.iter().position(|name| name == first))
         && !keys::is_certificate_algorithm(&preferences.host_keys[at])
-        && keys::key_type_of_algorithm(&preferences.host_keys[at]).is_some_and(|kind| known.plain.contains(&kind))
+        && keys::key_type_of_algorithm(&preferences.host_keys[at])
+            .is_some_and(|kind| known.plain.contains(&kind))
         && !known.cert_authority
     {
         preferences.host_keys[..=at].rotate_right(1);
     }
 }
 
-fn guess(preferences: &Preferences, facts: &HostFacts) -> Result<Option<trunkline_proto::kex::Ephemeral>, Error> {
+fn guess(
+    preferences: &Preferences,
+    facts: &HostFacts,
+) -> Result<Option<trunkline_proto::kex::Ephemeral>, Error> {
     let method = preferences.kex[0];
     let right = facts.kex_first.as_deref() == Some(method.name())
         && facts.host_key_first.as_ref() == preferences.host_keys.first();
     if !right {
         return Ok(None);
     }
-    method.generate().map(Some).map_err(|error| Error::local("making a key", std::io::Error::other(error.to_string())))
+    method
+        .generate()
+        .map(Some)
+        .map_err(|error| Error::local("making a key", std::io::Error::other(error.to_string())))
 }
 
 /// UpdateHostKeys, for one connection.
@@ -505,7 +631,9 @@ impl HostKeyUpdates {
             address: self.address,
         };
         let algorithms = &self.host.host_key_algorithms;
-        let Some(plan) = KeyUpdate::plan(&self.policy, &self.trust, &server, &advertised, algorithms) else { return };
+        let Some(plan) = KeyUpdate::plan(&self.policy, &self.trust, &server, &advertised, algorithms) else {
+            return;
+        };
         let reply = match plan.proof_request() {
             None => Bytes::new(),
             Some(keys) => match incoming.global(GlobalRequest::HostKeysProve(keys)).await {

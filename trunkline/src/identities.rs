@@ -87,11 +87,16 @@ impl Identities {
                 Err(error) => notes.push(error.to_string()),
             }
         }
-        let paths: Vec<(PathBuf, bool)> =
-            host.identity_files.iter().map(|file| (file.path.clone(), file.is_default)).collect();
+        let paths: Vec<(PathBuf, bool)> = host
+            .identity_files
+            .iter()
+            .map(|file| (file.path.clone(), file.is_default))
+            .collect();
         let certificate_paths = host.certificate_files.clone();
         let (files, certificates, file_notes) =
-            tokio::task::spawn_blocking(move || read_files(&paths, &certificate_paths)).await.unwrap_or_default();
+            tokio::task::spawn_blocking(move || read_files(&paths, &certificate_paths))
+                .await
+                .unwrap_or_default();
         notes.extend(file_notes);
 
         let agent_has = |blob: &Bytes| held.iter().any(|identity| identity.blob == *blob);
@@ -100,19 +105,28 @@ impl Identities {
             if !candidates.iter().any(|known| known.blob == *blob)
                 && let Ok(key_type) = Reader::new(blob).name()
             {
-                candidates.push(Candidate { blob: blob.clone(), key_type: key_type.to_owned(), signer });
+                candidates.push(Candidate {
+                    blob: blob.clone(),
+                    key_type: key_type.to_owned(),
+                    signer,
+                });
             }
         };
         // sshconnect2.c, pubkey_prepare: certificates; agent keys that are configured; other agent keys; files.
         let beside = files.iter().filter_map(|file| file.certificate());
         for certificate in certificates.iter().chain(beside) {
-            let Ok(parsed) = Certificate::parse(&certificate.blob) else { continue };
+            let Ok(parsed) = Certificate::parse(&certificate.blob) else {
+                continue;
+            };
             let plain = Bytes::copy_from_slice(parsed.key_blob());
             if agent_has(&certificate.blob) {
                 add(&certificate.blob, Signer::Agent(certificate.blob.clone()));
             } else if agent_has(&plain) {
                 add(&certificate.blob, Signer::Agent(plain));
-            } else if let Some(file) = files.iter().find(|f| f.has_private_half() && f.is_certified_by(certificate)) {
+            } else if let Some(file) = files
+                .iter()
+                .find(|f| f.has_private_half() && f.is_certified_by(certificate))
+            {
                 add(&certificate.blob, Signer::File(Box::new(file.clone())));
             }
         }
@@ -129,17 +143,29 @@ impl Identities {
         for file in &files {
             let Some(public) = file.public_key() else { continue };
             if file.is_security_key() && !agent_has(&public.blob) {
-                notes.push(format!("{} is a security key: add it to the agent (ssh-add)", file.path().display()));
+                notes.push(format!(
+                    "{} is a security key: add it to the agent (ssh-add)",
+                    file.path().display()
+                ));
             } else if file.has_private_half() {
                 add(&public.blob, Signer::File(Box::new(file.clone())));
             }
         }
-        Self { candidates: candidates.into(), notes, agent, bound: false }
+        Self {
+            candidates: candidates.into(),
+            notes,
+            agent,
+            bound: false,
+        }
     }
 
     /// Puts the key that worked last time first. Returns whether it is there.
     pub(crate) fn prefer(&mut self, digest: &[u8; 32]) -> bool {
-        let Some(at) = self.candidates.iter().position(|candidate| candidate.digest() == *digest) else {
+        let Some(at) = self
+            .candidates
+            .iter()
+            .position(|candidate| candidate.digest() == *digest)
+        else {
             return false;
         };
         if let Some(candidate) = self.candidates.remove(at) {
@@ -161,10 +187,14 @@ impl Identities {
         let signature_algorithm = keys::signature_algorithm(algorithm).to_owned();
         match &candidate.signer {
             Signer::Agent(blob) => {
-                let Some(agent) = &mut self.agent else { return Ok(None) };
+                let Some(agent) = &mut self.agent else {
+                    return Ok(None);
+                };
                 if !std::mem::replace(&mut self.bound, true) {
                     // An agent that does not know the extension signs all the same.
-                    let _ = agent.bind_session(proof.host_key, proof.session_id, proof.signature, false).await;
+                    let _ = agent
+                        .bind_session(proof.host_key, proof.session_id, proof.signature, false)
+                        .await;
                 }
                 match agent.sign(blob, &signature_algorithm, data).await {
                     Ok(signature) => Ok(Some(signature)),
@@ -175,7 +205,9 @@ impl Identities {
                 }
             }
             Signer::File(file) => {
-                let Some(key) = self.unlock(host, interaction, file).await else { return Ok(None) };
+                let Some(key) = self.unlock(host, interaction, file).await else {
+                    return Ok(None);
+                };
                 if host.add_keys_to_agent.add {
                     self.give_to_agent(host, interaction, file, &key).await;
                 }
@@ -220,7 +252,10 @@ impl Identities {
                 _ => break,
             }
         }
-        self.notes.push(format!("{} is encrypted and was not opened", file.path().display()));
+        self.notes.push(format!(
+            "{} is encrypted and was not opened",
+            file.path().display()
+        ));
         None
     }
 
@@ -240,17 +275,29 @@ impl Identities {
                 return;
             }
         }
-        let constraints = Constraints { lifetime: wanted.lifetime, confirm: wanted.confirm };
+        let constraints = Constraints {
+            lifetime: wanted.lifetime,
+            confirm: wanted.confirm,
+        };
         if let Some(agent) = &mut self.agent
-            && let Err(error) =
-                agent.add(key, file.certificate(), &file.path().display().to_string(), constraints).await
+            && let Err(error) = agent
+                .add(
+                    key,
+                    file.certificate(),
+                    &file.path().display().to_string(),
+                    constraints,
+                )
+                .await
         {
             interaction.notice(&error.to_string());
         }
     }
 }
 
-fn read_files(paths: &[(PathBuf, bool)], certificates: &[PathBuf]) -> (Vec<KeyFile>, Vec<PublicKey>, Vec<String>) {
+fn read_files(
+    paths: &[(PathBuf, bool)],
+    certificates: &[PathBuf],
+) -> (Vec<KeyFile>, Vec<PublicKey>, Vec<String>) {
     let mut notes = Vec::new();
     let mut files = Vec::new();
     for (path, is_default) in paths {

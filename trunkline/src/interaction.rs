@@ -15,7 +15,10 @@ pub struct Interaction {
 impl Interaction {
     /// Questions go to `prompter`; warnings and the server's banner go to `notice`, a text at a time.
     pub fn new(prompter: Arc<dyn Prompter>, notice: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self { prompter, notice: Arc::new(notice) }
+        Self {
+            prompter,
+            notice: Arc::new(notice),
+        }
     }
 
     /// Asks nobody; warnings go to the log.
@@ -26,7 +29,9 @@ impl Interaction {
     /// Asks on the terminal or through SSH_ASKPASS, as ssh would in this process's environment; warnings go to
     /// standard error.
     pub fn standard() -> Self {
-        Self::new(Arc::new(Standard::from_env(std::env::vars_os())), |text| eprintln!("{}", text.trim_end()))
+        Self::new(Arc::new(Standard::from_env(std::env::vars_os())), |text| {
+            eprintln!("{}", text.trim_end())
+        })
     }
 
     /// The one who answers.

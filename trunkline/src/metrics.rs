@@ -57,7 +57,8 @@ impl Metrics {
     pub(crate) fn received(&self, bytes: u64, now: Instant) {
         self.bytes_received.add(bytes);
         let elapsed = now.saturating_duration_since(self.epoch).as_millis();
-        self.received_at.store(u64::try_from(elapsed).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.received_at
+            .store(u64::try_from(elapsed).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// How long nothing has come in.

@@ -79,8 +79,19 @@ impl Pool {
             ControlPersist::For(time) => Some(time),
         };
         let policy = Policy::new(settings.clone(), limit, idle, Instant::now());
-        let state = Mutex::new(State { policy, lanes: HashMap::new(), pinned: false });
-        Arc::new(Self { host, connector, memory, settings, state, freed: Notify::new() })
+        let state = Mutex::new(State {
+            policy,
+            lanes: HashMap::new(),
+            pinned: false,
+        });
+        Arc::new(Self {
+            host,
+            connector,
+            memory,
+            settings,
+            state,
+            freed: Notify::new(),
+        })
     }
 
     pub(crate) fn host(&self) -> &Arc<HostConfig> {
@@ -134,7 +145,11 @@ impl Pool {
         state.refresh(now);
         loop {
             let placement = state.policy.place_session(now);
-            let lease = |lane| Lease { pool: Arc::downgrade(self), lane, tunnel: false };
+            let lease = |lane| Lease {
+                pool: Arc::downgrade(self),
+                lane,
+                tunnel: false,
+            };
             match placement {
                 Placement::Spare(id) => {
                     let lane = state.lanes.get_mut(&id)?;
@@ -172,16 +187,24 @@ impl Pool {
                 let mut state = self.state();
                 state.refresh(now);
                 match state.policy.place_tunnel(now) {
-                    Placement::Open { lane, .. } | Placement::Spare(lane) => {
-                        state.lanes.get(&lane).map(|found| (found.connection.clone(), lane))
-                    }
+                    Placement::Open { lane, .. } | Placement::Spare(lane) => state
+                        .lanes
+                        .get(&lane)
+                        .map(|found| (found.connection.clone(), lane)),
                     Placement::Connect(lane) => Some((self.connect(&mut state, lane, interaction), lane)),
                     Placement::Wait => None,
                 }
             };
             match placed {
                 Some((connection, lane)) => {
-                    break (connection, Lease { pool: Arc::downgrade(self), lane, tunnel: true });
+                    break (
+                        connection,
+                        Lease {
+                            pool: Arc::downgrade(self),
+                            lane,
+                            tunnel: true,
+                        },
+                    );
                 }
                 None => freed.await,
             }
@@ -215,7 +238,14 @@ impl Pool {
             Some(lane) => lane.connection.clone(),
             None => self.connect(&mut state, held, interaction),
         };
-        (connection, Lease { pool: Arc::downgrade(self), lane: held, tunnel: true })
+        (
+            connection,
+            Lease {
+                pool: Arc::downgrade(self),
+                lane: held,
+                tunnel: true,
+            },
+        )
     }
 
     /// Keeps the first connection for ever, or no longer.
@@ -229,7 +259,13 @@ impl Pool {
 
     fn connect(self: &Arc<Self>, state: &mut State, id: LaneId, interaction: &Interaction) -> Connection {
         let connection = (self.connector)(interaction.clone());
-        state.lanes.insert(id, Lane { connection: connection.clone(), spares: VecDeque::new() });
+        state.lanes.insert(
+            id,
+            Lane {
+                connection: connection.clone(),
+                spares: VecDeque::new(),
+            },
+        );
         let pool = Arc::downgrade(self);
         let made = connection.clone();
         tokio::spawn(async move {
@@ -239,7 +275,9 @@ impl Pool {
                 pool.freed.notify_waiters();
                 return;
             }
-            let openssh = made.info().is_some_and(|info| ServerId::remembered(&info.server).is_openssh());
+            let openssh = made
+                .info()
+                .is_some_and(|info| ServerId::remembered(&info.server).is_openssh());
             pool.state().policy.allow_spares(openssh);
             pool.open_spares(id);
         });
@@ -249,7 +287,9 @@ impl Pool {
     /// Opens sessions ahead, behind whatever was just started.
     fn open_spares(self: &Arc<Self>, id: LaneId) {
         let mut state = self.state();
-        let Some(connection) = state.lanes.get(&id).map(|lane| lane.connection.clone()) else { return };
+        let Some(connection) = state.lanes.get(&id).map(|lane| lane.connection.clone()) else {
+            return;
+        };
         if !connection.is_ready() {
             return;
         }
@@ -284,7 +324,8 @@ impl Pool {
         let limit = state.policy.session_limit();
         drop(state);
         if news {
-            self.memory.update(&host_id(&self.host), |facts| facts.max_sessions = limit);
+            self.memory
+                .update(&host_id(&self.host), |facts| facts.max_sessions = limit);
         }
         news
     }
@@ -341,7 +382,11 @@ impl Pool {
     }
 
     pub(crate) fn connections(&self) -> Vec<Connection> {
-        self.state().lanes.values().map(|lane| lane.connection.clone()).collect()
+        self.state()
+            .lanes
+            .values()
+            .map(|lane| lane.connection.clone())
+            .collect()
     }
 
     pub(crate) fn status(&self) -> Vec<LaneStatus> {
@@ -376,7 +421,11 @@ impl State {
             let open = lane.connection.is_open();
             if open {
                 let metrics = lane.connection.metrics();
-                policy.traffic(*id, metrics.bytes_sent.value() + metrics.bytes_received.value(), now);
+                policy.traffic(
+                    *id,
+                    metrics.bytes_sent.value() + metrics.bytes_received.value(),
+                    now,
+                );
             } else {
                 policy.lane_ended(*id);
             }
@@ -409,13 +458,18 @@ impl Drop for Lease {
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("lane", &self.lane).field("tunnel", &self.tunnel).finish_non_exhaustive()
+        f.debug_struct("Lease")
+            .field("lane", &self.lane)
+            .field("tunnel", &self.tunnel)
+            .finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("host", &self.host.original_host).finish_non_exhaustive()
+        f.debug_struct("Pool")
+            .field("host", &self.host.original_host)
+            .finish_non_exhaustive()
     }
 }
 

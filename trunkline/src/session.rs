@@ -46,7 +46,12 @@ pub struct Command {
 
 impl Command {
     fn new(program: Program) -> Self {
-        Self { program, env: Vec::new(), pty: None, agent_forwarding: false }
+        Self {
+            program,
+            env: Vec::new(),
+            pty: None,
+            agent_forwarding: false,
+        }
     }
 
     /// A command line, which the user's login shell on the server interprets.
@@ -99,9 +104,10 @@ impl Command {
         if let Some(Pty { term, size, modes }) = self.pty.clone() {
             requests.push(SessionRequest::Pty { term, size, modes });
         }
-        requests.extend(
-            self.env.iter().map(|(name, value)| SessionRequest::Env { name: name.clone(), value: value.clone() }),
-        );
+        requests.extend(self.env.iter().map(|(name, value)| SessionRequest::Env {
+            name: name.clone(),
+            value: value.clone(),
+        }));
         requests.push(match &self.program {
             Program::Exec(command) => SessionRequest::Exec(command.clone()),
             Program::Shell => SessionRequest::Shell,
@@ -147,9 +153,25 @@ pub struct Session {
 
 impl Session {
     pub(crate) fn new(ops: Ops, parts: ChannelParts) -> Self {
-        let ChannelParts { shared, writer, stdout, stderr, started, done } = parts;
-        let end = SessionEnd { started: Some(started), done };
-        Self { stdin: writer, stdout, stderr, control: SessionControl { shared, ops }, end }
+        let ChannelParts {
+            shared,
+            writer,
+            stdout,
+            stderr,
+            started,
+            done,
+        } = parts;
+        let end = SessionEnd {
+            started: Some(started),
+            done,
+        };
+        Self {
+            stdin: writer,
+            stdout,
+            stderr,
+            control: SessionControl { shared, ops },
+            end,
+        }
     }
 
     /// Waits until the server has confirmed the start. Not needed before reading or writing: what is written at once
@@ -174,7 +196,13 @@ impl Session {
     /// # Errors
     /// As [`Self::wait`].
     pub async fn output(self, input: Option<Bytes>) -> Result<Output, Error> {
-        let Self { mut stdin, mut stdout, mut stderr, control: _control, mut end } = self;
+        let Self {
+            mut stdin,
+            mut stdout,
+            mut stderr,
+            control: _control,
+            mut end,
+        } = self;
         let feed = async move {
             // A command that does not read its input is not an error.
             let _ = stdin.send(input.unwrap_or_default()).await;
@@ -183,13 +211,29 @@ impl Session {
         };
         let (_stdin, stdout, stderr, status) =
             tokio::join!(feed, collect(&mut stdout), collect(&mut stderr), end.wait());
-        Ok(Output { status: status?, stdout, stderr })
+        Ok(Output {
+            status: status?,
+            stdout,
+            stderr,
+        })
     }
 
     /// The parts, to be used by different tasks.
     pub fn into_parts(self) -> SessionParts {
-        let Self { stdin, stdout, stderr, control, end } = self;
-        SessionParts { stdin, stdout, stderr, control, end }
+        let Self {
+            stdin,
+            stdout,
+            stderr,
+            control,
+            end,
+        } = self;
+        SessionParts {
+            stdin,
+            stdout,
+            stderr,
+            control,
+            end,
+        }
     }
 }
 
@@ -221,7 +265,9 @@ impl SessionEnd {
     /// # Errors
     /// As [`Session::started`].
     pub async fn started(&mut self) -> Result<(), Error> {
-        let Some(started) = &mut self.started else { return Ok(()) };
+        let Some(started) = &mut self.started else {
+            return Ok(());
+        };
         let outcome = started.await.unwrap_or_else(|_| Err(gone()));
         self.started = None;
         outcome
@@ -246,8 +292,11 @@ async fn collect(reader: &mut ChannelReader) -> Vec<u8> {
 
 /// The channel's other end went away without a word: the driver was dropped with its runtime.
 fn gone() -> Error {
-    Error::Closed { host: "the host".into(), why: "the engine was shut down".into() }
-        .with_execution(crate::error::Execution::MayHaveStarted)
+    Error::Closed {
+        host: "the host".into(),
+        why: "the engine was shut down".into(),
+    }
+    .with_execution(crate::error::Execution::MayHaveStarted)
 }
 
 /// Signals and terminal changes for a session.
@@ -259,7 +308,11 @@ pub struct SessionControl {
 
 impl SessionControl {
     fn send(&self, request: SessionRequest) {
-        let _ = self.ops.send(Op::Request { channel: self.shared.clone(), request, reply: None });
+        let _ = self.ops.send(Op::Request {
+            channel: self.shared.clone(),
+            request,
+            reply: None,
+        });
     }
 
     /// Sends a signal, by name without "SIG". OpenSSH's servers take ABRT, ALRM, FPE, HUP, ILL, INT, KILL, PIPE, QUIT,
@@ -277,7 +330,11 @@ impl SessionControl {
     pub async fn send_break(&self, milliseconds: u32) -> bool {
         let (reply, answer) = oneshot::channel();
         let request = SessionRequest::Break(milliseconds);
-        let _ = self.ops.send(Op::Request { channel: self.shared.clone(), request, reply: Some(reply) });
+        let _ = self.ops.send(Op::Request {
+            channel: self.shared.clone(),
+            request,
+            reply: Some(reply),
+        });
         answer.await.unwrap_or(false)
     }
 
@@ -289,7 +346,9 @@ impl SessionControl {
 
     /// Closes the session now.
     pub fn close(&self) {
-        let _ = self.ops.send(Op::Close { channel: self.shared.clone() });
+        let _ = self.ops.send(Op::Close {
+            channel: self.shared.clone(),
+        });
     }
 }
 
@@ -304,8 +363,15 @@ impl SpareSession {
     /// Opens one.
     pub(crate) fn open(ops: &Ops) -> Self {
         let (port, parts) = crate::channel::channel(ops, "another session", false, None);
-        let _ = ops.send(Op::Open { kind: trunkline_proto::ChannelKind::Session, requests: Vec::new(), port });
-        Self { parts, ops: ops.clone() }
+        let _ = ops.send(Op::Open {
+            kind: trunkline_proto::ChannelKind::Session,
+            requests: Vec::new(),
+            port,
+        });
+        Self {
+            parts,
+            ops: ops.clone(),
+        }
     }
 
     /// Waits until the server has opened it.
@@ -323,7 +389,13 @@ impl SpareSession {
         let (started_tx, started_rx) = oneshot::channel();
         let channel = self.parts.shared.clone();
         let (requests, what) = (command.requests(), command.what());
-        let _ = self.ops.send(Op::Begin { channel, requests, what, started: started_tx, lease: Some(lease) });
+        let _ = self.ops.send(Op::Begin {
+            channel,
+            requests,
+            what,
+            started: started_tx,
+            lease: Some(lease),
+        });
         self.parts.started = started_rx;
         Session::new(self.ops, self.parts)
     }

@@ -303,6 +303,33 @@ async fn a_client_that_does_not_read_holds_up_nobody_else() {
 }
 
 #[tokio::test]
+async fn what_is_cut_off_does_not_look_complete() {
+    let sshd = Sshd::start_default().unwrap();
+    let relay = Relay::to(sshd.addr()).unwrap();
+    let config = sshd.ssh_config_via("relayed", relay.addr()).unwrap();
+    let engine = Engine::new(Settings::default(), Default::default());
+    let host = host_with(&engine, &config, "relayed", &[]).await;
+    let handle = host
+        .forward_local(&Forward {
+            listen: tcp(0),
+            target: to_port(echo_port().await),
+        })
+        .await
+        .unwrap();
+    let mut stream = client(&handle).await;
+    stream.write_all(b"part").await.unwrap();
+    let mut part = [0; 4];
+    stream.read_exact(&mut part).await.unwrap();
+    relay.reset();
+    let end = tokio::time::timeout(PATIENCE, stream.read(&mut part))
+        .await
+        .unwrap();
+    assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    // The next client gets a new connection.
+    assert_eq!(exchange(client(&handle).await, b"hello").await, b"hello");
+}
+
+#[tokio::test]
 async fn closing_ends_the_listening_and_aborting_ends_all() {
     let (_sshd, host) = connected(&[]).await;
     let forward = Forward {

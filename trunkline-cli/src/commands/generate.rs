@@ -20,7 +20,8 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCod
 /// `trunkline man FOLDER`.
 pub(crate) fn man_pages(folder: &Path) -> anyhow::Result<ExitCode> {
     std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    clap_mangen::generate_to(Cli::command(), folder).with_context(|| format!("writing to {}", folder.display()))?;
+    clap_mangen::generate_to(Cli::command(), folder)
+        .with_context(|| format!("writing to {}", folder.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 

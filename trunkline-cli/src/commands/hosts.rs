@@ -38,7 +38,9 @@ impl SshOptions {
 
     pub(crate) fn to_args(&self) -> Vec<OsString> {
         let single = [("-F", &self.config), ("-l", &self.user), ("-p", &self.port)];
-        let single = single.into_iter().filter_map(|(flag, value)| Some([flag.into(), value.clone()?]));
+        let single = single
+            .into_iter()
+            .filter_map(|(flag, value)| Some([flag.into(), value.clone()?]));
         let options = self.option.iter().map(|option| ["-o".into(), option.clone()]);
         single.chain(options).flatten().collect()
     }
@@ -108,7 +110,9 @@ pub(crate) struct StopArgs {
 /// `trunkline ls`.
 pub(crate) fn ls(args: LsArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     let hosts = runtime(backend)?.block_on(async {
-        let Some(mut client) = backend.connect_if_running().await? else { return Ok(Vec::new()) };
+        let Some(mut client) = backend.connect_if_running().await? else {
+            return Ok(Vec::new());
+        };
         match ask(&mut client, Request::List).await? {
             Reply::Hosts(hosts) => Ok(hosts),
             other => Err(unexpected(&other)),
@@ -129,7 +133,18 @@ pub(crate) fn ls(args: LsArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
 fn host_table(hosts: &[HostReport]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["HOST", "ADDRESS", "STATE", "UP", "RTT", "SESSIONS", "TUNNELS", "SENT", "RECEIVED", "TRANSPORT"]);
+    table.set_header([
+        "HOST",
+        "ADDRESS",
+        "STATE",
+        "UP",
+        "RTT",
+        "SESSIONS",
+        "TUNNELS",
+        "SENT",
+        "RECEIVED",
+        "TRANSPORT",
+    ]);
     for host in hosts {
         for connection in &host.connections {
             table.add_row([
@@ -161,19 +176,34 @@ fn state(host: &HostReport, connection: &ConnectionReport) -> String {
 
 /// `trunkline check`.
 pub(crate) fn check(args: HostArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
-    each(&args, backend, false, |host| Request::Check(host), |name, reply| match reply {
-        Reply::Checked { rtt } => Ok(format!("{name}: alive, round trip {}", milliseconds(rtt))),
-        other => Err(unexpected(&other)),
-    })
+    each(
+        &args,
+        backend,
+        false,
+        |host| Request::Check(host),
+        |name, reply| match reply {
+            Reply::Checked { rtt } => Ok(format!("{name}: alive, round trip {}", milliseconds(rtt))),
+            other => Err(unexpected(&other)),
+        },
+    )
 }
 
 /// `trunkline warm`.
 pub(crate) fn warm(args: WarmArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     let pin = args.pin;
-    each(&args.hosts, backend, true, |host| Request::Warm { host, pin }, |name, reply| match reply {
-        Reply::Done => Ok(format!("{name}: connected{}", if pin { ", kept until closed" } else { "" })),
-        other => Err(unexpected(&other)),
-    })
+    each(
+        &args.hosts,
+        backend,
+        true,
+        |host| Request::Warm { host, pin },
+        |name, reply| match reply {
+            Reply::Done => Ok(format!(
+                "{name}: connected{}",
+                if pin { ", kept until closed" } else { "" }
+            )),
+            other => Err(unexpected(&other)),
+        },
+    )
 }
 
 /// Does a request for each host, all at once, and prints a line for each in order.
@@ -188,8 +218,13 @@ fn each(
     runtime(backend)?.block_on(async {
         let answers = args.destinations.iter().map(async |name| {
             let host = host_request(name, args.ssh.to_args())?;
-            let client = if start { Some(backend.connect().await?) } else { backend.connect_if_running().await? };
-            let mut client = client.ok_or_else(|| anyhow!("{name}: there is no connection: no daemon is running"))?;
+            let client = if start {
+                Some(backend.connect().await?)
+            } else {
+                backend.connect_if_running().await?
+            };
+            let mut client =
+                client.ok_or_else(|| anyhow!("{name}: there is no connection: no daemon is running"))?;
             line(name, ask(&mut client, request(host)).await?)
         });
         for answer in futures_util::future::join_all(answers).await {
@@ -209,7 +244,9 @@ fn each(
 /// `trunkline close`.
 pub(crate) fn close(args: CloseArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     let closed = runtime(backend)?.block_on(async {
-        let Some(mut client) = backend.connect_if_running().await? else { return Ok(0) };
+        let Some(mut client) = backend.connect_if_running().await? else {
+            return Ok(0);
+        };
         let mut closed = 0;
         let hosts = match args.all {
             true => vec![None],
@@ -220,7 +257,15 @@ pub(crate) fn close(args: CloseArgs, backend: &Backend) -> anyhow::Result<ExitCo
                 .collect::<Result<_, _>>()?,
         };
         for host in hosts {
-            match ask(&mut client, Request::Close { host, at_once: args.now }).await? {
+            match ask(
+                &mut client,
+                Request::Close {
+                    host,
+                    at_once: args.now,
+                },
+            )
+            .await?
+            {
                 Reply::Closed(count) => closed += count,
                 other => return Err(unexpected(&other)),
             }
@@ -229,7 +274,11 @@ pub(crate) fn close(args: CloseArgs, backend: &Backend) -> anyhow::Result<ExitCo
     })?;
     println!("closed {closed} connection{}", if closed == 1 { "" } else { "s" });
     // As `ssh -O exit`: closing what is not there is an error for whoever named it.
-    Ok(if closed == 0 && !args.all { ExitCode::from(crate::OWN_ERROR) } else { ExitCode::SUCCESS })
+    Ok(if closed == 0 && !args.all {
+        ExitCode::from(crate::OWN_ERROR)
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 /// `trunkline explain`.
@@ -255,19 +304,43 @@ fn print_explanation(explained: &Explanation) -> std::io::Result<()> {
     for reason in &explained.reasons {
         writeln!(out, "  {reason}")?;
     }
-    writeln!(out, "host memory:{}", if explained.memory.is_empty() { " nothing yet" } else { "" })?;
+    writeln!(
+        out,
+        "host memory:{}",
+        if explained.memory.is_empty() {
+            " nothing yet"
+        } else {
+            ""
+        }
+    )?;
     for (name, value) in &explained.memory {
         writeln!(out, "  {name}: {value}")?;
     }
-    writeln!(out, "connections:{}", if explained.connections.is_empty() { " none" } else { "" })?;
+    writeln!(
+        out,
+        "connections:{}",
+        if explained.connections.is_empty() {
+            " none"
+        } else {
+            ""
+        }
+    )?;
     for connection in &explained.connections {
         writeln!(
             out,
             "  {}, {}, {} sessions, {} tunnels, {} opened ahead",
-            connection.server, connection.algorithms, connection.sessions, connection.tunnels, connection.spares
+            connection.server,
+            connection.algorithms,
+            connection.sessions,
+            connection.tunnels,
+            connection.spares
         )?;
     }
-    writeln!(out, "shares connections with requests that agree on ({}):", explained.sharing_key)?;
+    writeln!(
+        out,
+        "shares connections with requests that agree on ({}):",
+        explained.sharing_key
+    )?;
     for (name, value) in explained.sharing.iter().filter(|(_, value)| !value.is_empty()) {
         writeln!(out, "  {name}: {value}")?;
     }
@@ -328,7 +401,10 @@ fn milliseconds(time: Duration) -> String {
 }
 
 fn age(since: u64) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
     match now.saturating_sub(since) {
         seconds @ ..60 => format!("{seconds} s"),
         seconds @ ..3600 => format!("{} min", seconds / 60),
@@ -347,9 +423,7 @@ mod tests {
 
     #[test]
     fn ages_are_told_in_two_units_at_most() {
-        let ago = |seconds| {
-            age(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() - seconds)
-        };
+        let ago = |seconds| age(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() - seconds);
         assert_eq!(ago(90), "1 min");
         assert_eq!(ago(7_300), "2 h 1 min");
         assert_eq!(ago(90_000), "1 d 1 h");

@@ -68,7 +68,10 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let targets = targets(&args, &world).await?;
     ensure!(!targets.is_empty(), "no hosts match");
     if let Some(timeout) = args.timeout {
-        ensure!(timeout.is_finite() && timeout > 0.0, "--timeout wants a positive number of seconds");
+        ensure!(
+            timeout.is_finite() && timeout > 0.0,
+            "--timeout wants a positive number of seconds"
+        );
     }
     let folder = args.output.as_deref().map(OutputDir::create).transpose()?;
     let program = Program::Exec(args.command.join(" ".as_ref()).into_encoded_bytes());
@@ -108,13 +111,24 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         }
     }
     let width = comfy_table::Table::new().width();
-    eprint!("{}", summary::summary(&all, begun.elapsed(), width, view.error_colours));
+    eprint!(
+        "{}",
+        summary::summary(&all, begun.elapsed(), width, view.error_colours)
+    );
     let success = all.iter().all(|result| result.outcome.is_success());
-    Ok(if success { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if success {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn colours(is_terminal: bool) -> Colours {
-    Colours::choose(is_terminal, std::env::var_os("NO_COLOR").as_deref(), std::env::var_os("TERM").as_deref())
+    Colours::choose(
+        is_terminal,
+        std::env::var_os("NO_COLOR").as_deref(),
+        std::env::var_os("TERM").as_deref(),
+    )
 }
 
 /// Every host that was named, once.
@@ -122,7 +136,11 @@ async fn targets(args: &Args, world: &World) -> anyhow::Result<Vec<Target>> {
     let mut targets: Vec<Target> = Vec::new();
     if !args.inventory.is_empty() {
         let inventory = Inventory::load(&args.inventory, world).await?;
-        let pattern = if args.hosts.is_empty() { "all".to_owned() } else { args.hosts.join(",") };
+        let pattern = if args.hosts.is_empty() {
+            "all".to_owned()
+        } else {
+            args.hosts.join(",")
+        };
         let selection = inventory.select(&pattern, args.limit.as_deref())?;
         for skipped in &selection.skipped {
             eprintln!("trunkline: {} is left out: {}", skipped.name, skipped.why);
@@ -212,7 +230,11 @@ async fn one(
     // Two hosts cannot listen on one port, and nobody asked `run` for tunnels.
     ssh_args.extend(["-o".into(), "ClearAllForwardings=yes".into()]);
     let request = SessionRequest {
-        host: HostRequest { destination: target.destination, ssh_args, world },
+        host: HostRequest {
+            destination: target.destination,
+            ssh_args,
+            world,
+        },
         program,
         tty: Tty::No,
         terminal: None,
@@ -237,16 +259,30 @@ async fn one(
             Ok(Outcome::Failed {
                 kind: "timeout".into(),
                 message: format!("not done within {seconds} s"),
-                execution: if progress.begun { Execution::MayHaveStarted } else { Execution::DidNotStart },
+                execution: if progress.begun {
+                    Execution::MayHaveStarted
+                } else {
+                    Execution::DidNotStart
+                },
             })
         }),
     };
     let outcome = outcome.unwrap_or_else(|error| Outcome::Failed {
         kind: "local".into(),
         message: format!("{error:#}"),
-        execution: if progress.begun { Execution::MayHaveStarted } else { Execution::DidNotStart },
+        execution: if progress.begun {
+            Execution::MayHaveStarted
+        } else {
+            Execution::DidNotStart
+        },
     });
-    let Collected { stdout, stderr, out, err, .. } = collected;
+    let Collected {
+        stdout,
+        stderr,
+        out,
+        err,
+        ..
+    } = collected;
     if view.live {
         // A last line without its end.
         for (prefixer, stream) in [(out, Stream::Stdout), (err, Stream::Stderr)] {
@@ -255,7 +291,15 @@ async fn one(
             let _ = show(view, stream, &lines);
         }
     }
-    HostResult { host: target.name, outcome, stdout, stderr, started, elapsed: begun.elapsed(), warm: progress.warm }
+    HostResult {
+        host: target.name,
+        outcome,
+        stdout,
+        stderr,
+        started,
+        elapsed: begun.elapsed(),
+        warm: progress.warm,
+    }
 }
 
 /// How far a host has come, for when its time is up.
@@ -292,13 +336,21 @@ async fn converse(
                     execution: Execution::MayHaveStarted,
                 });
             }
-            Reply::Failed(Failure { kind, message, execution }) => {
+            Reply::Failed(Failure {
+                kind,
+                message,
+                execution,
+            }) => {
                 let execution = match execution.as_str() {
                     "did not start" => Execution::DidNotStart,
                     "finished" => Execution::Finished,
                     _ => Execution::MayHaveStarted,
                 };
-                return Ok(Outcome::Failed { kind, message, execution });
+                return Ok(Outcome::Failed {
+                    kind,
+                    message,
+                    execution,
+                });
             }
             Reply::UseSystemSsh(reasons) => {
                 return Ok(Outcome::Failed {

@@ -14,9 +14,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use trunkline_daemon::client::{ClientError, ReplyReader, RequestWriter};
-use trunkline_daemon::protocol::{
-    Exit, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty,
-};
+use trunkline_daemon::protocol::{Exit, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty};
 
 use crate::OWN_ERROR;
 use crate::backend::{Backend, host_request, runtime};
@@ -68,7 +66,10 @@ fn log_to_stderr(verbosity: u8) {
         2 => "debug",
         _ => "trace",
     };
-    tracing_subscriber::fmt().with_env_filter(level).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(level)
+        .with_writer(std::io::stderr)
+        .init();
 }
 
 enum Outcome {
@@ -80,15 +81,33 @@ async fn run(args: &SshArgs, backend: &Backend) -> anyhow::Result<Outcome> {
     let destination = args.destination.to_str().context("the destination is not text")?;
     let host = host_request(destination, args.config_args.clone())?;
     let program = program(args)?;
-    let log = args.log_file.as_ref().map(|path| open_log(Path::new(path))).transpose()?;
-    let mut console = Console { log, quiet: args.quiet, raw: None };
+    let log = args
+        .log_file
+        .as_ref()
+        .map(|path| open_log(Path::new(path)))
+        .transpose()?;
+    let mut console = Console {
+        log,
+        quiet: args.quiet,
+        raw: None,
+    };
 
     let stdin_is_terminal = std::io::stdin().is_terminal();
     let no_stdin = args.no_stdin || program == Program::Nothing;
     let stdio = [
-        if no_stdin { Stdio::Null } else { kind(std::io::stdin(), stdin_is_terminal) },
-        kind(std::io::stdout(), std::io::stdout().is_terminal() && !args.background),
-        kind(std::io::stderr(), std::io::stderr().is_terminal() && !args.background),
+        if no_stdin {
+            Stdio::Null
+        } else {
+            kind(std::io::stdin(), stdin_is_terminal)
+        },
+        kind(
+            std::io::stdout(),
+            std::io::stdout().is_terminal() && !args.background,
+        ),
+        kind(
+            std::io::stderr(),
+            std::io::stderr().is_terminal() && !args.background,
+        ),
     ];
     let request = SessionRequest {
         host,
@@ -110,10 +129,24 @@ async fn run(args: &SshArgs, backend: &Backend) -> anyhow::Result<Outcome> {
     let client = backend.connect().await?;
     let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
     let streams: [BorrowedFd<'_>; 3] = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-    let passed: Vec<_> = stdio.iter().zip(streams).filter(|(kind, _)| **kind == Stdio::Passed).map(|(_, fd)| fd).collect();
-    client.send_with(&Request::Session(Box::new(request)), &passed).await?;
+    let passed: Vec<_> = stdio
+        .iter()
+        .zip(streams)
+        .filter(|(kind, _)| **kind == Stdio::Passed)
+        .map(|(_, fd)| fd)
+        .collect();
+    client
+        .send_with(&Request::Session(Box::new(request)), &passed)
+        .await?;
     let (replies, requests) = client.into_split();
-    let outcome = Talk { replies, requests, console, begun: false, args, framed_stdin: stdio[0] == Stdio::Framed };
+    let outcome = Talk {
+        replies,
+        requests,
+        console,
+        begun: false,
+        args,
+        framed_stdin: stdio[0] == Stdio::Framed,
+    };
     outcome.run().await
 }
 
@@ -122,15 +155,19 @@ fn program(args: &SshArgs) -> anyhow::Result<Program> {
         let target = target.to_str().context("-W wants host:port")?;
         let (host, port) = target.rsplit_once(':').context("-W wants host:port")?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        let port = port.parse().with_context(|| format!("-W {target}: {port:?} is no port"))?;
+        let port = port
+            .parse()
+            .with_context(|| format!("-W {target}: {port:?} is no port"))?;
         return Ok(Program::Stdio(host.to_owned(), port));
     }
     Ok(match &args.command {
         _ if args.no_command => Program::Nothing,
         None => Program::Configured,
-        Some(name) if args.subsystem => {
-            Program::Subsystem(name.to_str().context("the subsystem's name is not text")?.to_owned())
-        }
+        Some(name) if args.subsystem => Program::Subsystem(
+            name.to_str()
+                .context("the subsystem's name is not text")?
+                .to_owned(),
+        ),
         Some(command) => Program::Exec(command.clone().into_vec()),
     })
 }
@@ -147,7 +184,8 @@ fn kind(stream: impl AsFd, is_terminal: bool) -> Stdio {
 }
 
 fn is_null_device(found: &rustix::fs::Stat) -> bool {
-    let is_device = rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::CharacterDevice;
+    let is_device =
+        rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::CharacterDevice;
     is_device && std::fs::metadata("/dev/null").is_ok_and(|null| null.rdev() == found.st_rdev)
 }
 
@@ -161,12 +199,21 @@ fn terminal() -> TerminalInfo {
 }
 
 fn size() -> (u32, u32, u32, u32) {
-    let WindowSize { cols, rows, xpixel, ypixel } = WindowSize::of(std::io::stdin());
+    let WindowSize {
+        cols,
+        rows,
+        xpixel,
+        ypixel,
+    } = WindowSize::of(std::io::stdin());
     (cols, rows, xpixel, ypixel)
 }
 
 fn open_log(path: &Path) -> anyhow::Result<File> {
-    File::options().create(true).append(true).open(path).with_context(|| format!("-E {}", path.display()))
+    File::options()
+        .create(true)
+        .append(true)
+        .open(path)
+        .with_context(|| format!("-E {}", path.display()))
 }
 
 /// What we tell the user ourselves.
@@ -261,8 +308,14 @@ impl Talk<'_> {
         let reply = match reply {
             Ok(reply) => reply,
             Err(ClientError::Gone) => {
-                let command = if self.begun { "may have started" } else { "did not start, as far as is known" };
-                self.console.insist(&format!("trunkline: the daemon ended in the middle of it; the command {command}"));
+                let command = if self.begun {
+                    "may have started"
+                } else {
+                    "did not start, as far as is known"
+                };
+                self.console.insist(&format!(
+                    "trunkline: the daemon ended in the middle of it; the command {command}"
+                ));
                 return Ok(Some(Outcome::Code(OWN_ERROR)));
             }
             Err(error) => return Err(error.into()),
@@ -282,12 +335,16 @@ impl Talk<'_> {
                     Exit::Status(status) => {
                         if was_terminal {
                             let host = self.args.destination.to_string_lossy();
-                            self.console.say(&format!("Connection to {} closed.", host.rsplit('@').next().unwrap_or(&host)));
+                            self.console.say(&format!(
+                                "Connection to {} closed.",
+                                host.rsplit('@').next().unwrap_or(&host)
+                            ));
                         }
                         (status & 0xff) as u8
                     }
                     Exit::Signal(name, _) => {
-                        self.console.say(&format!("trunkline: the command was ended by SIG{name}"));
+                        self.console
+                            .say(&format!("trunkline: the command was ended by SIG{name}"));
                         OWN_ERROR
                     }
                     Exit::Unknown => OWN_ERROR,
@@ -295,12 +352,14 @@ impl Talk<'_> {
             }
             Reply::Failed(failure) => {
                 self.console.raw = None;
-                let advice = if failure.execution == "did not start" || failure.message.contains(&failure.execution) {
-                    String::new()
-                } else {
-                    format!(" (the command {})", failure.execution)
-                };
-                self.console.insist(&format!("trunkline: {}{advice}", failure.message));
+                let advice =
+                    if failure.execution == "did not start" || failure.message.contains(&failure.execution) {
+                        String::new()
+                    } else {
+                        format!(" (the command {})", failure.execution)
+                    };
+                self.console
+                    .insist(&format!("trunkline: {}{advice}", failure.message));
                 return Ok(Some(Outcome::Code(OWN_ERROR)));
             }
             Reply::UseSystemSsh(reasons) => {
@@ -332,7 +391,9 @@ impl Talk<'_> {
                 if let Some(raw) = &self.console.raw {
                     raw.suspend().context("suspending")?;
                     let (columns, rows, width, height) = size();
-                    self.requests.send(&Request::Resize(columns, rows, width, height)).await?;
+                    self.requests
+                        .send(&Request::Resize(columns, rows, width, height))
+                        .await?;
                 }
             }
             Action::Break => self.requests.send(&Request::Break(1000)).await?,
@@ -343,11 +404,13 @@ impl Talk<'_> {
                 }
             }
             Action::MoreVerbose | Action::LessVerbose => {
-                self.console.insist("trunkline: the log level is the daemon's (TRUNKLINE_LOG)");
+                self.console
+                    .insist("trunkline: the log level is the daemon's (TRUNKLINE_LOG)");
             }
             Action::ListForwards => self.console.insist("trunkline: see `trunkline ls`"),
             Action::Background | Action::CommandLine | Action::CommandLineDisabled => {
-                self.console.insist("trunkline: not here; use another `trunkline ssh`, which shares the connection");
+                self.console
+                    .insist("trunkline: not here; use another `trunkline ssh`, which shares the connection");
             }
         }
         Ok(None)
@@ -375,12 +438,16 @@ fn read_terminal(typed: mpsc::Sender<Vec<u8>>) {
 }
 
 fn write_out(out: &mut impl std::io::Write, data: &[u8]) -> anyhow::Result<()> {
-    out.write_all(data).and_then(|()| out.flush()).context("writing the session's output")
+    out.write_all(data)
+        .and_then(|()| out.flush())
+        .context("writing the session's output")
 }
 
 /// Becomes the system's ssh, with the same arguments.
 fn system_ssh(arguments: &[OsString]) -> ExitCode {
-    let program = std::env::var_os("TRUNKLINE_SSH").map(PathBuf::from).or_else(find_ssh);
+    let program = std::env::var_os("TRUNKLINE_SSH")
+        .map(PathBuf::from)
+        .or_else(find_ssh);
     let Some(program) = program else {
         eprintln!("trunkline: there is no ssh in PATH to hand this to; install the OpenSSH client");
         return ExitCode::from(OWN_ERROR);
@@ -392,7 +459,9 @@ fn system_ssh(arguments: &[OsString]) -> ExitCode {
 
 /// The first ssh in PATH that is not this program under another name.
 fn find_ssh() -> Option<PathBuf> {
-    let ourselves = std::env::current_exe().ok().and_then(|path| path.canonicalize().ok());
+    let ourselves = std::env::current_exe()
+        .ok()
+        .and_then(|path| path.canonicalize().ok());
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
         .filter(|folder| !folder.as_os_str().as_bytes().is_empty())

@@ -381,16 +381,11 @@ async fn carry_socks(host: &HostConfig, offered: Offered, shared: &Shared) {
     let _ = channel.write_all(&answer).await;
     match connected {
         Ok(local) => {
-            splice(
-                local,
-                channel,
-                Ahead {
-                    to_local: left.freeze(),
-                    ..Ahead::default()
-                },
-                &shared.traffic,
-            )
-            .await
+            let ahead = Ahead {
+                to_local: left.freeze(),
+                ..Ahead::default()
+            };
+            splice(local, channel, ahead, &shared.traffic).await;
         }
         Err(error) => {
             shared.tell(ForwardEvent::Refused {

@@ -119,8 +119,11 @@ fn handle_v4(input: &mut BytesMut) -> Result<Option<Turn>, SocksError> {
     })))
 }
 
+/// What is in front of a zero, and what is behind it.
+type Split<'a> = (&'a [u8], &'a [u8]);
+
 /// The bytes in front of the first zero, and those behind it; `None` if it has not come yet.
-fn terminated(input: &[u8]) -> Result<Option<(&[u8], &[u8])>, SocksError> {
+fn terminated(input: &[u8]) -> Result<Option<Split<'_>>, SocksError> {
     match input.iter().take(MAX_NAME + 1).position(|byte| *byte == 0) {
         Some(end) => Ok(Some((&input[..end], &input[end + 1..]))),
         None if input.len() > MAX_NAME => Err(SocksError::TooLong),

@@ -1,7 +1,7 @@
 //! A local connection and a channel, joined: bytes both ways, each direction's end carried over by itself.
 
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
 use bytes::{Bytes, BytesMut};
@@ -31,12 +31,15 @@ pub(super) struct Ahead {
     pub(super) to_local: Bytes,
 }
 
-/// Carries everything, until both directions have ended or either side is gone.
+/// Carries everything, until both directions have ended or either side is gone. A connection that does not end in good
+/// order is reset here, so that what arrived of it cannot be taken for all of it.
 pub(super) async fn splice(local: LocalStream, channel: ChannelStream, ahead: Ahead, traffic: &Traffic) {
     let (reader, mut writer) = channel.into_split();
+    local.reset_when_dropped(true);
     let up = send(&local, &mut writer, ahead.to_channel, traffic);
-    let down = async { Ok(receive(&local, reader, ahead.to_local, traffic).await) };
+    let down = receive(&local, reader, ahead.to_local, traffic);
     let ended: io::Result<((), ())> = async { tokio::try_join!(up, down) }.await;
+    local.reset_when_dropped(ended.is_err());
     drop(local);
     // Closing discards what the server's window has not let out yet; sshd closes once it has both ends.
     if ended.is_ok() {
@@ -102,17 +105,29 @@ async fn send(
 
 /// From the channel to the local connection. One that takes no more (it has shut down its reading side) may still have
 /// something to send, so that is not an end of both.
-async fn receive(local: &LocalStream, mut reader: ChannelReader, ahead: Bytes, traffic: &Traffic) {
+///
+/// # Errors
+/// The connection to the server was lost.
+async fn receive(
+    local: &LocalStream,
+    mut reader: ChannelReader,
+    ahead: Bytes,
+    traffic: &Traffic,
+) -> io::Result<()> {
     let mut next = Some(ahead);
     while let Some(data) = next {
         let len = data.len();
         if local.write_all(data).await.is_err() {
-            return;
+            return Ok(());
         }
         traffic.received.add(len as u64);
         next = reader.chunk().await;
     }
+    if !reader.is_complete() {
+        return Err(io::ErrorKind::ConnectionAborted.into());
+    }
     local.finish();
+    Ok(())
 }
 
 impl LocalStream {
@@ -189,10 +204,22 @@ impl LocalStream {
 
     /// Tells the local side that nothing more comes. One that is gone already need not be told.
     fn finish(&self) {
-        let fd = match self {
+        let _ = rustix::net::shutdown(self.as_fd(), rustix::net::Shutdown::Write);
+    }
+
+    /// Whether dropping it means RST instead of FIN. Unix sockets know no difference.
+    fn reset_when_dropped(&self, reset: bool) {
+        if let Self::Tcp(_) = self {
+            let linger = reset.then_some(std::time::Duration::ZERO);
+            // One that is gone already cannot be told, and need not be.
+            let _ = rustix::net::sockopt::set_socket_linger(self.as_fd(), linger);
+        }
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
             Self::Tcp(stream) => stream.as_fd(),
             Self::Unix(stream) => stream.as_fd(),
-        };
-        let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Write);
+        }
     }
 }

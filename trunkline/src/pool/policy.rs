@@ -19,10 +19,7 @@ pub(crate) enum Placement {
     /// Take a session that was opened ahead on this lane.
     Spare(LaneId),
     /// Open a session on this lane. `proven`: so many at once have worked on it before.
-    Open {
-        lane: LaneId,
-        proven: bool,
-    },
+    Open { lane: LaneId, proven: bool },
     /// Make a new connection, and open the session on it.
     Connect(LaneId),
     /// Every lane is full and there may be no more: wait for a session to end.
@@ -65,7 +62,11 @@ impl Traffic {
         }
         let bits = u128::from(bytes.saturating_sub(self.bytes)) * 8;
         let rate = bits * 1_000_000 / elapsed.as_micros().max(1);
-        let threshold = if self.busy { settings.busy_below } else { settings.busy_above };
+        let threshold = if self.busy {
+            settings.busy_below
+        } else {
+            settings.busy_above
+        };
         self.busy = rate > u128::from(threshold);
         (self.bytes, self.at) = (bytes, now);
     }
@@ -127,7 +128,9 @@ impl Policy {
 
     /// Sessions and tunnels on a lane.
     pub(crate) fn load(&self, lane: LaneId) -> (u32, u32) {
-        self.lanes.get(&lane).map_or((0, 0), |lane| (lane.sessions, lane.tunnels))
+        self.lanes
+            .get(&lane)
+            .map_or((0, 0), |lane| (lane.sessions, lane.tunnels))
     }
 
     pub(crate) fn is_busy(&self, lane: LaneId) -> bool {
@@ -146,21 +149,29 @@ impl Policy {
     /// Places a session, and counts it.
     pub(crate) fn place_session(&mut self, now: Instant) -> Placement {
         let limit = self.limit();
-        let room = |lane: &Lane| !lane.retired && lane.sessions + lane.spares_ready + lane.spares_opening < limit;
+        let room =
+            |lane: &Lane| !lane.retired && lane.sessions + lane.spares_ready + lane.spares_opening < limit;
         let quiet = |lane: &Lane| !lane.traffic.busy;
         let spare = self.find(|lane| !lane.retired && quiet(lane) && lane.spares_ready > 0);
         let chosen = if let Some(id) = spare {
             Placement::Spare(id)
         } else if let Some(id) = self.find(|lane| quiet(lane) && room(lane)) {
-            Placement::Open { lane: id, proven: self.is_proven(id) }
+            Placement::Open {
+                lane: id,
+                proven: self.is_proven(id),
+            }
         } else if self.lanes.len() < self.settings.max_lanes {
             Placement::Connect(self.add_lane(now))
         } else if let Some(id) = self.find(room) {
-            Placement::Open { lane: id, proven: self.is_proven(id) }
+            Placement::Open {
+                lane: id,
+                proven: self.is_proven(id),
+            }
         } else {
             return Placement::Wait;
         };
-        let (Placement::Spare(id) | Placement::Open { lane: id, .. } | Placement::Connect(id)) = chosen else {
+        let (Placement::Spare(id) | Placement::Open { lane: id, .. } | Placement::Connect(id)) = chosen
+        else {
             return chosen;
         };
         let taken_spare = matches!(chosen, Placement::Spare(_));
@@ -176,10 +187,16 @@ impl Policy {
     /// Places a tunnel, and counts it: like a session, but MaxSessions does not bound it.
     pub(crate) fn place_tunnel(&mut self, now: Instant) -> Placement {
         let chosen = match self.find(|lane| !lane.retired && !lane.traffic.busy) {
-            Some(id) => Placement::Open { lane: id, proven: true },
+            Some(id) => Placement::Open {
+                lane: id,
+                proven: true,
+            },
             None if self.lanes.len() < self.settings.max_lanes => Placement::Connect(self.add_lane(now)),
             None => match self.find(|lane| !lane.retired) {
-                Some(id) => Placement::Open { lane: id, proven: true },
+                Some(id) => Placement::Open {
+                    lane: id,
+                    proven: true,
+                },
                 None => return Placement::Wait,
             },
         };
@@ -193,7 +210,11 @@ impl Policy {
 
     /// Counts a tunnel on the oldest lane that takes new work, which is added if there is none.
     pub(crate) fn hold_first(&mut self, now: Instant) -> LaneId {
-        let first = self.lanes.iter().find(|(_, lane)| !lane.retired).map(|(id, _)| *id);
+        let first = self
+            .lanes
+            .iter()
+            .find(|(_, lane)| !lane.retired)
+            .map(|(id, _)| *id);
         let id = first.unwrap_or_else(|| self.add_lane(now));
         if let Some(lane) = self.lanes.get_mut(&id) {
             lane.tunnels += 1;
@@ -213,7 +234,11 @@ impl Policy {
                 spares_ready: 0,
                 spares_opening: 0,
                 idle_since: now,
-                traffic: Traffic { bytes: 0, at: now, busy: false },
+                traffic: Traffic {
+                    bytes: 0,
+                    at: now,
+                    busy: false,
+                },
                 retired: false,
                 proven: 1,
             },
@@ -225,13 +250,24 @@ impl Policy {
     pub(crate) fn open_spares(&mut self, lane: LaneId, now: Instant) -> u32 {
         self.note_demand(0, now);
         let limit = self.limit();
-        let wanted = self.last_demand.max(self.demand).clamp(1, self.settings.spare_sessions.max(1));
+        let wanted = self
+            .last_demand
+            .max(self.demand)
+            .clamp(1, self.settings.spare_sessions.max(1));
         if !self.spares_allowed || limit < 2 || self.settings.spare_sessions == 0 {
             return 0;
         }
-        let Some(lane) = self.lanes.get_mut(&lane).filter(|lane| !lane.retired && !lane.traffic.busy) else { return 0 };
+        let Some(lane) = self
+            .lanes
+            .get_mut(&lane)
+            .filter(|lane| !lane.retired && !lane.traffic.busy)
+        else {
+            return 0;
+        };
         let open = lane.sessions + lane.spares_ready + lane.spares_opening;
-        let count = wanted.saturating_sub(lane.spares_ready + lane.spares_opening).min(limit.saturating_sub(open));
+        let count = wanted
+            .saturating_sub(lane.spares_ready + lane.spares_opening)
+            .min(limit.saturating_sub(open));
         lane.spares_opening += count;
         count
     }
@@ -249,7 +285,9 @@ impl Policy {
     /// A session, or one opened ahead, was refused: the server's limit is what was open besides. Returns whether that
     /// is news worth another try elsewhere: with nothing else open it is a refusal that no other lane would lift.
     pub(crate) fn session_refused(&mut self, lane: LaneId, was_spare: bool) -> bool {
-        let Some(lane) = self.lanes.get_mut(&lane) else { return false };
+        let Some(lane) = self.lanes.get_mut(&lane) else {
+            return false;
+        };
         if was_spare {
             lane.spares_opening = lane.spares_opening.saturating_sub(1);
         }
@@ -303,7 +341,11 @@ impl Policy {
     /// Lanes that nobody needs any more at `now`: idle for longer than allowed, or retired and empty. Additional lanes
     /// go after a tenth of the time.
     pub(crate) fn expired(&self, now: Instant) -> Vec<LaneId> {
-        let first = self.lanes.iter().find(|(_, lane)| !lane.retired).map(|(id, _)| *id);
+        let first = self
+            .lanes
+            .iter()
+            .find(|(_, lane)| !lane.retired)
+            .map(|(id, _)| *id);
         let unused = |lane: &Lane| lane.sessions == 0 && lane.tunnels == 0;
         self.lanes
             .iter()
@@ -322,11 +364,15 @@ impl Policy {
     }
 
     fn limit(&self) -> u32 {
-        self.session_limit.unwrap_or(self.settings.sessions_per_lane).max(1)
+        self.session_limit
+            .unwrap_or(self.settings.sessions_per_lane)
+            .max(1)
     }
 
     fn is_proven(&self, lane: LaneId) -> bool {
-        self.lanes.get(&lane).is_some_and(|lane| lane.sessions + lane.spares_ready + lane.spares_opening < lane.proven)
+        self.lanes
+            .get(&lane)
+            .is_some_and(|lane| lane.sessions + lane.spares_ready + lane.spares_opening < lane.proven)
     }
 
     fn find(&self, suits: impl Fn(&Lane) -> bool) -> Option<LaneId> {
@@ -355,7 +401,9 @@ mod tests {
     }
 
     fn connect(policy: &mut Policy, now: Instant) -> LaneId {
-        let Placement::Connect(lane) = policy.place_session(now) else { panic!("there is no lane yet") };
+        let Placement::Connect(lane) = policy.place_session(now) else {
+            panic!("there is no lane yet")
+        };
         lane
     }
 
@@ -454,7 +502,10 @@ mod tests {
         let lane = connect(&mut policy, now);
         policy.retire(lane);
         assert!(policy.expired(now).is_empty());
-        assert!(matches!(policy.place_session(now), Placement::Connect(_)), "make before break");
+        assert!(
+            matches!(policy.place_session(now), Placement::Connect(_)),
+            "make before break"
+        );
         policy.session_ended(lane, now);
         assert_eq!(policy.expired(now), [lane]);
     }
@@ -462,7 +513,11 @@ mod tests {
     #[test]
     fn at_the_most_lanes_a_full_host_makes_sessions_wait() {
         let now = Instant::now();
-        let settings = Settings { max_lanes: 1, sessions_per_lane: 1, ..Settings::default() };
+        let settings = Settings {
+            max_lanes: 1,
+            sessions_per_lane: 1,
+            ..Settings::default()
+        };
         let mut policy = Policy::new(settings, None, None, now);
         let lane = connect(&mut policy, now);
         assert_eq!(policy.place_session(now), Placement::Wait);
