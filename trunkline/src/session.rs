@@ -83,7 +83,10 @@ impl Command {
         self
     }
 
-    /// Lets it use the agent of this side.
+    /// Lets it use the agent of this side, where the host's ForwardAgent allows it; elsewhere starting it fails.
+    ///
+    /// sshd lends the agent to every later session of the same connection, too: to run commands that must not have it,
+    /// reach the host with ForwardAgent off, which is another connection.
     #[must_use]
     pub fn agent_forwarding(mut self, forward: bool) -> Self {
         self.agent_forwarding = forward;
