@@ -371,7 +371,9 @@ impl Sshd {
         // swallow what follows, last.
         let is_match = |line: &String| starts_with_word(line, "match");
         let (global, matches) = config.split_at(config.iter().position(is_match).unwrap_or(config.len()));
-        let mark = format!("{MARKER}={}", self.mark());
+        // bash reads ~/.bashrc when sshd runs it, unless it is not the outermost shell: the start-up files of whoever
+        // runs the tests are neither to be measured nor to print anything.
+        let mark = format!("{MARKER}={} SHLVL=1", self.mark());
         let sets_environment = global.iter().any(|line| starts_with_word(line, "setenv"));
         for words in global {
             // Only the first SetEnv line counts.
