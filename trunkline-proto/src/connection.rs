@@ -32,6 +32,9 @@ pub struct Config {
     pub early_kexinit: bool,
     /// The first packet of the most wanted key exchange method, sent as a guess behind an early KEXINIT.
     pub guess: Option<Ephemeral>,
+    /// The first packet of the method that will most likely be agreed on, made ahead of time and not sent as a guess:
+    /// some methods take milliseconds to make one.
+    pub prepared: Option<Ephemeral>,
     /// Let what needs no answer leave without waiting for one, where the server is OpenSSH.
     pub early_flights: bool,
     /// Let up to 64 KiB of a session's input leave behind its start, where the server is OpenSSH.
@@ -47,6 +50,7 @@ impl Config {
             rekey_limit: RekeyLimit::default(),
             early_kexinit: true,
             guess: None,
+            prepared: None,
             early_flights: true,
             early_stdin: true,
         }
@@ -147,11 +151,12 @@ impl Connection {
             rekey_limit,
             early_kexinit,
             guess,
+            prepared,
             early_flights,
             early_stdin,
         } = config;
         Ok(Self {
-            transport: Transport::new(preferences, rekey_limit, early_kexinit, guess)?,
+            transport: Transport::new(preferences, rekey_limit, early_kexinit, guess, prepared)?,
             auth: Auth::new(user),
             channels: Channels::default(),
             events: VecDeque::new(),

@@ -106,6 +106,8 @@ pub(crate) struct Transport {
     preferences: Preferences,
     rekey_limit: RekeyLimit,
     kex: Kex,
+    /// Made ahead for the first key exchange.
+    prepared: Option<Ephemeral>,
     finder: Finder,
     server_id: Option<ServerId>,
     session_id: Option<Bytes>,
@@ -145,6 +147,7 @@ impl Transport {
         rekey_limit: RekeyLimit,
         early_kexinit: bool,
         guess: Option<Ephemeral>,
+        prepared: Option<Ephemeral>,
     ) -> Result<Self, Error> {
         let mut outgoing = BytesMut::with_capacity(4096);
         outgoing.put_slice(CLIENT_ID.as_bytes());
@@ -153,6 +156,7 @@ impl Transport {
             preferences,
             rekey_limit,
             kex: Kex::Idle,
+            prepared,
             finder: Finder::default(),
             server_id: None,
             session_id: None,
@@ -551,9 +555,12 @@ impl Transport {
                 ephemeral
             }
             _ => {
-                let ephemeral = negotiated
-                    .kex
-                    .generate()
+                let prepared = self
+                    .prepared
+                    .take()
+                    .filter(|ephemeral| ephemeral.method() == negotiated.kex);
+                let ephemeral = prepared
+                    .map_or_else(|| negotiated.kex.generate(), Ok)
                     .map_err(|error| Error::Local(error.to_string()))?;
                 self.seal(&[&ephemeral.init_message()])?;
                 ephemeral

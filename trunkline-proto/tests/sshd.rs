@@ -27,11 +27,17 @@ impl Key {
         let key = ssh_key::PrivateKey::read_openssh_file(path).unwrap();
         let pair = key.key_data().ed25519().unwrap();
         let blob = Writer::new().string("ssh-ed25519").string(pair.public.0).finish();
-        Self { pair: Ed25519KeyPair::from_seed_and_public_key(&pair.private.to_bytes(), &pair.public.0).unwrap(), blob }
+        Self {
+            pair: Ed25519KeyPair::from_seed_and_public_key(&pair.private.to_bytes(), &pair.public.0).unwrap(),
+            blob,
+        }
     }
 
     fn sign(&self, data: &[u8]) -> Bytes {
-        Writer::new().string("ssh-ed25519").string(self.pair.sign(data)).finish()
+        Writer::new()
+            .string("ssh-ed25519")
+            .string(self.pair.sign(data))
+            .finish()
     }
 }
 
@@ -48,7 +54,12 @@ impl Client {
         let socket = TcpStream::connect(addr).unwrap();
         socket.set_nodelay(true).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        Self { socket, connection: Connection::new(config).unwrap(), flights: 0, events: Vec::new() }
+        Self {
+            socket,
+            connection: Connection::new(config).unwrap(),
+            flights: 0,
+            events: Vec::new(),
+        }
     }
 
     fn flush(&mut self) {
@@ -91,7 +102,8 @@ impl Client {
                 Event::Authenticate(turn) => {
                     assert!(turn.methods.is_none(), "the key was refused");
                     let data = self.connection.data_to_sign("ssh-ed25519", &key.blob).unwrap();
-                    self.connection.authenticate_key("ssh-ed25519", &key.blob, &key.sign(&data), early);
+                    self.connection
+                        .authenticate_key("ssh-ed25519", &key.blob, &key.sign(&data), early);
                 }
                 Event::Authenticated => return,
                 _ => {}
@@ -175,7 +187,9 @@ fn a_refused_key_lets_nothing_run_and_the_same_messages_run_once_after_the_right
                 let key = if attempts == 0 { &wrong } else { &key };
                 attempts += 1;
                 let data = client.connection.data_to_sign("ssh-ed25519", &key.blob).unwrap();
-                client.connection.authenticate_key("ssh-ed25519", &key.blob, &key.sign(&data), true);
+                client
+                    .connection
+                    .authenticate_key("ssh-ed25519", &key.blob, &key.sign(&data), true);
             }
             Event::Authenticated => break,
             _ => {}
@@ -189,7 +203,9 @@ fn a_refused_key_lets_nothing_run_and_the_same_messages_run_once_after_the_right
 #[test]
 fn every_key_exchange_cipher_and_mac_works() {
     let (sshd, key) = server();
-    let methods = KexMethod::DEFAULT.iter().filter(|m| **m != KexMethod::MlKem768X25519Sha256);
+    let methods = KexMethod::DEFAULT
+        .iter()
+        .filter(|m| **m != KexMethod::MlKem768X25519Sha256);
     for method in methods {
         let mut config = Config::new(sshd.user());
         config.preferences.kex = vec![*method];
@@ -207,7 +223,11 @@ fn every_key_exchange_cipher_and_mac_works() {
                 let mut client = Client::connect(sshd.addr(), config);
                 client.log_in(&key, true);
                 let (output, status) = client.run("cat", Some(&[b'z'; 100_000]));
-                assert_eq!((output.len(), status), (100_000, Some(0)), "{cipher:?} {mac:?} {compression:?}");
+                assert_eq!(
+                    (output.len(), status),
+                    (100_000, Some(0)),
+                    "{cipher:?} {mac:?} {compression:?}"
+                );
                 if cipher.is_aead() && *mac != Mac::DEFAULT[0] {
                     break;
                 }
@@ -232,7 +252,8 @@ fn keys_are_exchanged_anew_under_load_in_both_directions() {
     let (output, status) = client.output(id);
     assert_eq!(status, Some(0));
     assert!(output == input, "every byte comes back in order");
-    let rekeys = sshd.log().text().matches("rekeying in progress").count() + sshd.log().text().matches("SSH2_MSG_NEWKEYS received").count();
+    let rekeys = sshd.log().text().matches("rekeying in progress").count()
+        + sshd.log().text().matches("SSH2_MSG_NEWKEYS received").count();
     assert!(rekeys > 3, "{rekeys} key exchanges");
 }
 

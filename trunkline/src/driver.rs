@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
@@ -34,6 +34,8 @@ const READ_SMALL: usize = 8 * 1024;
 const IDLE_RELEASE: Duration = Duration::from_secs(1);
 /// The stage of a handshake before the server has said who it is.
 pub(crate) const IDENTIFICATION: &str = "the exchange of identifications";
+/// Data smaller than this is gathered before it is queued.
+const CRUMB: usize = 1024;
 /// Turns of the loop before other tasks of the thread get theirs.
 const TURNS: usize = 32;
 
@@ -502,8 +504,23 @@ impl Driver {
 
     fn dispatch_events(&mut self) -> bool {
         let mut progress = false;
+        // Crumbs of data that came in a row go to their reader in one piece: a piece in a queue costs more than a byte.
+        let mut crumbs: Option<(ChannelId, Stream, BytesMut)> = None;
         while let Some(event) = self.proto.poll_event() {
             progress = true;
+            if let Event::Channel(ChannelEvent::Data { id, stream, data }) = &event
+                && data.len() < CRUMB
+            {
+                match &mut crumbs {
+                    Some((of, from, bytes)) if of == id && from == stream => bytes.extend_from_slice(data),
+                    _ => {
+                        self.deliver_crumbs(crumbs.take());
+                        crumbs = Some((*id, *stream, BytesMut::from(&data[..])));
+                    }
+                }
+                continue;
+            }
+            self.deliver_crumbs(crumbs.take());
             let question = match event {
                 Event::Channel(event) => {
                     self.handle_channel_event(event);
@@ -533,6 +550,7 @@ impl Driver {
             };
             self.questions.push_back(question);
         }
+        self.deliver_crumbs(crumbs.take());
         progress
     }
 
@@ -589,8 +607,9 @@ impl Driver {
                     port.shared.complete();
                     port.shared.close();
                     if let Some(started) = port.started.take() {
-                        let _ =
-                            started.send(Err(self.refused(&port.what, 0, "the channel was closed".into())));
+                        // Closed before its answer: what was asked for may have begun all the same.
+                        let error = self.refused(&port.what, 0, "the channel was closed".into());
+                        let _ = started.send(Err(error.with_execution(execution(self.proto.started(id)))));
                     }
                     if let Some(done) = port.done.take() {
                         let _ = done.send(Ok(port.exit.clone()));
@@ -599,6 +618,10 @@ impl Driver {
             }
             ChannelEvent::Incoming { id, kind } => {
                 self.offered.insert(id);
+                if self.draining {
+                    self.handle_op(Op::Reject { id });
+                    return;
+                }
                 if self.offers.send(Offer::Channel { id, kind }).is_err() {
                     self.handle_op(Op::Reject { id });
                 }
@@ -611,6 +634,12 @@ impl Driver {
             ChannelEvent::HostKeys(keys) => {
                 let _ = self.offers.send(Offer::HostKeys(keys));
             }
+        }
+    }
+
+    fn deliver_crumbs(&mut self, crumbs: Option<(ChannelId, Stream, BytesMut)>) {
+        if let Some((id, stream, bytes)) = crumbs {
+            self.deliver(id, stream, bytes.freeze());
         }
     }
 

@@ -411,6 +411,14 @@ impl Host {
                 "the agent is not forwarded to {name}: set ForwardAgent or use -A"
             )));
         }
+        // sshd gives every session of a connection the agent that the first one brought: on a host that gets the agent,
+        // every session asks for it, so that what one sees is what it asked for.
+        let forward = self.config.forward_agent != ForwardAgent::No;
+        let command = if forward {
+            &command.clone().agent_forwarding(true)
+        } else {
+            command
+        };
         self.pool.session(command, &self.interaction).await
     }
 

@@ -66,7 +66,11 @@ impl ForwardHandle {
     /// Where clients can connect: local addresses and paths, or, of a remote forwarding, the server's, with the host as
     /// it was asked for. A port is the one in use, also where 0 was asked for.
     pub fn listening(&self) -> Vec<Listen> {
-        self.shared.listening.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared
+            .listening
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// The TCP port; `None` for a Unix socket.
@@ -79,7 +83,13 @@ impl ForwardHandle {
 
     /// What it has done so far.
     pub fn counters(&self) -> ForwardCounters {
-        let Shared { traffic, accepted, open, refused, .. } = &*self.shared;
+        let Shared {
+            traffic,
+            accepted,
+            open,
+            refused,
+            ..
+        } = &*self.shared;
         ForwardCounters {
             accepted: accepted.value(),
             open: open.load(Ordering::Relaxed),
@@ -91,7 +101,9 @@ impl ForwardHandle {
 
     /// What happens to it from now on.
     pub fn events(&self) -> ForwardEvents {
-        ForwardEvents { queue: self.shared.events.subscribe() }
+        ForwardEvents {
+            queue: self.shared.events.subscribe(),
+        }
     }
 
     /// Ends the listening, and returns when sockets are closed and the server has been told. Connections that are
@@ -230,7 +242,10 @@ impl Shared {
     }
 
     /// Serves one client in a task of its own, until it is done or everything is ended.
-    fn spawn<F: Future<Output = ()> + Send>(self: &Arc<Self>, serve: impl FnOnce(Arc<Self>) -> F + Send + 'static) {
+    fn spawn<F: Future<Output = ()> + Send>(
+        self: &Arc<Self>,
+        serve: impl FnOnce(Arc<Self>) -> F + Send + 'static,
+    ) {
         let open = Open::new(self.clone());
         tokio::spawn(async move {
             let shared = open.0.clone();
@@ -279,6 +294,8 @@ impl Drop for Open {
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Forwarding").field("listening", &self.listening).finish_non_exhaustive()
+        f.debug_struct("Forwarding")
+            .field("listening", &self.listening)
+            .finish_non_exhaustive()
     }
 }

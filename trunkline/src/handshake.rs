@@ -555,16 +555,15 @@ fn protocol_config(host: &HostConfig, facts: &HostFacts, trust: &Trust) -> Resul
     if host.host_key_order_is_free {
         lead_as_the_server_did(&mut preferences, facts, trust, &name);
     }
-    let guess = guess(&preferences, facts)?;
     let mut config = Config::new(&host.user);
     config.preferences = preferences;
-    config.guess = guess;
     config.early_kexinit = !facts.early_kexinit_refused;
     config.early_flights = !facts.pipelining_refused;
     config.rekey_limit = RekeyLimit {
         bytes: host.rekey_limit.bytes,
         interval: host.rekey_limit.interval,
     };
+    first_packet(&mut config, facts)?;
     Ok(config)
 }
 
@@ -592,20 +591,24 @@ fn lead_as_the_server_did(preferences: &mut Preferences, facts: &HostFacts, trus
     }
 }
 
-fn guess(
-    preferences: &Preferences,
-    facts: &HostFacts,
-) -> Result<Option<trunkline_proto::kex::Ephemeral>, Error> {
-    let method = preferences.kex[0];
-    let right = facts.kex_first.as_deref() == Some(method.name())
-        && facts.host_key_first.as_ref() == preferences.host_keys.first();
-    if !right {
-        return Ok(None);
+/// Makes the first packet of the most wanted method, off everybody's way, where it is likely to be used.
+fn first_packet(config: &mut Config, facts: &HostFacts) -> Result<(), Error> {
+    let method = config.preferences.kex[0];
+    let same_kex = facts.kex_first.as_deref() == Some(method.name());
+    let guess_is_right = same_kex && facts.host_key_first.as_ref() == config.preferences.host_keys.first();
+    // A server that led with something else last time will not agree to it.
+    if !guess_is_right && facts.kex_first.is_some() && !same_kex {
+        return Ok(());
     }
-    method
+    let ephemeral = method
         .generate()
-        .map(Some)
-        .map_err(|error| Error::local("making a key", std::io::Error::other(error.to_string())))
+        .map_err(|error| Error::local("making a key", std::io::Error::other(error.to_string())))?;
+    if guess_is_right {
+        config.guess = Some(ephemeral);
+    } else {
+        config.prepared = Some(ephemeral);
+    }
+    Ok(())
 }
 
 /// UpdateHostKeys, for one connection.

@@ -20,7 +20,10 @@ fn request(config: &Path, alias: &str) -> Request {
 }
 
 async fn host(engine: &Engine, sshd: &Sshd) -> Host {
-    engine.host_for(&request(&sshd.ssh_config(), sshd.alias()), &Interaction::none()).await.unwrap()
+    engine
+        .host_for(&request(&sshd.ssh_config(), sshd.alias()), &Interaction::none())
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -28,7 +31,10 @@ async fn a_command_runs_and_says_how_it_ended() {
     let sshd = Sshd::start_default().unwrap();
     let engine = engine();
     let host = host(&engine, &sshd).await;
-    let output = host.run(&Command::exec("echo out; echo err >&2; exit 3")).await.unwrap();
+    let output = host
+        .run(&Command::exec("echo out; echo err >&2; exit 3"))
+        .await
+        .unwrap();
     assert_eq!(output.stdout, b"out\n");
     assert_eq!(output.stderr, b"err\n");
     assert_eq!(output.status, ExitStatus::Exited(3));
@@ -47,7 +53,12 @@ async fn everything_shares_one_connection() {
     let mut running = tokio::task::JoinSet::new();
     for n in 0..8 {
         let host = host.clone();
-        running.spawn(async move { host.run(&Command::exec(format!("echo {n}"))).await.unwrap().stdout });
+        running.spawn(async move {
+            host.run(&Command::exec(format!("echo {n}")))
+                .await
+                .unwrap()
+                .stdout
+        });
     }
     assert_eq!(running.join_all().await.len(), 8);
     assert_eq!(sshd.authentications(), 1);
@@ -61,7 +72,12 @@ async fn more_sessions_than_max_sessions_get_more_connections() {
     let mut running = tokio::task::JoinSet::new();
     for n in 0..7 {
         let host = host.clone();
-        running.spawn(async move { host.run(&Command::exec(format!("sleep 0.2; echo {n}"))).await.unwrap().stdout });
+        running.spawn(async move {
+            host.run(&Command::exec(format!("sleep 0.2; echo {n}")))
+                .await
+                .unwrap()
+                .stdout
+        });
     }
     assert_eq!(running.join_all().await.len(), 7);
 }
@@ -94,7 +110,10 @@ async fn a_reader_that_never_reads_holds_up_nobody_else() {
     let connection = host.connection();
     let stalled = connection.start(&Command::exec("cat /dev/zero"));
     for _ in 0..5 {
-        assert_eq!(connection.run(&Command::exec("echo alive")).await.unwrap().stdout, b"alive\n");
+        assert_eq!(
+            connection.run(&Command::exec("echo alive")).await.unwrap().stdout,
+            b"alive\n"
+        );
     }
     drop(stalled);
 }
@@ -105,8 +124,14 @@ async fn a_lost_connection_says_that_the_command_may_have_started() {
     let relay = Relay::to(sshd.addr()).unwrap();
     let config = sshd.ssh_config_via("relayed", relay.addr()).unwrap();
     let engine = engine();
-    let host = engine.host_for(&request(&config, "relayed"), &Interaction::none()).await.unwrap();
-    let mut session = host.start(&Command::exec("echo started; sleep 100")).await.unwrap();
+    let host = engine
+        .host_for(&request(&config, "relayed"), &Interaction::none())
+        .await
+        .unwrap();
+    let mut session = host
+        .start(&Command::exec("echo started; sleep 100"))
+        .await
+        .unwrap();
     let mut line = [0; 8];
     session.stdout.read_exact(&mut line).await.unwrap();
     relay.reset();
@@ -114,7 +139,10 @@ async fn a_lost_connection_says_that_the_command_may_have_started() {
     assert_eq!(error.execution(), Execution::MayHaveStarted);
     assert_eq!(error.kind(), ErrorKind::Network);
     // The next command gets a new connection.
-    assert_eq!(host.run(&Command::exec("echo again")).await.unwrap().stdout, b"again\n");
+    assert_eq!(
+        host.run(&Command::exec("echo again")).await.unwrap().stdout,
+        b"again\n"
+    );
 }
 
 #[tokio::test]
@@ -122,8 +150,13 @@ async fn an_unknown_host_key_is_refused_before_anything_is_signed() {
     let sshd = Sshd::start_default().unwrap();
     let empty = sshd.dir().join("no_known_hosts");
     let mut request = request(&sshd.ssh_config(), sshd.alias());
-    request.ssh_args.extend(["-o".into(), format!("UserKnownHostsFile={}", empty.display()).into()]);
-    request.ssh_args.extend(["-o".into(), "StrictHostKeyChecking=yes".into()]);
+    request.ssh_args.extend([
+        "-o".into(),
+        format!("UserKnownHostsFile={}", empty.display()).into(),
+    ]);
+    request
+        .ssh_args
+        .extend(["-o".into(), "StrictHostKeyChecking=yes".into()]);
     let engine = engine();
     let host = engine.host_for(&request, &Interaction::none()).await.unwrap();
     let error = host.run(&Command::exec("true")).await.unwrap_err();
@@ -140,11 +173,21 @@ async fn a_refused_port_and_a_missing_key_are_named() {
     wrong.ssh_args.extend(["-p".into(), "1".into()]);
     let host = engine.host_for(&wrong, &Interaction::none()).await.unwrap();
     let error = host.run(&Command::exec("true")).await.unwrap_err();
-    assert_eq!(error.to_string(), "connecting to 127.0.0.1 port 1: Connection refused");
+    assert_eq!(
+        error.to_string(),
+        "connecting to 127.0.0.1 port 1: Connection refused"
+    );
 
     let mut keyless = request(&sshd.ssh_config(), sshd.alias());
-    keyless.ssh_args = vec!["-F".into(), sshd.ssh_config().into(), "-o".into(), "IdentityFile=/nonexistent/key".into()];
-    let text = std::fs::read_to_string(sshd.ssh_config()).unwrap().replace("IdentityFile", "# IdentityFile");
+    keyless.ssh_args = vec![
+        "-F".into(),
+        sshd.ssh_config().into(),
+        "-o".into(),
+        "IdentityFile=/nonexistent/key".into(),
+    ];
+    let text = std::fs::read_to_string(sshd.ssh_config())
+        .unwrap()
+        .replace("IdentityFile", "# IdentityFile");
     let config = sshd.dir().join("keyless");
     std::fs::write(&config, text).unwrap();
     keyless.ssh_args[1] = config.into();
@@ -157,7 +200,10 @@ async fn a_refused_port_and_a_missing_key_are_named() {
 #[tokio::test]
 async fn idle_connections_close() {
     let sshd = Sshd::start_default().unwrap();
-    let settings = Settings { idle_timeout: Duration::from_millis(1), ..Settings::default() };
+    let settings = Settings {
+        idle_timeout: Duration::from_millis(1),
+        ..Settings::default()
+    };
     let engine = Engine::new(settings, Default::default());
     let host = host(&engine, &sshd).await;
     host.run(&Command::exec("true")).await.unwrap();

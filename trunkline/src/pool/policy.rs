@@ -299,13 +299,6 @@ impl Policy {
         true
     }
 
-    /// A spare is gone without having been used.
-    pub(crate) fn spare_lost(&mut self, lane: LaneId) {
-        if let Some(lane) = self.lanes.get_mut(&lane) {
-            lane.spares_ready = lane.spares_ready.saturating_sub(1);
-        }
-    }
-
     pub(crate) fn session_confirmed(&mut self, lane: LaneId) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             lane.proven = lane.proven.max(lane.sessions + lane.spares_ready);
