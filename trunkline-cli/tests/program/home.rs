@@ -1,0 +1,295 @@
+//! A place of its own for each test's daemon, and how its commands are run.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use trunkline_testkit::{Sshd, SshdBuilder};
+
+/// How long anything may take before a test gives up. Far more than a loaded machine needs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+
+/// A home and a `TRUNKLINE_DIR`. Dropping it ends the daemon and whatever else runs with it.
+pub(crate) struct Home {
+    dir: TempDir,
+}
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("tl-").tempdir().unwrap();
+        fs::create_dir(dir.path().join("home")).unwrap();
+        Self { dir }
+    }
+
+    /// For files of the test's own.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// `TRUNKLINE_DIR`.
+    pub(crate) fn trunkline_dir(&self) -> PathBuf {
+        self.path("d")
+    }
+
+    /// The control socket.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.trunkline_dir().join("control.sock")
+    }
+
+    /// The daemon's log so far.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.trunkline_dir().join("state/daemon.log")).unwrap_or_default()
+    }
+
+    /// Writes `config.toml`.
+    pub(crate) fn settings(&self, text: &str) {
+        fs::create_dir_all(self.trunkline_dir()).unwrap();
+        fs::write(self.trunkline_dir().join("config.toml"), text).unwrap();
+    }
+
+    /// Writes an executable script and returns its path.
+    pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt as _;
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+        path
+    }
+
+    /// Any program, in this home's environment.
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("TRUNKLINE_DIR", self.trunkline_dir())
+            .env("HOME", self.path("home"))
+            .env("TERM", "xterm")
+            .env("NO_COLOR", "1")
+            .stdin(Stdio::null());
+        for name in [
+            "SSH_AUTH_SOCK",
+            "SSH_ASKPASS",
+            "SSH_ASKPASS_REQUIRE",
+            "DISPLAY",
+            "WAYLAND_DISPLAY",
+        ] {
+            command.env_remove(name);
+        }
+        for name in ["TRUNKLINE_OFF", "TRUNKLINE_SSH", "TRUNKLINE_LOG", "LC_ALL"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// `trunkline`; add arguments.
+    pub(crate) fn trunkline(&self) -> Command {
+        self.command(program())
+    }
+
+    /// `trunkline ssh -F FILE`; add options, a host and a command.
+    pub(crate) fn ssh_with(&self, config: &Path) -> Command {
+        let mut command = self.trunkline();
+        command.arg("ssh").arg("-F").arg(config);
+        command
+    }
+
+    /// `trunkline ssh -F FILE` for a server; add options, its alias and a command.
+    pub(crate) fn ssh(&self, server: &Sshd) -> Command {
+        self.ssh_with(&server.ssh_config())
+    }
+
+    /// Runs a command line on the server and returns how it went.
+    pub(crate) fn on(&self, server: &Sshd, command: &str) -> Output {
+        finish(self.ssh(server).arg(server.alias()).arg(command))
+    }
+
+    /// A shell script in which `$T` is the program and `$F` the server's configuration.
+    pub(crate) fn shell(&self, server: &Sshd, script: &str) -> Command {
+        let mut command = self.command("bash");
+        command
+            .args(["-c", script])
+            .env("T", program())
+            .env("F", server.ssh_config());
+        command
+    }
+
+    /// The daemon's process, if one listens.
+    pub(crate) fn daemon(&self) -> Option<Pid> {
+        let stream = UnixStream::connect(self.socket()).ok()?;
+        Some(rustix::net::sockopt::socket_peercred(&stream).ok()?.pid)
+    }
+
+    /// What `ls --json` says.
+    pub(crate) fn ls(&self) -> serde_json::Value {
+        let output = finish(self.trunkline().args(["ls", "--json"]));
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// How many sessions run, on all connections.
+    pub(crate) fn sessions(&self) -> u64 {
+        let hosts = self.ls();
+        let hosts = hosts.as_array().unwrap();
+        let connections = hosts
+            .iter()
+            .flat_map(|host| host["connections"].as_array().unwrap());
+        connections
+            .map(|connection| connection["sessions"].as_u64().unwrap())
+            .sum()
+    }
+
+    /// The processes that run in this home.
+    fn processes(&self) -> Vec<Pid> {
+        let wanted = format!("TRUNKLINE_DIR={}", self.trunkline_dir().display());
+        let entries = fs::read_dir("/proc").unwrap().flatten();
+        let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let ours = numbers.filter(|pid| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment
+                .split(|byte| *byte == 0)
+                .any(|entry| entry == wanted.as_bytes())
+        });
+        ours.filter_map(Pid::from_raw).collect()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if self.socket().exists() {
+            let _ = self
+                .trunkline()
+                .args(["stop", "--now"])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
+        }
+        for pid in self.processes() {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        if std::thread::panicking() {
+            eprintln!("--- the daemon's log\n{}---", self.log());
+        }
+    }
+}
+
+/// A server whose shells start at once.
+pub(crate) fn server() -> Sshd {
+    sshd().start().unwrap()
+}
+
+/// The same, to be furnished. Bash reads the user's ~/.bashrc, whatever that does, when sshd starts it at the lowest
+/// shell level (`run_startup_files()` in bash's shell.c), so the level is raised.
+pub(crate) fn sshd() -> SshdBuilder {
+    Sshd::builder().config("SetEnv SHLVL=1")
+}
+
+/// The program under test.
+pub(crate) fn program() -> &'static str {
+    env!("CARGO_BIN_EXE_trunkline")
+}
+
+/// Runs a command to its end, which has to come.
+pub(crate) fn finish(command: &mut Command) -> Output {
+    finish_with(command, b"")
+}
+
+/// The same, with something on standard input. Without, standard input is what the command says.
+pub(crate) fn finish_with(command: &mut Command, stdin: &[u8]) -> Output {
+    if !stdin.is_empty() {
+        command.stdin(Stdio::piped());
+    }
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let input = child.stdin.take();
+    let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // A command that reads no more of it is none of our business.
+            let _ = input.map(|mut input| input.write_all(stdin));
+        });
+        let stdout = scope.spawn(|| all_of(stdout));
+        let stderr = scope.spawn(|| all_of(stderr));
+        let status = end_of(&mut child, command);
+        Output {
+            status,
+            stdout: stdout.join().unwrap(),
+            stderr: stderr.join().unwrap(),
+        }
+    })
+}
+
+fn all_of(mut stream: impl Read) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+/// Waits for a child that has to end.
+pub(crate) fn end_of(child: &mut Child, what: impl std::fmt::Debug) -> ExitStatus {
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if started.elapsed() > PATIENCE {
+            let _ = child.kill();
+            panic!("{what:?} does not end");
+        }
+        pause();
+    }
+}
+
+/// Waits until a condition holds.
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < PATIENCE, "waited in vain until {what}");
+        pause();
+    }
+}
+
+/// Between two looks at something that has nothing to wait on.
+fn pause() {
+    std::thread::park_timeout(Duration::from_millis(2));
+}
+
+/// Asserts an exit status, and shows what was said when it is another.
+#[track_caller]
+pub(crate) fn assert_status(output: &Output, status: i32) {
+    assert_eq!(output.status.code(), Some(status), "{}", describe(output));
+}
+
+/// Standard output and error of a command that went wrong.
+pub(crate) fn describe(output: &Output) -> String {
+    format!(
+        "{}\nstdout: {}\nstderr: {}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    )
+}
+
+/// Output as text.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A new FIFO.
+pub(crate) fn fifo(path: &Path) -> io::Result<()> {
+    Ok(rustix::fs::mknodat(
+        rustix::fs::CWD,
+        path,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        0,
+    )?)
+}

@@ -1,0 +1,297 @@
+//! `trunkline ssh` and its options.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+use trunkline_testkit::write_ssh_config;
+
+use crate::home::{Home, assert_status, end_of, fifo, finish, finish_with, server, sshd, text, wait_until};
+
+#[test]
+fn every_exit_status_is_the_commands_own_and_one_login_serves_all() {
+    let (server, home) = (server(), Home::new());
+    for status in 0..=255 {
+        assert_status(&home.on(&server, &format!("exit {status}")), status);
+    }
+    assert_eq!(server.authentications(), 1);
+}
+
+#[test]
+fn a_command_ended_by_a_signal_is_255_and_says_so() {
+    let (server, home) = (server(), Home::new());
+    let output = home.on(&server, "kill -TERM $$");
+    assert_status(&output, 255);
+    assert!(text(&output.stderr).contains("SIGTERM"), "{output:?}");
+}
+
+#[test]
+fn words_are_joined_by_blanks_as_ssh_does() {
+    let (server, home) = (server(), Home::new());
+    let output = finish(
+        home.ssh(&server)
+            .args([server.alias(), "echo", "a  b", "'c  d'", "$((1+1))"]),
+    );
+    assert_eq!(text(&output.stdout), "a b c  d 2\n");
+}
+
+#[test]
+fn without_a_daemon_everything_works_and_nothing_is_left() {
+    let (server, home) = (server(), Home::new());
+    let mut command = home.trunkline();
+    command
+        .args(["--no-daemon", "ssh", "-F"])
+        .arg(server.ssh_config())
+        .args([server.alias(), "cat; exit 9"]);
+    let output = finish_with(&mut command, b"through");
+    assert_status(&output, 9);
+    assert_eq!(output.stdout, b"through");
+    assert!(home.daemon().is_none());
+}
+
+#[test]
+fn verbose_is_in_the_callers_own_process_and_quiet_is_quiet() {
+    let (server, home) = (server(), Home::new());
+    let output = finish(home.ssh(&server).args(["-v", server.alias(), "exit 2"]));
+    assert_status(&output, 2);
+    assert!(!output.stderr.is_empty());
+    assert!(home.daemon().is_none());
+    let quiet = finish(home.ssh(&server).args(["-q", server.alias(), "kill -TERM $$"]));
+    assert_status(&quiet, 255);
+    assert_eq!(text(&quiet.stderr), "");
+}
+
+#[test]
+fn a_log_file_takes_what_would_be_said_on_the_terminal() {
+    let (server, home) = (server(), Home::new());
+    let log = home.path("log");
+    let mut command = home.ssh(&server);
+    command
+        .arg("-E")
+        .arg(&log)
+        .args([server.alias(), "echo err >&2; kill -TERM $$"]);
+    let output = finish(&mut command);
+    assert_eq!(text(&output.stderr), "err\n");
+    assert!(fs::read_to_string(&log).unwrap().contains("SIGTERM"));
+}
+
+#[test]
+fn the_subsystem_option_speaks_sftp() {
+    let (server, home) = (server(), Home::new());
+    // SSH_FXP_INIT, version 3; the answer is SSH_FXP_VERSION (draft-ietf-secsh-filexfer-02 section 4).
+    let mut command = home.ssh(&server);
+    command
+        .args(["-s", server.alias(), "sftp"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    stdin.write_all(&[0, 0, 0, 5, 1, 0, 0, 0, 3]).unwrap();
+    let mut version = [0; 9];
+    stdout.read_exact(&mut version).unwrap();
+    assert_eq!(version[4..], [2, 0, 0, 0, 3]);
+    // sftp-server ends with its input, whatever it has still to say.
+    drop(stdin);
+    assert!(end_of(&mut child, "ssh -s").success());
+}
+
+#[test]
+fn a_stdio_forward_joins_the_streams_to_a_connection() {
+    let (server, home) = (server(), Home::new());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = listener.local_addr().unwrap().to_string();
+    let echo = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        bytes.reverse();
+        stream.write_all(&bytes).unwrap();
+    });
+    let output = finish_with(
+        home.ssh(&server).args(["-W", &target, server.alias()]),
+        b"abc\0\xff",
+    );
+    assert_status(&output, 0);
+    assert_eq!(output.stdout, b"\xff\0cba");
+    echo.join().unwrap();
+
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
+    let output = finish(home.ssh(&server).args(["-W", &closed, server.alias()]));
+    assert_status(&output, 255);
+    assert!(text(&output.stderr).contains("refused"), "{output:?}");
+}
+
+#[test]
+fn no_command_holds_the_connection_until_it_is_ended() {
+    let (server, home) = (server(), Home::new());
+    let mut child = home.ssh(&server).args(["-N", server.alias()]).spawn().unwrap();
+    wait_until("the connection is up", || {
+        home.ls().as_array().unwrap().len() == 1
+    });
+    assert!(child.try_wait().unwrap().is_none());
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    end_of(&mut child, "ssh -N");
+    wait_until("the server has logged its login", || {
+        server.authentications() == 1
+    });
+}
+
+#[test]
+fn terminals_are_given_as_the_options_say() {
+    let (server, home) = (server(), Home::new());
+    let tty = |options: &[&str]| {
+        let output = finish(
+            home.ssh(&server)
+                .args(options)
+                .args([server.alias(), "test -t 0 && test -t 1"]),
+        );
+        output.status.code()
+    };
+    // Standard input is no terminal here.
+    assert_eq!(tty(&[]), Some(1));
+    assert_eq!(tty(&["-T"]), Some(1));
+    assert_eq!(tty(&["-t"]), Some(1));
+    assert_eq!(tty(&["-tt"]), Some(0));
+    assert_eq!(tty(&["-o", "RequestTTY=force"]), Some(0));
+    let output = finish(home.ssh(&server).args(["-t", server.alias(), "exit 0"]));
+    assert!(
+        text(&output.stderr).contains("Pseudo-terminal will not be allocated"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn the_configurations_command_and_environment_are_used() {
+    let (server, home) = (
+        sshd().config("AcceptEnv LC_* TRUNK_*").start().unwrap(),
+        Home::new(),
+    );
+    let config = home.path("config");
+    let entry = server
+        .host_entry("box")
+        .with("RemoteCommand echo \"$LC_ALL $TRUNK_SET $TRUNK_OTHER\"; exit 8")
+        .with("SendEnv LC_* TRUNK_OTH*")
+        .with("SetEnv TRUNK_SET=set");
+    write_ssh_config(&config, [entry]).unwrap();
+    let environment = [
+        ("LC_ALL", "C.UTF-8"),
+        ("TRUNK_OTHER", "other"),
+        ("TRUNK_UNSENT", "no"),
+    ];
+    let output = finish(home.ssh_with(&config).arg("box").envs(environment));
+    assert_status(&output, 8);
+    assert_eq!(text(&output.stdout), "C.UTF-8 set other\n");
+    let both = finish(home.ssh_with(&config).args(["box", "true"]));
+    assert_status(&both, 255);
+    assert!(text(&both.stderr).contains("RemoteCommand"), "{both:?}");
+}
+
+#[test]
+fn in_the_background_the_command_goes_on_when_the_client_is_gone() {
+    let (server, home) = (server(), Home::new());
+    let (gate, result) = (home.path("gate"), home.path("result"));
+    fifo(&gate).unwrap();
+    // Under another name until it is complete.
+    let command = format!(
+        "cat {} >{1}.new; mv {1}.new {1}",
+        gate.display(),
+        result.display()
+    );
+    // Its output may stay open for as long as the command runs, so that nothing waits for that.
+    let mut child = home
+        .ssh(&server)
+        .args(["-f", server.alias(), &command])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    assert!(end_of(&mut child, "ssh -f").success());
+    fs::write(&gate, "after the client").unwrap();
+    wait_until("the command has ended", || result.exists());
+    assert_eq!(fs::read_to_string(&result).unwrap(), "after the client");
+}
+
+/// An `ssh` in front of the system's that writes its arguments to a file and exits with 7; `-G` it leaves to the real one.
+fn recording_ssh(home: &Home) -> (String, PathBuf) {
+    let record = home.path("arguments");
+    let script = format!(
+        "#!/bin/sh\nfor a; do [ \"$a\" = -G ] && exec /usr/bin/ssh \"$@\"; done\nprintf '%s\\0' \"$@\" >'{}'\nexit 7\n",
+        record.display()
+    );
+    let ssh = home.script("bin/ssh", &script);
+    let path = std::env::var("PATH").unwrap();
+    (format!("{}:{path}", ssh.parent().unwrap().display()), record)
+}
+
+#[test]
+fn the_systems_ssh_gets_every_argument_as_typed() {
+    let (server, home) = (server(), Home::new());
+    let (path, record) = recording_ssh(&home);
+    let config = server.ssh_config();
+    let typed = [
+        "-F",
+        config.to_str().unwrap(),
+        "-o",
+        "LogLevel=error",
+        "-p",
+        "22",
+        "testbed",
+        "echo",
+        "a  b",
+        "-v",
+        "",
+    ];
+    let mut off = home.trunkline();
+    off.arg("ssh")
+        .args(typed)
+        .env("TRUNKLINE_OFF", "1")
+        .env("PATH", &path);
+    assert_status(&finish(&mut off), 7);
+    let recorded = || {
+        fs::read_to_string(&record)
+            .unwrap()
+            .split_terminator('\0')
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(recorded(), typed);
+    assert!(home.daemon().is_none());
+
+    // Options that only the system's ssh has.
+    for option in [["-V", ""], ["-Q", "cipher"], ["-O", "check"]] {
+        let arguments = option
+            .into_iter()
+            .filter(|word| !word.is_empty())
+            .chain(["testbed"]);
+        let arguments: Vec<_> = arguments.collect();
+        assert_status(
+            &finish(home.trunkline().arg("ssh").args(&arguments).env("PATH", &path)),
+            7,
+        );
+        assert_eq!(recorded(), arguments);
+    }
+}
+
+#[test]
+fn a_host_that_needs_the_systems_ssh_is_handed_over() {
+    let (server, home) = (server(), Home::new());
+    let (path, record) = recording_ssh(&home);
+    let config = home.path("config");
+    write_ssh_config(&config, [server.host_entry("box").with("ForwardX11 yes")]).unwrap();
+    let mut command = home.ssh_with(&config);
+    command
+        .args(["box", "echo hello"])
+        .env("PATH", &path)
+        .env("DISPLAY", ":7");
+    assert_status(&finish(&mut command), 7);
+    let recorded = fs::read_to_string(&record).unwrap();
+    assert!(recorded.ends_with("\0box\0echo hello\0"), "{recorded:?}");
+    assert_eq!(server.authentications(), 0);
+}
