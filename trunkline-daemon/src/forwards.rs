@@ -59,11 +59,11 @@ fn watch(handle: &ForwardHandle, interaction: &Interaction) {
             match event {
                 ForwardEvent::Refused { error, .. } => interaction.notice(&error.to_string()),
                 ForwardEvent::Lost { error } => {
-                    interaction.notice(&format!("a remote forwarding was lost: {error}"))
+                    interaction.notice(&format!("a remote forwarding was lost: {error}"));
                 }
                 ForwardEvent::Established => interaction.notice("the remote forwarding stands again"),
                 ForwardEvent::Failed { error } => {
-                    interaction.notice(&format!("a remote forwarding has ended: {error}"))
+                    interaction.notice(&format!("a remote forwarding has ended: {error}"));
                 }
                 _ => {}
             }

@@ -766,7 +766,7 @@ fn end_port(port: &mut Port, error: &Error, execution: Execution) {
 pub(crate) fn refuse(op: Op, error: &Error) {
     match op {
         Op::Open { mut port, .. } | Op::Accept { mut port } => {
-            end_port(&mut port, error, Execution::DidNotStart)
+            end_port(&mut port, error, Execution::DidNotStart);
         }
         Op::Begin { started, .. } => {
             let _ = started.send(Err(error.clone()));

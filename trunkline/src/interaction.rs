@@ -30,7 +30,7 @@ impl Interaction {
     /// standard error.
     pub fn standard() -> Self {
         Self::new(Arc::new(Standard::from_env(std::env::vars_os())), |text| {
-            eprintln!("{}", text.trim_end())
+            eprintln!("{}", text.trim_end());
         })
     }
 

@@ -112,12 +112,9 @@ impl Pool {
     ) -> Result<Session, Error> {
         loop {
             let freed = self.freed.notified();
-            let (lane, mut session, proven) = match self.place_session(command, interaction) {
-                Some(placed) => placed,
-                None => {
-                    freed.await;
-                    continue;
-                }
+            let Some((lane, mut session, proven)) = self.place_session(command, interaction) else {
+                freed.await;
+                continue;
             };
             if proven {
                 self.open_spares(lane);
