@@ -23,7 +23,7 @@ pub(crate) struct Args {
     detach: bool,
 }
 
-pub(crate) fn main(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     if args.detach {
         // Fails only for the leader of a group, which a child just started is not.
         let _ = rustix::process::setsid();

@@ -108,7 +108,7 @@ pub(crate) struct StopArgs {
 }
 
 /// `trunkline ls`.
-pub(crate) fn ls(args: LsArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
+pub(crate) fn ls(args: &LsArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     let hosts = runtime(backend)?.block_on(async {
         let Some(mut client) = backend.connect_if_running().await? else {
             return Ok(Vec::new());
@@ -175,21 +175,15 @@ fn state(host: &HostReport, connection: &ConnectionReport) -> String {
 }
 
 /// `trunkline check`.
-pub(crate) fn check(args: HostArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
-    each(
-        &args,
-        backend,
-        false,
-        |host| Request::Check(host),
-        |name, reply| match reply {
-            Reply::Checked { rtt } => Ok(format!("{name}: alive, round trip {}", milliseconds(rtt))),
-            other => Err(unexpected(&other)),
-        },
-    )
+pub(crate) fn check(args: &HostArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
+    each(args, backend, false, Request::Check, |name, reply| match reply {
+        Reply::Checked { rtt } => Ok(format!("{name}: alive, round trip {}", milliseconds(rtt))),
+        other => Err(unexpected(&other)),
+    })
 }
 
 /// `trunkline warm`.
-pub(crate) fn warm(args: WarmArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
+pub(crate) fn warm(args: &WarmArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     let pin = args.pin;
     each(
         &args.hosts,
@@ -242,7 +236,7 @@ fn each(
 }
 
 /// `trunkline close`.
-pub(crate) fn close(args: CloseArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
+pub(crate) fn close(args: &CloseArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     let closed = runtime(backend)?.block_on(async {
         let Some(mut client) = backend.connect_if_running().await? else {
             return Ok(0);
@@ -282,7 +276,7 @@ pub(crate) fn close(args: CloseArgs, backend: &Backend) -> anyhow::Result<ExitCo
 }
 
 /// `trunkline explain`.
-pub(crate) fn explain(args: ExplainArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
+pub(crate) fn explain(args: &ExplainArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     let explained = runtime(backend)?.block_on(async {
         let host = host_request(&args.destination, args.ssh.to_args())?;
         match ask(&mut backend.connect().await?, Request::Explain(host)).await? {
@@ -348,7 +342,7 @@ fn print_explanation(explained: &Explanation) -> std::io::Result<()> {
 }
 
 /// `trunkline stop`.
-pub(crate) fn stop(args: StopArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
+pub(crate) fn stop(args: &StopArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     runtime(backend)?.block_on(async {
         let Some(mut client) = backend.connect_if_running().await? else {
             println!("no daemon is running");

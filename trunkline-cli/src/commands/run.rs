@@ -59,8 +59,8 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-pub(crate) fn main(args: Args, backend: Backend) -> anyhow::Result<ExitCode> {
-    runtime(&backend)?.block_on(run(args, &backend))
+pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    runtime(backend)?.block_on(run(args, backend))
 }
 
 async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {

@@ -3,7 +3,7 @@
 use super::HostResult;
 use super::lines::Stream;
 use std::fmt::Write;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -44,15 +44,6 @@ impl OutputDir {
             Stream::Stderr => "stderr",
         };
         self.path.join(format!("{}.{extension}", file_name(host)))
-    }
-
-    /// Opens that file anew, to be written as output arrives.
-    ///
-    /// # Errors
-    /// When it cannot be created.
-    pub(crate) fn open(&self, host: &str, stream: Stream) -> Result<File, OutputError> {
-        let path = self.path(host, stream);
-        File::create(&path).map_err(|source| OutputError { path, source })
     }
 
     /// Writes both files of a host that is done. Earlier ones of the same names are replaced; an empty stream
@@ -120,8 +111,6 @@ mod tests {
         let read = |stream| fs::read(dir.path("web1", stream)).expect("the file is there");
         assert_eq!(read(Stream::Stdout), b"out\n");
         assert_eq!(read(Stream::Stderr), [0xff]);
-        drop(dir.open("web1", Stream::Stdout).expect("a file opens anew"));
-        assert_eq!(read(Stream::Stdout), b"");
     }
 
     #[test]

@@ -61,8 +61,8 @@ impl RawMode {
         Some(terminal)
     }
 
-    /// The modes the terminal had before, for [`modes::encode`](super::modes::encode); `None` when this does
-    /// nothing.
+    /// The modes the terminal had before; `None` when this does nothing.
+    #[cfg(test)]
     pub(crate) fn saved(&self) -> Option<&Termios> {
         self.terminal.as_ref().map(|terminal| &terminal.saved)
     }
