@@ -1,0 +1,148 @@
+//! The clients that are measured: programs that share one command line (bench/README.md).
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use trunkline_testkit::Sshd;
+
+/// A client library, as a program.
+#[derive(Debug, Clone)]
+pub(crate) struct Peer {
+    pub(crate) name: &'static str,
+    command: Vec<PathBuf>,
+    /// Why it cannot be measured.
+    missing: Option<String>,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    pub(crate) engine: Peer,
+    pub(crate) russh: Peer,
+    pub(crate) go: Peer,
+    pub(crate) node: Peer,
+    pub(crate) parallel_ssh: Peer,
+}
+
+impl Peers {
+    /// Looks for the programs. `folder/missing/NAME` says why one could not be had.
+    pub(crate) fn find(folder: &Path, programs: &Path) -> anyhow::Result<Self> {
+        let folder = folder
+            .canonicalize()
+            .with_context(|| format!("{}", folder.display()))?;
+        let find = |name, key: &str, words: Vec<PathBuf>| {
+            let reason = std::fs::read_to_string(folder.join("missing").join(key)).ok();
+            // The last word is the file that only an installation brings.
+            let absent = words.iter().find(|word| word.is_absolute() && !word.exists());
+            let missing = reason
+                .map(|reason| reason.trim().to_owned())
+                .or_else(|| absent.map(|file| format!("there is no {}", file.display())));
+            Peer {
+                name,
+                command: words,
+                missing,
+            }
+        };
+        Ok(Self {
+            engine: find(
+                "trunkline (engine)",
+                "engine",
+                vec![programs.join("bench-peer-engine")],
+            ),
+            russh: find("russh", "russh", vec![programs.join("bench-peer-russh")]),
+            go: find("Go x/crypto/ssh", "go", vec![folder.join("peer-go")]),
+            node: find(
+                "node ssh2",
+                "node",
+                vec!["node".into(), folder.join("node/peer.js")],
+            ),
+            parallel_ssh: find(
+                "parallel-ssh",
+                "python",
+                vec![folder.join("venv/bin/python"), folder.join("python/peer.py")],
+            ),
+        })
+    }
+
+    /// Those that cannot be measured, with the reason.
+    pub(crate) fn missing(&self) -> Vec<(&'static str, String)> {
+        [
+            &self.engine,
+            &self.russh,
+            &self.go,
+            &self.node,
+            &self.parallel_ssh,
+        ]
+        .into_iter()
+        .filter_map(|peer| Some((peer.name, peer.missing.clone()?)))
+        .collect()
+    }
+}
+
+impl Peer {
+    /// A task for a server, at one of its addresses.
+    pub(crate) fn task(
+        &self,
+        server: &Sshd,
+        address: std::net::SocketAddr,
+        task: &str,
+        arguments: &[&str],
+    ) -> anyhow::Result<Command> {
+        let mut command = self.command()?;
+        let key = server
+            .client_keys()
+            .first()
+            .context("the server has no client key")?;
+        command
+            .arg(task)
+            .arg(address.to_string())
+            .arg(server.user())
+            .arg(key.private_path());
+        command.arg(server.known_hosts()).args(arguments);
+        Ok(command)
+    }
+
+    /// The program, or why there is none.
+    pub(crate) fn command(&self) -> anyhow::Result<Command> {
+        if let Some(reason) = &self.missing {
+            bail!("missing: {reason}");
+        }
+        let (program, arguments) = self.command.split_first().context("a peer without a program")?;
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .env_remove("SSH_AUTH_SOCK")
+            .stdin(Stdio::null());
+        Ok(command)
+    }
+}
+
+/// Runs a peer and returns the numbers that it prints, one on a line. What has not ended within `limit` is killed,
+/// and `None` is the answer.
+pub(crate) fn numbers(mut command: Command, limit: Duration) -> anyhow::Result<Option<Vec<f64>>> {
+    let name = command.get_program().display().to_string();
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.with_context(|| format!("running {name}"))?;
+    let begun = Instant::now();
+    // A peer prints a few kilobytes at most, which a pipe holds: it never waits for us.
+    while child.try_wait()?.is_none() {
+        if begun.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = child.wait_with_output()?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{name}: {}: {}",
+        output.status,
+        complaint.trim()
+    );
+    let text = String::from_utf8(output.stdout)?;
+    Ok(Some(text.lines().map(str::parse).collect::<Result<_, _>>()?))
+}

@@ -1,0 +1,176 @@
+//! One command on many hosts.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use trunkline_testkit::write_ssh_config;
+
+use super::{Outcome, Row, Table, Target, Verdict, ratio};
+use crate::lab::Lab;
+use crate::measure::{self, Aside, Contestant, in_turns};
+use crate::peer;
+
+pub(super) const ROW: Row = Row {
+    name: "fleet",
+    title: "`true` on many hosts, cold and warm",
+    measure,
+};
+
+const TRUNKLINE_RUN: &str = "trunkline run";
+const PARALLEL_SSH: &str = "parallel-ssh";
+const SHELL: &str = "xargs -P 50 ssh with a ControlMaster";
+
+fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
+    let server = lab.server().any_loopback_address().start()?;
+    let hosts: u32 = lab.size(200, 40);
+    let address = |n: u32| Ipv4Addr::from(0x7f00_0100 + n);
+    let config = lab.path("fleet_config");
+    let entries = (1..=hosts).map(|n| {
+        let addr = (address(n), server.port()).into();
+        server.host_entry(&format!("host{n:03}")).at(addr)
+    });
+    write_ssh_config(&config, entries)?;
+    let lines = |line: &dyn Fn(u32) -> String| (1..=hosts).map(|n| line(n) + "\n").collect::<String>();
+    let (names, addresses) = (lab.path("fleet_names"), lab.path("fleet_addresses"));
+    std::fs::write(&names, lines(&|n| format!("host{n:03}")))?;
+    std::fs::write(&addresses, lines(&|n| address(n).to_string()))?;
+    let key = server
+        .client_keys()
+        .first()
+        .context("the server has no client key")?
+        .private_path();
+
+    let warm_runs: usize = lab.size(5, 3);
+    let warm = Aside::default();
+    let mut contestants = vec![
+        Contestant::new(TRUNKLINE_RUN, || {
+            let daemon = lab.daemon()?;
+            let run = || {
+                let mut trunkline = daemon.trunkline();
+                trunkline
+                    .arg("run")
+                    .arg("-F")
+                    .arg(&config)
+                    .arg("-H")
+                    .arg(format!("@{}", names.display()));
+                measure::time(trunkline.args(["--", "true"]))
+            };
+            let cold = run()?;
+            warm.note(
+                TRUNKLINE_RUN,
+                (0..warm_runs).map(|_| run()).collect::<Result<_, _>>()?,
+            );
+            Ok(vec![cold])
+        }),
+        Contestant::new(PARALLEL_SSH, || {
+            let mut python = lab.peers.parallel_ssh.command()?;
+            python
+                .arg(&addresses)
+                .args([&server.port().to_string(), server.user()])
+                .arg(key)
+                .arg(warm_runs.to_string());
+            let nanoseconds = peer::numbers(python, Duration::from_secs(120))?.unwrap_or_default();
+            let seconds: Vec<f64> = nanoseconds.iter().map(|ns| ns / 1e9).collect();
+            let (cold, again) = seconds.split_first().context("it took more than 120 s")?;
+            warm.note(PARALLEL_SSH, again.to_vec());
+            Ok(vec![*cold])
+        }),
+        Contestant::new(SHELL, || {
+            let masters = Masters::of(lab, &config, &names)?;
+            let cold = masters.run()?;
+            warm.note(
+                SHELL,
+                (0..warm_runs).map(|_| masters.run()).collect::<Result<_, _>>()?,
+            );
+            Ok(vec![cold])
+        }),
+    ];
+    let samples = in_turns(lab.size(3, 1), &mut contestants);
+    drop(contestants);
+    let warm = Table {
+        title: format!("{hosts} hosts, warm"),
+        unit: "s",
+        samples: warm.into_samples(&samples),
+    };
+    let cold = Table {
+        title: format!("{hosts} hosts, cold"),
+        unit: "s",
+        samples,
+    };
+    let mut verdicts = Vec::new();
+    for table in [&cold, &warm] {
+        for peer in [PARALLEL_SSH, SHELL] {
+            verdicts.push(Verdict {
+                what: format!("{}: trunkline run / {peer}", table.title),
+                measured: ratio(table.median(TRUNKLINE_RUN), table.median(peer)),
+                target: Target::AtMost(0.7),
+                unit: "of the peer's",
+            });
+        }
+    }
+    Ok(Outcome {
+        verdicts,
+        tables: vec![cold, warm],
+        notes: vec![
+            "The hosts are as many loopback addresses of one sshd, whose MaxStartups is raised to 4,000.".into(),
+            "trunkline run: start of the program to its end; cold, it starts its daemon in an empty folder. parallel-ssh: \
+             inside its process, without starting Python; one client, as many greenlets as hosts, no host key checked; \
+             warm, over the connections of the run before. The shell loop: as a whole."
+                .into(),
+        ],
+        ..Outcome::default()
+    })
+}
+
+/// A ControlMaster for each host; they end when this is dropped.
+struct Masters {
+    folder: PathBuf,
+    config: PathBuf,
+    names: PathBuf,
+}
+
+impl Masters {
+    fn of(lab: &Lab, config: &Path, names: &Path) -> anyhow::Result<Self> {
+        let folder = lab.path("mux");
+        std::fs::create_dir_all(&folder)?;
+        Ok(Self {
+            folder,
+            config: config.to_owned(),
+            names: names.to_owned(),
+        })
+    }
+
+    fn run(&self) -> anyhow::Result<f64> {
+        measure::time(&mut self.xargs("-o ControlMaster=auto -o ControlPersist=600", "true"))
+    }
+
+    /// Masters inherit what they are started with, so the shell gives them a file and no pipe to hold.
+    fn xargs(&self, options: &str, command: &str) -> Command {
+        let script = format!(
+            r#"exec xargs -P 50 -I '{{}}' ssh -n -F "$1" -o ControlPath="$2/%C" {options} '{{}}' {command} <"$3" 2>"$2.log""#
+        );
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", &script, "sh"])
+            .arg(&self.config)
+            .arg(&self.folder)
+            .arg(&self.names);
+        shell
+    }
+}
+
+impl Drop for Masters {
+    fn drop(&mut self) {
+        let ended = measure::time(&mut self.xargs("-O exit", "")).and_then(|_| {
+            let left = std::fs::read_dir(&self.folder)?.count();
+            ensure!(left == 0, "{left} sockets are left");
+            Ok(())
+        });
+        if let Err(error) = ended {
+            eprintln!("ending the masters: {error:#}");
+        }
+    }
+}
