@@ -49,11 +49,20 @@ impl Backend {
         Ok(Client::connect(&place, Some(&starter)).await?)
     }
 
+    /// A connection to a daemon that runs, of whatever version, to end it; `None` where there is none.
+    pub(crate) async fn connect_to_stop(&self) -> anyhow::Result<Option<Client>> {
+        match Client::connect_to_stop(&place()?).await {
+            Ok(client) => Ok(Some(client)),
+            Err(ClientError::NotRunning) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// A connection to a daemon that runs; `None` where there is none.
     pub(crate) async fn connect_if_running(&self) -> anyhow::Result<Option<Client>> {
         match Client::connect(&place()?, None).await {
             Ok(client) => Ok(Some(client)),
-            Err(ClientError::NotRunning) => Ok(None),
+            Err(ClientError::NotRunning | ClientError::Gone) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -62,16 +71,19 @@ impl Backend {
         if let Some(engine) = self.engine.get() {
             return Ok(engine);
         }
-        let memory = match place.make() {
-            Ok(()) => MemoryPlace::Folder(place.state.clone()),
-            // Host memory is a cache: without a place for it, only speed is lost.
-            Err(error) => {
-                tracing::warn!("{error}");
-                MemoryPlace::Process
-            }
-        };
-        let engine = Engine::new(settings::load(&place.config)?, memory);
+        let engine = Engine::new(settings::load(&place.config)?, memory_place(place));
         Ok(self.engine.get_or_init(|| engine))
+    }
+}
+
+/// Where host memory goes. It is a cache: without a place for it, only speed is lost.
+pub(crate) fn memory_place(place: &Place) -> MemoryPlace {
+    match place.make_state() {
+        Ok(()) => MemoryPlace::Folder(place.state.clone()),
+        Err(error) => {
+            tracing::warn!("host memory is not kept: {error}");
+            MemoryPlace::Process
+        }
     }
 }
 

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tokio::io::AsyncReadExt as _;
@@ -38,6 +38,28 @@ pub enum ClientError {
     /// The socket failed or spoke nonsense.
     #[error(transparent)]
     Frame(#[from] FrameError),
+    /// Somebody else listens on the socket.
+    #[error("{socket} belongs to uid {uid}, not to you: set TRUNKLINE_DIR to a folder of your own")]
+    Stranger {
+        /// Who.
+        uid: u32,
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// It takes connections and says nothing.
+    #[error("the daemon on {socket} does not answer; end its process to get a new one")]
+    Silent {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// It speaks another protocol than this program.
+    #[error(
+        "the daemon speaks protocol {protocol}, this program {VERSION}: use the trunkline that started it, or `trunkline stop`"
+    )]
+    Version {
+        /// The daemon's.
+        protocol: u32,
+    },
     /// It went away in the middle.
     #[error("the daemon ended in the middle of the request")]
     Gone,
@@ -57,29 +79,60 @@ pub struct Client {
     writer: FrameWriter,
 }
 
-/// How long a daemon may take to come up.
+/// How often a daemon may end, or be replaced, under a client that wants one.
+const ATTEMPTS: usize = 5;
+
+/// How long a daemon may take to say welcome. It does nothing else first, so one that needs longer is stopped or stuck.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long a daemon may take to come up, or one that was stopped to let go of its place.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
 impl Client {
-    /// Connects to the daemon; starts one where there is none, or where the one there is older, given a `starter`.
+    /// Connects to the daemon. Given a `starter`, starts one where there is none, and replaces one that speaks an older
+    /// protocol: the old one lets its sessions end and takes no more.
+    ///
+    /// Waits for the daemon's welcome, one wake-up of each side. Only that shows that the daemon is not just
+    /// ending, in which case nothing was begun and a new one is started.
     ///
     /// # Errors
     /// [`ClientError`].
     pub async fn connect(place: &Place, starter: Option<&Starter>) -> Result<Self, ClientError> {
-        for _ in 0..3 {
-            match UnixStream::connect(place.socket()).await {
-                Ok(stream) => {
-                    let client = Self::hello(stream).await?;
-                    return Ok(client);
+        for _ in 0..ATTEMPTS {
+            let client = match Self::greeted(place).await {
+                Ok((client, VERSION)) => return Ok(client),
+                Ok((client, protocol)) if protocol < VERSION && starter.is_some() => Some(client),
+                Ok((_, protocol)) => return Err(ClientError::Version { protocol }),
+                Err(ClientError::Gone) => None,
+                Err(ClientError::NotRunning) => {
+                    start(place, starter).await?;
+                    continue;
                 }
-                Err(_) if starter.is_none() => return Err(ClientError::NotRunning),
-                Err(_) => start(place, starter).await?,
+                Err(error) => return Err(error),
+            };
+            if let Some(mut old) = client {
+                tracing::info!("replacing a daemon of an older version");
+                old.send(&Request::Stop { at_once: false }).await?;
+                while old.next().await.is_ok() {}
             }
+            wait_until_free(place).await?;
         }
         Err(ClientError::Start {
             why: "it took the lock but not the socket".into(),
             log: place.log(),
         })
+    }
+
+    /// Connects to whatever daemon runs, of any version, to send it [`Request::Stop`] and nothing else.
+    ///
+    /// # Errors
+    /// [`ClientError::NotRunning`], or what else is in the way.
+    pub async fn connect_to_stop(place: &Place) -> Result<Self, ClientError> {
+        match Self::greeted(place).await {
+            Ok((client, _)) => Ok(client),
+            Err(ClientError::Gone) => Err(ClientError::NotRunning),
+            Err(error) => Err(error),
+        }
     }
 
     /// A connection to an engine in this process, which is served as the daemon would.
@@ -89,7 +142,50 @@ impl Client {
     pub async fn to_engine(engine: Engine) -> Result<Self, ClientError> {
         let (ours, theirs) = UnixStream::pair().map_err(FrameError::from)?;
         crate::server::serve_in_process(theirs, engine);
-        Self::hello(ours).await
+        let client = Self::new(ours);
+        client.hello().await?;
+        Ok(client)
+    }
+
+    fn new(stream: UnixStream) -> Self {
+        let (reader, writer) = split(stream);
+        Self { reader, writer }
+    }
+
+    /// A connection to the daemon that runs, and the version of its protocol.
+    async fn greeted(place: &Place) -> Result<(Self, u32), ClientError> {
+        let stream = match UnixStream::connect(place.socket()).await {
+            Ok(stream) => stream,
+            Err(_) => return Err(ClientError::NotRunning),
+        };
+        // Whoever listens there gets our streams and our environment.
+        let peer = stream.peer_cred().map_err(FrameError::from)?;
+        if peer.uid() != rustix::process::getuid().as_raw() {
+            return Err(ClientError::Stranger {
+                uid: peer.uid(),
+                socket: place.socket(),
+            });
+        }
+        let mut client = Self::new(stream);
+        client.hello().await?;
+        match tokio::time::timeout(ANSWER_LIMIT, client.next()).await {
+            Ok(Ok(Reply::Welcome { protocol, .. })) => Ok((client, protocol)),
+            Ok(Ok(_)) => Err(FrameError::Malformed("no welcome".into()).into()),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(ClientError::Silent {
+                socket: place.socket(),
+            }),
+        }
+    }
+
+    /// Introduces this client.
+    async fn hello(&self) -> Result<(), ClientError> {
+        let program = env!("CARGO_PKG_VERSION").to_owned();
+        self.send(&Request::Hello {
+            protocol: VERSION,
+            program,
+        })
+        .await
     }
 
     /// Sends a request.
@@ -97,21 +193,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::Frame`].
     pub async fn send(&self, request: &Request) -> Result<(), ClientError> {
-        Ok(self.writer.send(request).await?)
-    }
-
-    /// Introduces this client. The answer is read with the first reply.
-    async fn hello(stream: UnixStream) -> Result<Self, ClientError> {
-        let (reader, writer) = split(stream);
-        let client = Self { reader, writer };
-        let program = env!("CARGO_PKG_VERSION").to_owned();
-        client
-            .send(&Request::Hello {
-                protocol: VERSION,
-                program,
-            })
-            .await?;
-        Ok(client)
+        self.writer.send(request).await.map_err(gone)
     }
 
     /// Sends a request with file descriptors.
@@ -123,7 +205,7 @@ impl Client {
         request: &impl Serialize,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), ClientError> {
-        Ok(self.writer.send_with(request, fds).await?)
+        self.writer.send_with(request, fds).await.map_err(gone)
     }
 
     /// The next reply. Cancel-safe.
@@ -134,10 +216,7 @@ impl Client {
         match self.reader.next::<Reply>().await {
             Ok(Some(reply)) => Ok(reply),
             Ok(None) => Err(ClientError::Gone),
-            Err(FrameError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
-                Err(ClientError::Gone)
-            }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(gone(error)),
         }
     }
 
@@ -160,10 +239,7 @@ impl ReplyReader {
         match self.0.next::<Reply>().await {
             Ok(Some(reply)) => Ok(reply),
             Ok(None) => Err(ClientError::Gone),
-            Err(FrameError::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => {
-                Err(ClientError::Gone)
-            }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(gone(error)),
         }
     }
 }
@@ -178,8 +254,39 @@ impl RequestWriter {
     /// # Errors
     /// As [`Client::send`].
     pub async fn send(&self, request: &Request) -> Result<(), ClientError> {
-        Ok(self.0.send(request).await?)
+        self.0.send(request).await.map_err(gone)
     }
+}
+
+/// The daemon's end looks different to who reads and who writes.
+fn gone(error: FrameError) -> ClientError {
+    match &error {
+        FrameError::Io(io)
+            if matches!(
+                io.kind(),
+                io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+            ) =>
+        {
+            ClientError::Gone
+        }
+        _ => error.into(),
+    }
+}
+
+/// Waits until a daemon that takes no more clients has let go of its lock, which it does before its sessions end.
+async fn wait_until_free(place: &Place) -> Result<(), ClientError> {
+    let started = Instant::now();
+    while started.elapsed() < START_LIMIT {
+        // Without the file, or with one that cannot be read, whoever starts a daemon finds out.
+        let Ok(lock) = std::fs::File::open(place.lock()) else {
+            return Ok(());
+        };
+        if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockShared).is_ok() {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Err(ClientError::Gone)
 }
 
 /// Starts a daemon and waits until it listens, or until another that was started meanwhile does.
@@ -192,11 +299,14 @@ async fn start(place: &Place, starter: Option<&Starter>) -> Result<(), ClientErr
     let Some((program, arguments)) = starter.and_then(|starter| starter.command.split_first()) else {
         return Err(ClientError::NotRunning);
     };
-    let log = std::fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(place.log())
-        .map_err(|error| failed(format!("{}: {error}", place.log().display())))?;
+    // A daemon without a log is better than none.
+    let open = |path: &Path| std::fs::OpenOptions::new().create(true).append(true).open(path);
+    let log = place
+        .make_state()
+        .map_err(io::Error::other)
+        .and_then(|()| open(&place.log()))
+        .or_else(|_| open(Path::new("/dev/null")))
+        .map_err(|error| failed(error.to_string()))?;
     // Nothing of the first caller's environment is to decide anything for those who come later; what the daemon needs
     // itself is where its folders are.
     let kept = [

@@ -93,19 +93,25 @@ impl Place {
         self.state.join("daemon.log")
     }
 
-    /// Makes the folders, mode 0700, and checks that they are ours alone.
+    /// Makes the folder of the sockets, mode 0700, and checks that it is ours alone.
     ///
     /// # Errors
-    /// What is wrong with a folder.
+    /// What is wrong with it.
     pub fn make(&self) -> Result<(), PlaceError> {
         // sun_path has 108 bytes, the last for a NUL.
         if self.socket().as_os_str().len() > 107 {
             return Err(PlaceError::TooLong(self.socket()));
         }
-        for folder in [&self.runtime, &self.state] {
-            make_private(folder)?;
-        }
-        Ok(())
+        make_private(&self.runtime)
+    }
+
+    /// Makes the folder of host memory and the log, mode 0700. The daemon works without it: see [`Self::make`] for the
+    /// one it needs.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn make_state(&self) -> Result<(), PlaceError> {
+        make_private(&self.state)
     }
 }
 
@@ -120,7 +126,8 @@ fn make_private(folder: &Path) -> Result<(), PlaceError> {
         .create(folder)
         .map_err(failed)?;
     let found = std::fs::metadata(folder).map_err(failed)?;
-    if found.uid() != rustix::process::getuid().as_raw() {
+    // Where others may write, others' files are: such a folder (/tmp) is not ours to close.
+    if found.uid() != rustix::process::getuid().as_raw() || found.mode() & 0o022 != 0 {
         return Err(PlaceError::NotPrivate(folder.to_owned()));
     }
     if found.mode() & 0o077 != 0 {
@@ -160,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_open_to_others_is_closed_to_them() {
+    fn a_folder_that_others_may_read_is_closed_to_them() {
         let dir = tempfile::tempdir().unwrap();
         let place = Place {
             runtime: dir.path().join("r"),
@@ -171,6 +178,14 @@ mod tests {
         std::fs::set_permissions(&place.runtime, std::fs::Permissions::from_mode(0o755)).unwrap();
         place.make().unwrap();
         assert_eq!(std::fs::metadata(&place.runtime).unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_to_is_neither_used_nor_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o1777)).unwrap();
+        assert!(matches!(make_private(dir.path()), Err(PlaceError::NotPrivate(_))));
+        assert_eq!(std::fs::metadata(dir.path()).unwrap().mode() & 0o7777, 0o1777);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
@@ -26,6 +27,12 @@ use crate::socket::{FrameReader, split};
 /// How long running sessions may go on after the daemon was asked to end.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(3600);
 
+/// How long a client may take to introduce itself, which ours do at once.
+const HELLO_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a client may take to make its request once the daemon is ending.
+const LAST_REQUEST: Duration = Duration::from_secs(1);
+
 /// Why the daemon could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -36,6 +43,9 @@ pub enum StartError {
     /// Another one runs.
     #[error("a daemon is running already for {0}")]
     Running(PathBuf),
+    /// Something else has the socket's name. Deleting it is not ours to decide.
+    #[error("{0} is not a socket: move it away")]
+    Foreign(PathBuf),
     /// The socket cannot be made.
     #[error("cannot listen on {path}: {source}")]
     Listen {
@@ -71,7 +81,11 @@ impl Claim {
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| StartError::Running(place.runtime.clone()))?;
         let socket = place.socket();
-        let _ = std::fs::remove_file(&socket);
+        match std::fs::symlink_metadata(&socket) {
+            Ok(found) if !found.file_type().is_socket() => return Err(StartError::Foreign(socket)),
+            Ok(_) => std::fs::remove_file(&socket).map_err(failed(socket.clone()))?,
+            Err(_) => {}
+        }
         // The folder's mode keeps others out; the socket's own does so again.
         let listener = UnixListener::bind(&socket).map_err(failed(socket.clone()))?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
@@ -112,6 +126,7 @@ pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()
     }
     // The place is free from here on: a new daemon can start while sessions end here.
     let at_once = stopped.borrow().unwrap_or(false);
+    stop.send_replace(Some(at_once));
     let _ = std::fs::remove_file(&claim.socket);
     drop(claim);
     clients.close();
@@ -162,8 +177,12 @@ async fn talk(
     stop: &watch::Sender<Option<bool>>,
     replies: &mpsc::Sender<Reply>,
 ) -> anyhow::Result<()> {
-    let Some(Request::Hello { protocol, .. }) = reader.next::<Request>().await? else {
-        anyhow::bail!("it did not say hello");
+    let protocol = match tokio::time::timeout(HELLO_LIMIT, reader.next::<Request>()).await {
+        Ok(Ok(Some(Request::Hello { protocol, .. }))) => protocol,
+        Ok(Ok(Some(_))) => anyhow::bail!("it did not say hello"),
+        Ok(Err(error)) => return Err(error.into()),
+        // It has left again, or never spoke.
+        Ok(Ok(None)) | Err(_) => return Ok(()),
     };
     let program = env!("CARGO_PKG_VERSION").to_owned();
     replies
@@ -173,7 +192,19 @@ async fn talk(
             pid: std::process::id(),
         })
         .await?;
-    while let Some(request) = reader.next::<Request>().await? {
+    let mut stopping = stop.subscribe();
+    loop {
+        // A client with nothing under way does not hold up the daemon's end, but one just welcomed may say what it wants.
+        let ending = async {
+            drop(stopping.wait_for(Option::is_some).await);
+            tokio::time::sleep(LAST_REQUEST).await;
+        };
+        let request = tokio::select! {
+            biased;
+            request = reader.next::<Request>() => request?,
+            () = ending => break,
+        };
+        let Some(request) = request else { break };
         if protocol != VERSION && !matches!(request, Request::Stop { .. }) {
             break;
         }

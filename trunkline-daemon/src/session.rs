@@ -1,13 +1,14 @@
 //! One session of a client: what its request means, and the streams between its descriptors and the channel.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 use trunkline::config::{HostConfig, RequestTty, SessionType};
 use trunkline::{
-    ChannelReader, ChannelWriter, Command, Engine, Error, ExitStatus, Host, Interaction, Pty, SessionControl,
-    SessionParts, TerminalSize,
+    ChannelReader, ChannelWriter, Command, Engine, Error, Execution, ExitStatus, Host, Interaction, Pty,
+    SessionControl, SessionParts, TerminalSize,
 };
 
 use crate::protocol::{Exit, Failure, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty};
@@ -243,10 +244,8 @@ async fn pump(
     } = parts;
     let ended = Notify::new();
     let output = async {
-        if drain(&mut stdout, streams.stdout, replies, Reply::Output)
-            .await
-            .is_err()
-        {
+        let written = drain(&mut stdout, streams.stdout, replies, Reply::Output).await;
+        if written.is_err() {
             // As ssh: the command is told that nobody reads, and dies of SIGPIPE at its next write.
             control.end_of_write();
             if tokio::time::timeout(AFTER_BROKEN_PIPE, ended.notified())
@@ -256,10 +255,16 @@ async fn pump(
                 control.close();
             }
         }
+        written
     };
     let error_output = async {
-        // A closed standard error is no reason to end a command.
-        let _ = drain(&mut stderr, streams.stderr, replies, Reply::ErrorOutput).await;
+        // A closed standard error is no reason to end a command, nor to let it wait for room to write.
+        if drain(&mut stderr, streams.stderr, replies, Reply::ErrorOutput)
+            .await
+            .is_err()
+        {
+            while stderr.chunk().await.is_some() {}
+        }
     };
     let status = async {
         let status = end.wait().await;
@@ -269,13 +274,34 @@ async fn pump(
     let (framed, frames) = mpsc::unbounded_channel();
     tokio::select! {
         biased;
-        ((), (), status) = async { tokio::join!(output, error_output, status) } => status,
+        (written, (), status) = async { tokio::join!(output, error_output, status) } => {
+            let status = status?;
+            // A reader that has left had enough; a full disk is a loss that nobody asked for.
+            match written {
+                Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(unwritten(error, &status)),
+                _ => Ok(status),
+            }
+        }
         never = feed(streams.stdin, stdin, frames) => match never {},
         () = attend(inputs, framed, Some(&control), host, detached) => {
             control.close();
             Err(Error::Closed { host: host.config().original_host.clone(), why: "the client left".into() })
         }
     }
+}
+
+/// Output that could not be written, after a session that has ended so.
+fn unwritten(error: std::io::Error, status: &ExitStatus) -> Error {
+    let execution = match status {
+        ExitStatus::Exited(_) => Execution::Finished,
+        _ => Execution::MayHaveStarted,
+    };
+    let doing = "writing the command's output".to_owned();
+    let cause = Arc::new(Error::Local {
+        doing,
+        source: Arc::new(error),
+    });
+    Error::Lost { execution, cause }
 }
 
 /// Moves a tunnel's data until the far end has closed (ssh's `-W`).

@@ -720,7 +720,7 @@ mod tests {
 
     /// A transport that has exchanged keys once, as far as its books say.
     fn authenticated(limit: RekeyLimit, now: Instant) -> Transport {
-        let mut transport = Transport::new(Preferences::default(), limit, false, None).unwrap();
+        let mut transport = Transport::new(Preferences::default(), limit, false, None, None).unwrap();
         transport.session_id = Some(Bytes::from_static(b"session"));
         transport.established = true;
         transport.authenticated(now);

@@ -4,12 +4,13 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
-use trunkline::{Engine, MemoryPlace};
+use trunkline::Engine;
 use trunkline_daemon::server::{self, Claim, StartError};
 
-use crate::backend::place;
+use crate::backend::{memory_place, place};
 use crate::settings;
 
 /// Arguments of `trunkline daemon`.
@@ -35,6 +36,14 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         .with_ansi(false)
         .init();
 
+    let result = serve(args.detach);
+    if let (Err(error), true) = (&result, args.detach) {
+        tell(&format!("{error:#}"));
+    }
+    result
+}
+
+fn serve(detach: bool) -> anyhow::Result<ExitCode> {
     let place = place()?;
     let settings = settings::load(&place.config)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -44,18 +53,14 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         let claim = match Claim::take(&place) {
             Ok(claim) => claim,
-            Err(StartError::Running(_)) if args.detach => {
+            Err(StartError::Running(_)) if detach => {
                 tell("running");
                 return Ok(ExitCode::SUCCESS);
             }
-            Err(error) => {
-                if args.detach {
-                    tell(&error.to_string());
-                }
-                return Err(error.into());
-            }
+            Err(error) => return Err(error.into()),
         };
-        let engine = Engine::new(settings, MemoryPlace::Folder(place.state.clone()));
+        raise_descriptor_limit();
+        let engine = Engine::new(settings, memory_place(&place));
         let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
         let shutdown = async {
@@ -65,13 +70,22 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
             }
         };
         tracing::info!(pid = std::process::id(), socket = %place.socket().display(), "listening");
-        if args.detach {
+        if detach {
             tell("ready");
         }
         server::run(claim, engine, shutdown).await;
         tracing::info!("ended");
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// A client brings up to four descriptors, a connection is one: thousands do not fit into the usual limit of 1024.
+fn raise_descriptor_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!("the limit on open files stays as it is: {error}");
+    }
 }
 
 /// Tells whoever waits for the start, and lets go of their pipe.

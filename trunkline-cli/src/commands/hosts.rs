@@ -344,7 +344,7 @@ fn print_explanation(explained: &Explanation) -> std::io::Result<()> {
 /// `trunkline stop`.
 pub(crate) fn stop(args: &StopArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     runtime(backend)?.block_on(async {
-        let Some(mut client) = backend.connect_if_running().await? else {
+        let Some(mut client) = backend.connect_to_stop().await? else {
             println!("no daemon is running");
             return Ok(ExitCode::SUCCESS);
         };

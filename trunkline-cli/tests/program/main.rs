@@ -1,5 +1,9 @@
 //! The program against real servers: every command as a user types it, each test with a daemon of its own.
 
+mod authentication;
 mod home;
 mod ssh;
 mod streams;
+mod terminal;
+mod trouble;
+mod tty;
