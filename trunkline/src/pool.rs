@@ -163,6 +163,8 @@ impl Pool {
                     return Some((id, connection.start_with(command, Some(lease(id))), proven));
                 }
                 Placement::Connect(id) => {
+                    // To a server known as OpenSSH, a session for the next command is asked for in the same flight.
+                    state.policy.allow_spares(self.remembered_as_openssh());
                     let connection = self.connect(&mut state, id, interaction);
                     return Some((id, connection.start_with(command, Some(lease(id))), true));
                 }
@@ -287,9 +289,6 @@ impl Pool {
         let Some(connection) = state.lanes.get(&id).map(|lane| lane.connection.clone()) else {
             return;
         };
-        if !connection.is_ready() {
-            return;
-        }
         let count = state.policy.open_spares(id, Instant::now());
         drop(state);
         for _ in 0..count {
@@ -306,13 +305,22 @@ impl Pool {
                             state.policy.spare_opened(id);
                         }
                     }
-                    Err(_) => {
+                    Err(Error::Refused { .. }) => {
                         pool.learn_limit(id, true);
                     }
+                    // The connection is gone, and its lane with it.
+                    Err(_) => {}
                 }
                 pool.freed.notify_waiters();
             });
         }
+    }
+
+    fn remembered_as_openssh(&self) -> bool {
+        let facts = self.memory.facts(&host_id(&self.host));
+        facts
+            .and_then(|facts| facts.banner)
+            .is_some_and(|banner| ServerId::remembered(&banner).is_openssh())
     }
 
     fn learn_limit(&self, lane: LaneId, was_spare: bool) -> bool {

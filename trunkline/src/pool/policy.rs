@@ -160,6 +160,12 @@ impl Policy {
                 lane: id,
                 proven: self.is_proven(id),
             }
+        } else if self
+            .find(|lane| !lane.retired && quiet(lane) && lane.spares_opening > 0)
+            .is_some()
+        {
+            // A place is on its way already, and here before a new connection would be.
+            return Placement::Wait;
         } else if self.lanes.len() < self.settings.max_lanes {
             Placement::Connect(self.add_lane(now))
         } else if let Some(id) = self.find(room) {
@@ -463,6 +469,19 @@ mod tests {
         assert_eq!(policy.place_session(now), Placement::Spare(lane));
         policy.place_session(now);
         assert_eq!(policy.open_spares(lane, now), 3, "three at once were wanted");
+    }
+
+    #[test]
+    fn a_session_waits_for_a_spare_on_its_way_rather_than_for_a_connection() {
+        let (mut policy, now) = policy();
+        let lane = connect(&mut policy, now);
+        for _ in 1..8 {
+            policy.place_session(now);
+        }
+        assert_eq!(policy.open_spares(lane, now), 2, "up to the limit of ten");
+        assert_eq!(policy.place_session(now), Placement::Wait);
+        policy.spare_opened(lane);
+        assert_eq!(policy.place_session(now), Placement::Spare(lane));
     }
 
     #[test]
