@@ -146,6 +146,7 @@ impl Pool {
                 pool: Arc::downgrade(self),
                 lane,
                 tunnel: false,
+                placed: now,
             };
             match placement {
                 Placement::Spare(id) => {
@@ -155,7 +156,7 @@ impl Pool {
                     match lane.spares.pop_front().filter(|spare| !spare.is_closed()) {
                         Some(spare) => return Some((id, spare.begin(command, lease(id)), true)),
                         // The server has closed it meanwhile.
-                        None => state.policy.session_ended(id, now),
+                        None => state.policy.session_ended(id, now, now),
                     }
                 }
                 Placement::Open { lane: id, proven } => {
@@ -189,19 +190,22 @@ impl Pool {
                     Placement::Open { lane, .. } | Placement::Spare(lane) => state
                         .lanes
                         .get(&lane)
-                        .map(|found| (found.connection.clone(), lane)),
-                    Placement::Connect(lane) => Some((self.connect(&mut state, lane, interaction), lane)),
+                        .map(|found| (found.connection.clone(), lane, now)),
+                    Placement::Connect(lane) => {
+                        Some((self.connect(&mut state, lane, interaction), lane, now))
+                    }
                     Placement::Wait => None,
                 }
             };
             match placed {
-                Some((connection, lane)) => {
+                Some((connection, lane, placed)) => {
                     break (
                         connection,
                         Lease {
                             pool: Arc::downgrade(self),
                             lane,
                             tunnel: true,
+                            placed,
                         },
                     );
                 }
@@ -243,6 +247,7 @@ impl Pool {
                 pool: Arc::downgrade(self),
                 lane: held,
                 tunnel: true,
+                placed: now,
             },
         )
     }
@@ -444,6 +449,7 @@ pub(crate) struct Lease {
     pool: Weak<Pool>,
     lane: LaneId,
     tunnel: bool,
+    placed: Instant,
 }
 
 impl Drop for Lease {
@@ -452,9 +458,9 @@ impl Drop for Lease {
         let now = Instant::now();
         let mut state = pool.state();
         if self.tunnel {
-            state.policy.tunnel_ended(self.lane, now);
+            state.policy.tunnel_ended(self.lane, self.placed, now);
         } else {
-            state.policy.session_ended(self.lane, now);
+            state.policy.session_ended(self.lane, self.placed, now);
         }
         drop(state);
         pool.freed.notify_waiters();

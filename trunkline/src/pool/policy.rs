@@ -32,6 +32,8 @@ struct Lane {
     sessions: u32,
     /// Other channels: tunnels. They do not count towards MaxSessions.
     tunnels: u32,
+    /// When each of the sessions and tunnels was placed.
+    starts: Vec<Instant>,
     spares_ready: u32,
     spares_opening: u32,
     /// When the last session or tunnel ended.
@@ -51,25 +53,37 @@ struct Traffic {
     busy: bool,
 }
 
-impl Traffic {
-    /// A rate over less than this says nothing.
-    const SHORTEST: Duration = Duration::from_millis(20);
+impl Lane {
+    fn ended(&mut self, placed: Instant, now: Instant) {
+        if let Some(at) = self.starts.iter().position(|start| *start == placed) {
+            self.starts.swap_remove(at);
+        }
+        self.idle_since = now;
+    }
 
+    /// Notes the bytes carried so far. What makes a lane busy is a stream that lasts: many short commands in a row may
+    /// carry as much, but none of them waits behind another for long.
     fn sample(&mut self, bytes: u64, now: Instant, settings: &Settings) {
-        let elapsed = now.saturating_duration_since(self.at);
-        if elapsed < Self::SHORTEST {
+        let elapsed = now.saturating_duration_since(self.traffic.at);
+        if elapsed < Traffic::SHORTEST {
             return;
         }
-        let bits = u128::from(bytes.saturating_sub(self.bytes)) * 8;
+        let lasting = self.starts.iter().any(|start| *start <= self.traffic.at);
+        let bits = u128::from(bytes.saturating_sub(self.traffic.bytes)) * 8;
         let rate = bits * 1_000_000 / elapsed.as_micros().max(1);
-        let threshold = if self.busy {
+        let threshold = if self.traffic.busy {
             settings.busy_below
         } else {
             settings.busy_above
         };
-        self.busy = rate > u128::from(threshold);
-        (self.bytes, self.at) = (bytes, now);
+        let busy = lasting && rate > u128::from(threshold);
+        self.traffic = Traffic { bytes, at: now, busy };
     }
+}
+
+impl Traffic {
+    /// A rate over less than this says nothing of a stream.
+    const SHORTEST: Duration = Duration::from_millis(250);
 }
 
 /// The decisions for one host.
@@ -142,7 +156,7 @@ impl Policy {
     /// Notes how many bytes a lane has carried so far.
     pub(crate) fn traffic(&mut self, lane: LaneId, bytes: u64, now: Instant) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
-            lane.traffic.sample(bytes, now, &self.settings);
+            lane.sample(bytes, now, &self.settings);
         }
     }
 
@@ -183,6 +197,7 @@ impl Policy {
         let taken_spare = matches!(chosen, Placement::Spare(_));
         if let Some(lane) = self.lanes.get_mut(&id) {
             lane.sessions += 1;
+            lane.starts.push(now);
             lane.spares_ready -= u32::from(taken_spare);
         }
         let running = self.lanes.values().map(|lane| lane.sessions).sum();
@@ -210,6 +225,7 @@ impl Policy {
             && let Some(lane) = self.lanes.get_mut(&id)
         {
             lane.tunnels += 1;
+            lane.starts.push(now);
         }
         chosen
     }
@@ -224,6 +240,7 @@ impl Policy {
         let id = first.unwrap_or_else(|| self.add_lane(now));
         if let Some(lane) = self.lanes.get_mut(&id) {
             lane.tunnels += 1;
+            lane.starts.push(now);
         }
         id
     }
@@ -237,6 +254,7 @@ impl Policy {
             Lane {
                 sessions: 0,
                 tunnels: 0,
+                starts: Vec::new(),
                 spares_ready: 0,
                 spares_opening: 0,
                 idle_since: now,
@@ -311,17 +329,19 @@ impl Policy {
         }
     }
 
-    pub(crate) fn session_ended(&mut self, lane: LaneId, now: Instant) {
+    /// The session that was placed at `placed` has ended.
+    pub(crate) fn session_ended(&mut self, lane: LaneId, placed: Instant, now: Instant) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             lane.sessions = lane.sessions.saturating_sub(1);
-            lane.idle_since = now;
+            lane.ended(placed, now);
         }
     }
 
-    pub(crate) fn tunnel_ended(&mut self, lane: LaneId, now: Instant) {
+    /// The tunnel that was placed at `placed` has ended.
+    pub(crate) fn tunnel_ended(&mut self, lane: LaneId, placed: Instant, now: Instant) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             lane.tunnels = lane.tunnels.saturating_sub(1);
-            lane.idle_since = now;
+            lane.ended(placed, now);
         }
     }
 
@@ -425,8 +445,8 @@ mod tests {
         assert_eq!(policy.hold_first(late), first);
         policy.retire(first);
         assert_ne!(policy.hold_first(late), first);
-        policy.tunnel_ended(first, late);
-        policy.tunnel_ended(first, late);
+        policy.tunnel_ended(first, now, late);
+        policy.tunnel_ended(first, late, late);
         assert_eq!(policy.expired(late), [first]);
     }
 
@@ -437,7 +457,7 @@ mod tests {
         policy.place_session(now);
         policy.place_session(now);
         assert!(policy.session_refused(first, false));
-        policy.session_ended(first, now);
+        policy.session_ended(first, now, now);
         assert_eq!(policy.session_limit(), Some(2));
         assert!(matches!(policy.place_session(now), Placement::Connect(_)));
     }
@@ -499,11 +519,26 @@ mod tests {
     }
 
     #[test]
+    fn short_commands_in_a_row_do_not_make_a_lane_busy() {
+        let (mut policy, mut now) = policy();
+        let lane = connect(&mut policy, now);
+        policy.session_ended(lane, now, now);
+        for n in 1..20u32 {
+            now += Duration::from_millis(100);
+            let placed = now;
+            assert!(matches!(policy.place_session(now), Placement::Open { lane: l, .. } if l == lane));
+            policy.traffic(lane, u64::from(n) * 1_000_000, now);
+            policy.session_ended(lane, placed, now);
+        }
+        assert!(!policy.is_busy(lane));
+    }
+
+    #[test]
     fn idle_lanes_expire_and_used_ones_do_not() {
         let (mut policy, now) = policy();
         let lane = connect(&mut policy, now);
         assert!(policy.expired(now + Duration::from_secs(3600)).is_empty());
-        policy.session_ended(lane, now);
+        policy.session_ended(lane, now, now);
         assert!(policy.expired(now + Duration::from_secs(59)).is_empty());
         assert_eq!(policy.expired(now + Duration::from_secs(60)), [lane]);
     }
@@ -518,7 +553,7 @@ mod tests {
             matches!(policy.place_session(now), Placement::Connect(_)),
             "make before break"
         );
-        policy.session_ended(lane, now);
+        policy.session_ended(lane, now, now);
         assert_eq!(policy.expired(now), [lane]);
     }
 
@@ -533,7 +568,7 @@ mod tests {
         let mut policy = Policy::new(settings, None, None, now);
         let lane = connect(&mut policy, now);
         assert_eq!(policy.place_session(now), Placement::Wait);
-        policy.session_ended(lane, now);
+        policy.session_ended(lane, now, now);
         assert!(matches!(policy.place_session(now), Placement::Open { .. }));
     }
 }
