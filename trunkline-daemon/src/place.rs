@@ -26,12 +26,12 @@ pub enum PlaceError {
     #[error("{0} belongs to somebody else or is open to others: it must be yours, with mode 0700")]
     NotPrivate(PathBuf),
     /// A folder cannot be made.
-    #[error("cannot make {folder}: {source}")]
+    #[error("cannot make {folder}: {}", words(.error))]
     Io {
         /// The folder.
         folder: PathBuf,
         /// Why.
-        source: io::Error,
+        error: io::Error,
     },
     /// A socket's address has room for 107 bytes.
     #[error("{0} is too long for a socket's path: set TRUNKLINE_DIR to a shorter one")]
@@ -115,10 +115,19 @@ impl Place {
     }
 }
 
+/// The system's words without Rust's "(os error 20)".
+pub(crate) fn words(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error ") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
 fn make_private(folder: &Path) -> Result<(), PlaceError> {
-    let failed = |source| PlaceError::Io {
+    let failed = |error| PlaceError::Io {
         folder: folder.to_owned(),
-        source,
+        error,
     };
     std::fs::DirBuilder::new()
         .recursive(true)

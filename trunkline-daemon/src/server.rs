@@ -17,7 +17,7 @@ use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
 use trunkline::{Engine, Error, HostStatus, Interaction, LaneStatus};
 use zeroize::Zeroizing;
 
-use crate::place::{Place, PlaceError};
+use crate::place::{Place, PlaceError, words};
 use crate::protocol::{
     ConnectionReport, Explanation, Failure, HostReport, HostRequest, Reply, Request, SessionRequest, VERSION,
 };
@@ -47,12 +47,12 @@ pub enum StartError {
     #[error("{0} is not a socket: move it away")]
     Foreign(PathBuf),
     /// The socket cannot be made.
-    #[error("cannot listen on {path}: {source}")]
+    #[error("cannot listen on {path}: {}", words(.error))]
     Listen {
         /// The socket's path.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -71,7 +71,7 @@ impl Claim {
     /// [`StartError`].
     pub fn take(place: &Place) -> Result<Self, StartError> {
         place.make()?;
-        let failed = |path: PathBuf| move |source| StartError::Listen { path, source };
+        let failed = |path: PathBuf| move |error| StartError::Listen { path, error };
         let lock = std::fs::OpenOptions::new()
             .create(true)
             .truncate(false)

@@ -83,9 +83,9 @@ async fn try_run(
     let command = command(&config, &request, &program, pty);
     let session = host.start(&command).await?;
     let escape = config.escape_char.filter(|_| tty);
-    let _ = replies.send(Reply::Begun { tty, escape, warm }).await;
     let ended = pump(
         session.into_parts(),
+        Reply::Begun { tty, escape, warm },
         streams,
         replies,
         inputs,
@@ -226,9 +226,11 @@ impl Streams {
     }
 }
 
-/// Moves a session's data until it has ended and its output is written.
+/// Moves a session's data until it has ended and its output is written. `begun` is said when the server has started the
+/// command, and not before: until then questions may come up, for which the client's terminal must be as it was.
 async fn pump(
     parts: SessionParts,
+    begun: Reply,
     streams: Streams,
     replies: &mpsc::Sender<Reply>,
     inputs: mpsc::Receiver<Request>,
@@ -267,7 +269,13 @@ async fn pump(
         }
     };
     let status = async {
-        let status = end.wait().await;
+        let status = match end.started().await {
+            Ok(()) => {
+                let _ = replies.send(begun).await;
+                end.wait().await
+            }
+            Err(error) => Err(error),
+        };
         ended.notify_one();
         status
     };

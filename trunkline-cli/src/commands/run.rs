@@ -259,22 +259,14 @@ async fn one(
             Ok(Outcome::Failed {
                 kind: "timeout".into(),
                 message: format!("not done within {seconds} s"),
-                execution: if progress.begun {
-                    Execution::MayHaveStarted
-                } else {
-                    Execution::DidNotStart
-                },
+                execution: progress.execution(),
             })
         }),
     };
     let outcome = outcome.unwrap_or_else(|error| Outcome::Failed {
         kind: "local".into(),
         message: format!("{error:#}"),
-        execution: if progress.begun {
-            Execution::MayHaveStarted
-        } else {
-            Execution::DidNotStart
-        },
+        execution: progress.execution(),
     });
     let Collected {
         stdout,
@@ -305,8 +297,20 @@ async fn one(
 /// How far a host has come, for when its time is up.
 #[derive(Default)]
 struct Progressed {
-    begun: bool,
+    /// The daemon has the request. It may send the command in the same flight as the login, so that from here on only
+    /// the daemon knows whether it has begun.
+    asked: bool,
     warm: bool,
+}
+
+impl Progressed {
+    fn execution(&self) -> Execution {
+        if self.asked {
+            Execution::MayHaveStarted
+        } else {
+            Execution::DidNotStart
+        }
+    }
 }
 
 async fn converse(
@@ -317,10 +321,11 @@ async fn converse(
     progressed: &mut Progressed,
 ) -> anyhow::Result<Outcome> {
     let mut client = backend.connect().await?;
+    progressed.asked = true;
     client.send(&Request::Session(Box::new(request))).await?;
     loop {
         match client.next().await? {
-            Reply::Begun { warm, .. } => *progressed = Progressed { begun: true, warm },
+            Reply::Begun { warm, .. } => progressed.warm = warm,
             Reply::Output(data) => collected.add(Stream::Stdout, &data)?,
             Reply::ErrorOutput(data) => collected.add(Stream::Stderr, &data)?,
             Reply::Notice(text) => {

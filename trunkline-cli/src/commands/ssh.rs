@@ -143,7 +143,6 @@ async fn run(args: &SshArgs, backend: &Backend) -> anyhow::Result<Outcome> {
         replies,
         requests,
         console,
-        begun: false,
         args,
         framed_stdin: stdio[0] == Stdio::Framed,
     };
@@ -238,7 +237,7 @@ impl Console {
             (Some(log), _) => {
                 let _ = writeln!(log, "{text}");
             }
-            (None, Some(_)) => eprint!("{}\r\n", text.replace('\n', "\r\n")),
+            (None, Some(_)) => eprint!("{}\r\n", text.lines().collect::<Vec<_>>().join("\r\n")),
             (None, None) => eprintln!("{text}"),
         }
     }
@@ -249,7 +248,6 @@ struct Talk<'a> {
     replies: ReplyReader,
     requests: RequestWriter,
     console: Console,
-    begun: bool,
     args: &'a SshArgs,
     framed_stdin: bool,
 }
@@ -265,7 +263,6 @@ impl Talk<'_> {
                 biased;
                 reply = self.replies.next() => {
                     if let Reply::Begun { tty, escape, .. } = &reply.as_ref().map_or(Reply::Done, Clone::clone) {
-                        self.begun = true;
                         if self.args.background {
                             return Ok(Outcome::Code(0));
                         }
@@ -308,14 +305,9 @@ impl Talk<'_> {
         let reply = match reply {
             Ok(reply) => reply,
             Err(ClientError::Gone) => {
-                let command = if self.begun {
-                    "may have started"
-                } else {
-                    "did not start, as far as is known"
-                };
-                self.console.insist(&format!(
-                    "trunkline: the daemon ended in the middle of it; the command {command}"
-                ));
+                // It may have been sent in the same flight as the login: only the daemon knew.
+                self.console
+                    .insist("trunkline: the daemon ended in the middle of it; the command may have started");
                 return Ok(Some(Outcome::Code(OWN_ERROR)));
             }
             Err(error) => return Err(error.into()),
