@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use trunkline_testkit::{Sshd, SshdBuilder};
 
 /// How long anything may take before a test gives up. Far more than a loaded machine needs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A home and a `TRUNKLINE_DIR`. Dropping it ends the daemon and whatever else runs with it.
 pub(crate) struct Home {

@@ -1,7 +1,11 @@
 //! The program against real servers: every command as a user types it, each test with a daemon of its own.
 
 mod authentication;
+mod generate;
 mod home;
+mod hosts;
+mod lifecycle;
+mod run;
 mod ssh;
 mod streams;
 mod terminal;

@@ -1,0 +1,265 @@
+//! Who may log in, and who is asked.
+
+use std::fs;
+use std::process::Command;
+
+use trunkline_testkit::{Agent, KeyPair, KeyType, Relay, Sshd, write_ssh_config};
+
+use crate::home::{Home, assert_status, describe, finish, server, sshd, text};
+use crate::tty::Terminal;
+
+/// A home with this ssh_config for a server, under the name `box`.
+fn configured(server: &Sshd, home: &Home, lines: &[&str]) -> std::path::PathBuf {
+    let config = home.path("config");
+    let entry = lines
+        .iter()
+        .fold(server.host_entry("box"), |entry, line| entry.with(line));
+    write_ssh_config(&config, [entry]).unwrap();
+    config
+}
+
+#[test]
+fn a_password_is_asked_for_on_the_terminal_once_and_never_shown() {
+    let server = sshd().client_keys([]).password("correct horse").start().unwrap();
+    let home = Home::new();
+    let mut terminal = Terminal::start(home.ssh(&server).args([server.alias(), "echo in"]));
+    terminal.expect("assword: ");
+    terminal.send("wrong\n");
+    terminal.expect("assword: ");
+    terminal.send("correct horse\n");
+    terminal.expect("in\r\n");
+    assert_eq!(terminal.end().code(), Some(0));
+    assert!(!terminal.shown().contains("horse"), "{:?}", terminal.shown());
+    // Warm: nobody is asked, and nobody could be.
+    assert_eq!(text(&home.on(&server, "echo again").stdout), "again\n");
+    assert_eq!(server.authentications(), 1);
+    assert!(!home.log().contains("horse"));
+}
+
+#[test]
+fn a_password_is_asked_for_through_askpass() {
+    let server = sshd().client_keys([]).password("it's \"it\" $x").start().unwrap();
+    let home = Home::new();
+    let mut command = home.ssh(&server);
+    command.args([server.alias(), "echo in"]);
+    command
+        .env("SSH_ASKPASS", server.askpass().unwrap())
+        .env("SSH_ASKPASS_REQUIRE", "force");
+    let output = finish(&mut command);
+    assert_status(&output, 0);
+    assert_eq!(text(&output.stdout), "in\n");
+}
+
+#[test]
+fn where_nobody_can_be_asked_the_reason_is_said() {
+    let server = sshd().client_keys([]).password("secret").start().unwrap();
+    let home = Home::new();
+    let mut command = home.ssh(&server);
+    // Without a controlling terminal there is no /dev/tty.
+    let mut alone = Command::new("setsid");
+    alone
+        .arg("--wait")
+        .arg(command.get_program())
+        .args(command.args([server.alias(), "true"]).get_args());
+    alone.envs(
+        command
+            .get_envs()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
+    alone
+        .env_remove("SSH_ASKPASS")
+        .env_remove("DISPLAY")
+        .stdin(std::process::Stdio::null());
+    let output = finish(&mut alone);
+    assert_status(&output, 255);
+    assert!(
+        text(&output.stderr).contains("permission denied"),
+        "{}",
+        describe(&output)
+    );
+}
+
+#[test]
+fn an_unknown_host_key_is_asked_about_and_then_known() {
+    let (server, home) = (server(), Home::new());
+    let known = home.path("known");
+    let lines = [
+        "StrictHostKeyChecking ask",
+        "BatchMode no",
+        &format!("UserKnownHostsFile {}", known.display()),
+    ];
+    let config = configured(&server, &home, &lines);
+    let refused = finish(
+        home.ssh_with(&config)
+            .args(["-o", "BatchMode=yes", "box", "true"]),
+    );
+    assert_status(&refused, 255);
+    assert!(
+        text(&refused.stderr).contains("unknown host"),
+        "{}",
+        describe(&refused)
+    );
+
+    let mut terminal = Terminal::start(home.ssh_with(&config).args(["box", "echo in"]));
+    terminal.expect("fingerprint");
+    terminal.expect("(yes/no");
+    terminal.send("perhaps\n");
+    terminal.expect("Please type");
+    terminal.send("yes\n");
+    terminal.expect("in\r\n");
+    assert_eq!(terminal.end().code(), Some(0));
+    let key = server.host_keys()[0].public_key().to_owned();
+    assert!(fs::read_to_string(&known).unwrap().contains(&key));
+    assert_eq!(server.authentications(), 1);
+}
+
+#[test]
+fn a_host_key_that_the_user_does_not_believe_ends_it() {
+    let (server, home) = (server(), Home::new());
+    let lines = [
+        "StrictHostKeyChecking ask",
+        "BatchMode no",
+        &format!("UserKnownHostsFile {}", home.path("k").display()),
+    ];
+    let config = configured(&server, &home, &lines);
+    let mut terminal = Terminal::start(home.ssh_with(&config).args(["box", "echo in"]));
+    terminal.expect("(yes/no");
+    terminal.send("no\n");
+    assert_eq!(terminal.end().code(), Some(255));
+    assert_eq!(server.authentications(), 0);
+    assert!(!home.path("k").exists());
+}
+
+#[test]
+fn an_encrypted_key_asks_for_its_passphrase() {
+    let (server, home) = (server(), Home::new());
+    let key = KeyPair::generate_encrypted(server.dir(), "locked", KeyType::Ed25519, "open sesame").unwrap();
+    let authorized = server.dir().join("authorized_keys");
+    fs::write(&authorized, format!("{}\n", key.public_line())).unwrap();
+    let config = home.path("config");
+    let mut entry = server.host_entry("box");
+    entry.identities = vec![key.private_path().to_owned()];
+    entry.may_ask = true;
+    write_ssh_config(&config, [entry]).unwrap();
+
+    let mut terminal = Terminal::start(home.ssh_with(&config).args(["box", "echo in"]));
+    terminal.expect("Enter passphrase for key");
+    terminal.send("wrong\n");
+    terminal.expect("Enter passphrase for key");
+    terminal.send("open sesame\n");
+    terminal.expect("in\r\n");
+    assert_eq!(terminal.end().code(), Some(0));
+    assert!(!terminal.shown().contains("sesame"));
+    assert!(!home.log().contains("sesame"));
+}
+
+#[test]
+fn the_callers_agent_signs_not_the_daemons() {
+    let (server, home) = (server(), Home::new());
+    let agent = Agent::with_keys(server.client_keys()).unwrap();
+    let config = home.path("config");
+    let mut entry = server
+        .host_entry("box")
+        .with("IdentityAgent SSH_AUTH_SOCK")
+        .with("IdentitiesOnly no");
+    entry.identities = Vec::new();
+    write_ssh_config(&config, [entry]).unwrap();
+    // The daemon is started by somebody who has no agent.
+    let without = finish(home.ssh_with(&config).args(["box", "true"]));
+    assert_status(&without, 255);
+    assert!(
+        text(&without.stderr).contains("permission denied"),
+        "{}",
+        describe(&without)
+    );
+    let with = finish(
+        home.ssh_with(&config)
+            .args(["box", "echo in"])
+            .env("SSH_AUTH_SOCK", agent.socket()),
+    );
+    assert_status(&with, 0);
+    // Nor does anybody without the agent get to use its connection.
+    assert_status(&finish(home.ssh_with(&config).args(["box", "true"])), 255);
+}
+
+#[test]
+fn certificates_of_users_and_hosts_are_taken() {
+    let server = sshd()
+        .client_keys([])
+        .user_certificates([KeyType::Ed25519])
+        .host_certificates()
+        .start()
+        .unwrap();
+    let home = Home::new();
+    let config = home.path("config");
+    let mut entry = server.host_entry("box");
+    entry.known_hosts = server.known_hosts_authority();
+    write_ssh_config(&config, [entry]).unwrap();
+    assert_status(&finish(home.ssh_with(&config).args(["box", "true"])), 0);
+}
+
+#[test]
+fn a_jump_host_and_the_host_behind_it_are_both_kept_warm() {
+    let (jump, server, home) = (server(), crate::home::server(), Home::new());
+    let config = home.path("config");
+    let entries = [
+        jump.host_entry("jump"),
+        server.host_entry("box").with("ProxyJump jump"),
+    ];
+    write_ssh_config(&config, entries).unwrap();
+    for _ in 0..3 {
+        assert_status(&finish(home.ssh_with(&config).args(["box", "true"])), 0);
+    }
+    assert_eq!((jump.authentications(), server.authentications()), (1, 1));
+    assert_status(&finish(home.ssh_with(&config).args(["jump", "true"])), 0);
+    assert_eq!(
+        jump.authentications(),
+        1,
+        "the jump host's own commands use the connection that carries the other's"
+    );
+}
+
+#[test]
+fn a_server_that_does_not_answer_costs_the_connect_timeout() {
+    let (server, home) = (server(), Home::new());
+    let relay = Relay::to(server.addr()).unwrap();
+    server.trust_at(relay.addr()).unwrap();
+    relay.stall();
+    let config = home.path("config");
+    let entry = server.host_entry("box").at(relay.addr()).with("ConnectTimeout 1");
+    write_ssh_config(&config, [entry]).unwrap();
+    let output = finish(home.ssh_with(&config).args(["box", "true"]));
+    assert_status(&output, 255);
+    let said = text(&output.stderr);
+    assert!(said.contains("no answer within 1 s"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
+fn a_connection_that_goes_silent_is_noticed_by_server_alive() {
+    let (server, home) = (server(), Home::new());
+    let relay = Relay::to(server.addr()).unwrap();
+    server.trust_at(relay.addr()).unwrap();
+    let config = home.path("config");
+    let lines = ["ServerAliveInterval 1", "ServerAliveCountMax 1"];
+    let entry = server.host_entry("box").at(relay.addr());
+    write_ssh_config(
+        &config,
+        [lines.iter().fold(entry, |entry, line| entry.with(line))],
+    )
+    .unwrap();
+    let began = home.path("began");
+    let mut command = home.ssh_with(&config);
+    command.args(["box", &format!("touch {}; exec cat", began.display())]);
+    // An input that stays open keeps the command going.
+    let (reader, _writer) = std::io::pipe().unwrap();
+    command.stdin(reader).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    crate::home::wait_until("the command has begun", || began.exists());
+    relay.stall();
+    let status = crate::home::end_of(&mut child, "a command behind a stalled link");
+    assert_eq!(status.code(), Some(255));
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
+    assert!(said.contains("may have started"), "{said}");
+}

@@ -1,0 +1,252 @@
+//! The daemon's life: who starts it, how it ends, and what the deaths of others do to it.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Child, Stdio};
+use std::thread::JoinHandle;
+
+use rustix::process::{Pid, Signal, kill_process};
+use trunkline_daemon::protocol::{Reply, Request, VERSION};
+use trunkline_testkit::Sshd;
+
+use crate::home::{Home, assert_status, describe, end_of, fifo, finish, server, text, wait_until};
+
+/// A command that has begun on the server and waits there until its gate is opened.
+struct Waiting {
+    child: Child,
+    gate: std::path::PathBuf,
+}
+
+impl Waiting {
+    fn start(home: &Home, server: &Sshd) -> Self {
+        let (gate, begun) = (home.path("gate"), home.path("begun"));
+        fifo(&gate).unwrap();
+        let command = format!("touch {}; cat {}; exit 11", begun.display(), gate.display());
+        let mut ssh = home.ssh(server);
+        ssh.args([server.alias(), &command])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let child = ssh.spawn().unwrap();
+        wait_until("the command has begun", || begun.exists());
+        Self { child, gate }
+    }
+
+    /// Lets the command end, and returns its exit status and what it wrote.
+    fn release(mut self) -> (Option<i32>, String) {
+        fs::write(&self.gate, "opened").unwrap();
+        let status = end_of(&mut self.child, "the command");
+        let mut output = String::new();
+        self.child
+            .stdout
+            .take()
+            .unwrap()
+            .read_to_string(&mut output)
+            .unwrap();
+        (status.code(), output)
+    }
+
+    fn errors(mut self) -> (Option<i32>, String) {
+        let status = end_of(&mut self.child, "the command");
+        let mut said = String::new();
+        self.child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        (status.code(), said)
+    }
+}
+
+fn is_gone(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    // Ended, and perhaps not yet collected.
+    stat.rsplit_once(')')
+        .is_none_or(|(_, rest)| rest.trim_start().starts_with('Z'))
+}
+
+#[test]
+fn a_daemon_killed_in_the_middle_of_a_command_is_reported_as_that() {
+    let (server, home) = (server(), Home::new());
+    let command = Waiting::start(&home, &server);
+    kill_process(home.daemon().unwrap(), Signal::KILL).unwrap();
+    let (status, said) = command.errors();
+    assert_eq!(status, Some(255));
+    assert!(said.contains("the command may have started"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    // Its socket is still there; the next command starts a new daemon over it.
+    assert!(home.socket().exists());
+    assert_status(&home.on(&server, "exit 3"), 3);
+}
+
+#[test]
+fn a_daemon_that_was_killed_while_idle_is_replaced_unnoticed() {
+    let (server, home) = (server(), Home::new());
+    assert_status(&home.on(&server, "true"), 0);
+    let first = home.daemon().unwrap();
+    kill_process(first, Signal::KILL).unwrap();
+    wait_until("it is gone", || is_gone(first));
+    let output = home.on(&server, "echo ran");
+    assert_status(&output, 0);
+    assert_eq!(text(&output.stderr), "");
+    assert_ne!(home.daemon().unwrap(), first);
+}
+
+#[test]
+fn a_client_that_is_killed_takes_its_command_with_it() {
+    let (server, home) = (server(), Home::new());
+    let ended = home.path("ended");
+    let begun = home.path("begun");
+    let command = format!(
+        "trap 'touch {}; exit' HUP; touch {}; while :; do sleep 0.01; done",
+        ended.display(),
+        begun.display()
+    );
+    // With a terminal, whose hang-up sshd passes on when the session's channel closes.
+    let mut child = home
+        .ssh(&server)
+        .args(["-tt", server.alias(), &command])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("the command has begun", || begun.exists());
+    kill_process(Pid::from_child(&child), Signal::KILL).unwrap();
+    end_of(&mut child, "the client");
+    wait_until("the command was hung up", || ended.exists());
+    wait_until("the session is gone", || home.sessions() == 0);
+    assert_status(&home.on(&server, "true"), 0);
+    assert_eq!(server.authentications(), 1);
+}
+
+#[test]
+fn clients_that_start_at_once_share_one_daemon() {
+    let (server, home) = (server(), Home::new());
+    let children: Vec<_> = (0..8)
+        .map(|_| {
+            home.ssh(&server)
+                .args([server.alias(), "exit 4"])
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for mut child in children {
+        assert_eq!(end_of(&mut child, "ssh").code(), Some(4));
+    }
+    assert_eq!(home.log().matches("listening").count(), 1, "{}", home.log());
+}
+
+#[test]
+fn stop_lets_running_sessions_end_and_makes_room_at_once() {
+    let (server, home) = (server(), Home::new());
+    let command = Waiting::start(&home, &server);
+    let first = home.daemon().unwrap();
+    assert_status(&finish(home.trunkline().arg("stop")), 0);
+    wait_until("it takes no more clients", || home.daemon().is_none());
+    // A new daemon serves others while the old one still serves the session.
+    assert_status(&home.on(&server, "exit 5"), 5);
+    assert_ne!(home.daemon().unwrap(), first);
+    assert_eq!(command.release(), (Some(11), "opened".into()));
+    wait_until("the old daemon has ended", || is_gone(first));
+    assert_status(&home.on(&server, "exit 6"), 6);
+}
+
+#[test]
+fn sigterm_lets_running_sessions_end() {
+    let (server, home) = (server(), Home::new());
+    let command = Waiting::start(&home, &server);
+    let daemon = home.daemon().unwrap();
+    kill_process(daemon, Signal::TERM).unwrap();
+    wait_until("it takes no more clients", || home.daemon().is_none());
+    assert_eq!(command.release(), (Some(11), "opened".into()));
+    wait_until("it has ended", || is_gone(daemon));
+}
+
+#[test]
+fn stop_now_ends_sessions_and_says_so_to_their_clients() {
+    let (server, home) = (server(), Home::new());
+    let command = Waiting::start(&home, &server);
+    let daemon = home.daemon().unwrap();
+    assert_status(&finish(home.trunkline().args(["stop", "--now"])), 0);
+    let (status, said) = command.errors();
+    assert_eq!(status, Some(255));
+    assert!(said.contains("may have started"), "{said}");
+    wait_until("it has ended", || is_gone(daemon));
+    let output = finish(home.trunkline().arg("stop"));
+    assert_status(&output, 0);
+    assert_eq!(text(&output.stdout), "no daemon is running\n");
+}
+
+/// A daemon of another version: it says which, and answers nothing but a request to stop, at which it leaves its place.
+fn foreign_daemon(home: &Home, protocol: u32) -> JoinHandle<bool> {
+    fs::create_dir_all(home.trunkline_dir()).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    fs::set_permissions(home.trunkline_dir(), mode).unwrap();
+    let lock = fs::File::create(home.trunkline_dir().join("daemon.lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    let (listener, socket) = (UnixListener::bind(home.socket()).unwrap(), home.socket());
+    std::thread::spawn(move || {
+        let _lock = lock;
+        let (mut client, _) = listener.accept().unwrap();
+        let mut asked_to_stop = false;
+        while let Some(request) = read_frame(&mut client) {
+            let answer = match request {
+                Request::Hello { .. } => Reply::Welcome {
+                    protocol,
+                    program: "0.0.1".into(),
+                    pid: 1,
+                },
+                Request::Stop { at_once: false } => {
+                    asked_to_stop = true;
+                    Reply::Done
+                }
+                _ => break,
+            };
+            write_frame(&mut client, &answer);
+            if asked_to_stop {
+                break;
+            }
+        }
+        fs::remove_file(socket).unwrap();
+        asked_to_stop
+    })
+}
+
+fn read_frame(client: &mut UnixStream) -> Option<Request> {
+    let mut len = [0; 4];
+    client.read_exact(&mut len).ok()?;
+    let mut body = vec![0; u32::from_be_bytes(len) as usize];
+    client.read_exact(&mut body).ok()?;
+    Some(rmp_serde::from_slice(&body).unwrap())
+}
+
+fn write_frame(client: &mut UnixStream, reply: &Reply) {
+    let body = rmp_serde::to_vec_named(reply).unwrap();
+    client
+        .write_all(&u32::try_from(body.len()).unwrap().to_be_bytes())
+        .unwrap();
+    client.write_all(&body).unwrap();
+}
+
+#[test]
+fn a_daemon_of_an_older_protocol_is_asked_to_stop_and_replaced() {
+    let (server, home) = (server(), Home::new());
+    let old = foreign_daemon(&home, VERSION - 1);
+    assert_status(&home.on(&server, "exit 8"), 8);
+    assert!(old.join().unwrap(), "it was not asked to stop");
+    assert!(home.daemon().is_some());
+}
+
+#[test]
+fn a_daemon_of_a_newer_protocol_is_left_alone() {
+    let (server, home) = (server(), Home::new());
+    let newer = foreign_daemon(&home, VERSION + 1);
+    let output = home.on(&server, "echo ran");
+    assert_status(&output, 255);
+    assert!(
+        text(&output.stderr).contains("the daemon speaks protocol"),
+        "{}",
+        describe(&output)
+    );
+    assert!(!newer.join().unwrap(), "it was asked to stop");
+}

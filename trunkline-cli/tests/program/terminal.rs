@@ -1,0 +1,176 @@
+//! Sessions on a terminal.
+
+use rustix::process::{Signal, kill_process};
+use trunkline_testkit::Sshd;
+
+use crate::home::{Home, program, server, wait_until};
+use crate::tty::Terminal;
+
+/// A login shell on the server, with a prompt of its own.
+fn login(home: &Home, server: &Sshd) -> Terminal {
+    let mut terminal = Terminal::start(home.ssh(server).arg(server.alias()));
+    // In two parts, so that the echo of what is typed is not taken for the prompt.
+    terminal.send("PS1='pro''mpt> '; bind 'set enable-bracketed-paste off'\n");
+    terminal.expect("prompt> ");
+    terminal
+}
+
+/// Local bash with job control, in which the client is a job.
+fn shell(home: &Home, server: &Sshd) -> Terminal {
+    let mut command = home.command("bash");
+    command
+        .args(["--norc", "--noprofile", "-i"])
+        .env("PS1", "local> ");
+    command.env("T", program()).env("F", server.ssh_config());
+    let mut terminal = Terminal::start(&command);
+    terminal.expect("local> ");
+    terminal.send("bind 'set enable-bracketed-paste off'\n");
+    terminal.expect("local> ");
+    terminal
+}
+
+#[test]
+fn a_login_shell_has_the_terminal_and_gives_it_back() {
+    let (server, home) = (server(), Home::new());
+    let mut terminal = Terminal::start(home.ssh(&server).arg(server.alias()));
+    let before = terminal.modes();
+    terminal.send("PS1='pro''mpt> '\n");
+    terminal.expect("prompt> ");
+    assert!(
+        !terminal.modes().is_cooked(),
+        "the server's terminal does the editing"
+    );
+    terminal.send("echo $TERM; stty size; tty\n");
+    terminal.expect("xterm\r\n24 80\r\n/dev/pts/");
+    terminal.send("exit 5\n");
+    assert_eq!(terminal.end().code(), Some(5));
+    assert_eq!(terminal.modes(), before);
+    terminal.expect("Connection to testbed closed.");
+}
+
+#[test]
+fn a_new_window_size_reaches_the_server() {
+    let (server, home) = (server(), Home::new());
+    let mut terminal = login(&home, &server);
+    terminal.send("trap 'stty size' WINCH; echo re''ady\n");
+    terminal.expect("ready\r\n");
+    terminal.resize(131, 43);
+    // Bash runs the trap when the line that it reads is done.
+    terminal.send("while [ \"$(stty size)\" != '43 131' ]; do :; done; echo si''zed\n");
+    terminal.expect("sized\r\n");
+}
+
+#[test]
+fn keys_that_make_signals_make_them_on_the_server() {
+    let (server, home) = (server(), Home::new());
+    let mut terminal = login(&home, &server);
+    terminal.send("echo wai''ting; cat; echo st''atus $?\n");
+    terminal.expect("waiting\r\n");
+    terminal.send("\x03");
+    terminal.expect("prompt> ");
+    terminal.send("echo alive $?\n");
+    terminal.expect("alive 130\r\n");
+    terminal.send("\x04");
+    assert_eq!(terminal.end().code(), Some(0));
+}
+
+#[test]
+fn the_escape_character_disconnects_and_helps() {
+    let (server, home) = (server(), Home::new());
+    let mut terminal = login(&home, &server);
+    let before = Terminal::start(&home.command("true")).modes();
+    terminal.send("\r~?");
+    terminal.expect("~.   end this session\r\n");
+    terminal.send("\recho a~.b\n");
+    terminal.expect("a~.b\r\n");
+    terminal.send("\r~.");
+    assert_eq!(terminal.end().code(), Some(255));
+    assert_eq!(terminal.modes(), before);
+    wait_until("the session is gone", || home.sessions() == 0);
+}
+
+#[test]
+fn without_an_escape_character_everything_reaches_the_server() {
+    let (server, home) = (server(), Home::new());
+    let mut terminal =
+        Terminal::start(
+            home.ssh(&server)
+                .args(["-e", "none", "-t", server.alias(), "head -n 1"]),
+        );
+    // Until the far end has said something, this end's terminal may still echo.
+    wait_until("raw mode", || !terminal.modes().is_cooked());
+    terminal.send("~.\n");
+    assert_eq!(terminal.end().code(), Some(0));
+    assert_eq!(
+        terminal.shown().matches("~.").count(),
+        2,
+        "{:?}",
+        terminal.shown()
+    );
+}
+
+#[test]
+fn a_suspended_client_lets_go_of_the_terminal_and_takes_it_again() {
+    let (server, home) = (server(), Home::new());
+    let mut terminal = shell(&home, &server);
+    let before = terminal.modes();
+    terminal.send("\"$T\" ssh -F \"$F\" testbed\n");
+    terminal.send("PS1='pro''mpt> '\n");
+    terminal.expect("prompt> ");
+    let during = terminal.modes();
+    terminal.send("\r~\x1a");
+    terminal.expect("Stopped");
+    terminal.expect("local> ");
+    terminal.send("stty -a | grep -o ' icanon'\n");
+    terminal.expect("\n icanon");
+    terminal.expect("local> ");
+    terminal.send("fg\n");
+    wait_until("raw mode", || terminal.modes() == during);
+    terminal.send("echo st''ill here\n");
+    terminal.expect("still here\r\n");
+    terminal.send("exit 3\n");
+    terminal.expect("local> ");
+    terminal.send("echo code $?\n");
+    terminal.expect("code 3\r\n");
+    terminal.expect("local> ");
+    wait_until("the shell's modes", || terminal.modes() == before);
+}
+
+#[test]
+fn a_client_that_is_told_to_end_restores_the_terminal_first() {
+    for signal in [Signal::TERM, Signal::HUP, Signal::INT] {
+        let (server, home) = (server(), Home::new());
+        let before = Terminal::start(&home.command("true")).modes();
+        let mut terminal = login(&home, &server);
+        kill_process(terminal.pid(), signal).unwrap();
+        terminal.end();
+        assert_eq!(terminal.modes(), before, "{signal:?}");
+        wait_until("the session is gone", || home.sessions() == 0);
+    }
+}
+
+#[test]
+fn when_the_daemon_dies_the_terminal_is_restored_and_the_user_told() {
+    let (server, home) = (server(), Home::new());
+    let before = Terminal::start(&home.command("true")).modes();
+    let mut terminal = login(&home, &server);
+    kill_process(home.daemon().unwrap(), Signal::KILL).unwrap();
+    assert_eq!(terminal.end().code(), Some(255));
+    terminal.expect("may have started");
+    assert_eq!(terminal.modes(), before);
+}
+
+#[test]
+fn a_terminal_for_a_command_carries_its_output_and_status() {
+    let (server, home) = (server(), Home::new());
+    let mut terminal = Terminal::start(
+        home.ssh(&server)
+            .args(["-t", server.alias(), "stty size; exit 6"]),
+    );
+    assert_eq!(terminal.end().code(), Some(6));
+    terminal.expect("24 80\r\n");
+    // A command gets none unless asked for; its output is then this terminal's to format.
+    let mut terminal = Terminal::start(home.ssh(&server).args([server.alias(), "test -t 0 || echo none"]));
+    assert_eq!(terminal.end().code(), Some(0));
+    terminal.expect("none\r\n");
+}

@@ -1,0 +1,274 @@
+//! What goes wrong: one clear sentence, status 255, whether the command may have run, and never a hang.
+
+use std::fs;
+use std::net::TcpListener;
+use std::process::{Command, Output};
+
+use trunkline_testkit::{KeyPair, KeyType, Sshd, write_ssh_config};
+
+use crate::home::{Home, assert_status, describe, finish, server, text};
+
+/// Asserts that a command failed as one of ours should: 255, nothing on standard output, and one line that says this.
+#[track_caller]
+fn assert_said(output: &Output, words: &[&str]) {
+    assert_status(output, 255);
+    assert_eq!(text(&output.stdout), "");
+    let said = text(&output.stderr);
+    for word in words {
+        assert!(said.contains(word), "{word:?} is not in {}", describe(output));
+    }
+    assert_eq!(said.trim_end().lines().count(), 1, "{}", describe(output));
+    assert!(!said.contains("os error") && !said.contains("Error {"), "{said}");
+}
+
+/// `trunkline ssh` to a server under a changed entry.
+fn to(home: &Home, server: &Sshd, lines: &[&str]) -> Command {
+    let config = home.path("config");
+    let entry = lines
+        .iter()
+        .fold(server.host_entry("box"), |entry, line| entry.with(line));
+    write_ssh_config(&config, [entry]).unwrap();
+    let mut command = home.ssh_with(&config);
+    command.args(["box", "echo ran"]);
+    command
+}
+
+#[test]
+fn a_host_that_does_not_exist_is_named() {
+    let (server, home) = (server(), Home::new());
+    let mut command = home.ssh(&server);
+    assert_said(
+        &finish(command.args(["nowhere.invalid", "true"])),
+        &["nowhere.invalid"],
+    );
+}
+
+#[test]
+fn a_refused_port_is_named() {
+    let (server, home) = (server(), Home::new());
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let output = finish(&mut to(&home, &server, &[&format!("Port {port}")]));
+    assert_said(&output, &["127.0.0.1", &port.to_string(), "Connection refused"]);
+}
+
+#[test]
+fn a_changed_host_key_is_refused_before_anything_is_signed() {
+    let (server, home) = (server(), Home::new());
+    let other = KeyPair::generate(server.dir(), "other", KeyType::Ed25519).unwrap();
+    let line = format!("[127.0.0.1]:{} {}\n", server.port(), other.public_key());
+    fs::write(server.known_hosts(), line).unwrap();
+    let output = finish(home.ssh(&server).args([server.alias(), "echo ran"]));
+    assert_status(&output, 255);
+    assert_eq!(text(&output.stdout), "");
+    let said = text(&output.stderr);
+    assert!(
+        said.to_lowercase().contains("changed") && said.contains("known_hosts"),
+        "{said}"
+    );
+    assert_eq!(server.authentications(), 0);
+}
+
+#[test]
+fn a_key_that_the_server_does_not_know_is_denied() {
+    let (server, home) = (server(), Home::new());
+    fs::write(server.dir().join("authorized_keys"), "").unwrap();
+    let output = finish(home.ssh(&server).args([server.alias(), "echo ran"]));
+    assert_said(&output, &["permission denied", "publickey"]);
+}
+
+#[test]
+fn a_missing_key_file_is_named() {
+    let (server, home) = (server(), Home::new());
+    let config = home.path("config");
+    let mut entry = server.host_entry("box");
+    entry.identities = vec![home.path("no-such-key")];
+    write_ssh_config(&config, [entry]).unwrap();
+    let output = finish(home.ssh_with(&config).args(["box", "echo ran"]));
+    assert_status(&output, 255);
+    assert!(
+        text(&output.stderr).contains("no-such-key"),
+        "{}",
+        describe(&output)
+    );
+    assert!(
+        text(&output.stderr).contains("permission denied"),
+        "{}",
+        describe(&output)
+    );
+}
+
+#[test]
+fn bad_options_are_told_in_the_words_of_ssh() {
+    let (server, home) = (server(), Home::new());
+    let output = finish(home.trunkline().args(["ssh", "-Z", "box"]));
+    assert_status(&output, 255);
+    assert!(
+        text(&output.stderr).contains("unknown option -- Z"),
+        "{}",
+        describe(&output)
+    );
+    let output = finish(home.trunkline().arg("ssh"));
+    assert_status(&output, 255);
+    assert!(
+        text(&output.stderr).starts_with("usage: "),
+        "{}",
+        describe(&output)
+    );
+    let output = finish(
+        home.ssh(&server)
+            .args(["-o", "NoSuchOption=1", server.alias(), "true"]),
+    );
+    assert_status(&output, 255);
+    assert!(
+        text(&output.stderr).to_lowercase().contains("nosuchoption"),
+        "{}",
+        describe(&output)
+    );
+}
+
+#[test]
+fn a_configuration_that_cannot_be_read_is_named_with_its_line() {
+    let home = Home::new();
+    let missing = home.path("missing");
+    let output = finish(home.ssh_with(&missing).args(["box", "true"]));
+    assert_said(&output, &[missing.to_str().unwrap()]);
+    let bad = home.path("bad");
+    fs::write(
+        &bad,
+        "Host box\n    HostName 127.0.0.1\n    NoSuchDirective yes\n",
+    )
+    .unwrap();
+    let output = finish(home.ssh_with(&bad).args(["box", "true"]));
+    assert_status(&output, 255);
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("line 3") && said.to_lowercase().contains("nosuchdirective"),
+        "{said}"
+    );
+}
+
+#[test]
+fn host_memory_that_cannot_be_kept_costs_nothing_but_speed() {
+    let server = server();
+    let spoil: [fn(&Home); 3] = [
+        // No folder, but a file.
+        |home| fs::write(home.trunkline_dir().join("state"), "in the way").unwrap(),
+        // A folder where nothing can be made, by anybody.
+        |home| std::os::unix::fs::symlink("/proc/sys", home.trunkline_dir().join("state")).unwrap(),
+        // A log on a full disk.
+        |home| {
+            let state = home.trunkline_dir().join("state");
+            fs::create_dir(&state).unwrap();
+            std::os::unix::fs::symlink("/dev/full", state.join("daemon.log")).unwrap();
+        },
+    ];
+    for spoil in spoil {
+        let home = Home::new();
+        fs::create_dir(home.trunkline_dir()).unwrap();
+        spoil(&home);
+        for _ in 0..2 {
+            let output = home.on(&server, "echo ran");
+            assert_status(&output, 0);
+            assert_eq!(text(&output.stdout), "ran\n");
+        }
+        assert!(home.daemon().is_some());
+    }
+}
+
+#[test]
+fn a_damaged_host_memory_is_put_aside() {
+    let (server, home) = (server(), Home::new());
+    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&finish(home.trunkline().arg("stop")), 0);
+    crate::home::wait_until("the daemon has ended", || home.daemon().is_none());
+    let state = home.trunkline_dir().join("state");
+    for entry in fs::read_dir(&state).unwrap().flatten() {
+        if entry.file_name() != "daemon.log" {
+            fs::write(entry.path(), "no database ".repeat(1000)).unwrap();
+        }
+    }
+    assert_status(&home.on(&server, "true"), 0);
+}
+
+#[test]
+fn a_place_for_the_sockets_that_cannot_serve_is_named() {
+    let (server, home) = (server(), Home::new());
+    let at = |dir: &std::path::Path| {
+        finish(
+            home.ssh(&server)
+                .args([server.alias(), "echo ran"])
+                .env("TRUNKLINE_DIR", dir),
+        )
+    };
+    let long = home.path(&"x".repeat(100));
+    assert_said(&at(&long), &["too long", "TRUNKLINE_DIR"]);
+    let file = home.path("file");
+    fs::write(&file, "").unwrap();
+    assert_said(&at(&file.join("d")), &[file.to_str().unwrap()]);
+    // Others may write here: neither used nor changed.
+    let shared = home.path("shared");
+    fs::create_dir(&shared).unwrap();
+    let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
+    fs::set_permissions(&shared, mode(0o1777)).unwrap();
+    assert_said(&at(&shared), &[shared.to_str().unwrap(), "0700"]);
+    assert_eq!(
+        std::os::unix::fs::MetadataExt::mode(&fs::metadata(&shared).unwrap()) & 0o7777,
+        0o1777
+    );
+    // Somebody else's. Nobody but root can give a folder away.
+    if rustix::process::geteuid().is_root() {
+        let theirs = home.path("theirs");
+        fs::create_dir(&theirs).unwrap();
+        fs::set_permissions(&theirs, mode(0o700)).unwrap();
+        std::os::unix::fs::chown(&theirs, Some(65534), None).unwrap();
+        assert_said(
+            &at(&theirs),
+            &[theirs.to_str().unwrap(), "belongs to somebody else"],
+        );
+    }
+}
+
+#[test]
+fn a_misspelt_setting_is_told_to_whoever_starts_the_daemon() {
+    let (server, home) = (server(), Home::new());
+    home.settings("idle_timeot = 5\n");
+    let output = home.on(&server, "echo ran");
+    assert_status(&output, 255);
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("config.toml") && said.contains("idle_timeot"),
+        "{said}"
+    );
+    home.settings("idle_timeout = 5\n");
+    assert_status(&home.on(&server, "true"), 0);
+}
+
+#[test]
+fn what_is_no_socket_is_not_deleted_to_make_room_for_one() {
+    let (server, home) = (server(), Home::new());
+    fs::create_dir(home.trunkline_dir()).unwrap();
+    fs::write(home.socket(), "somebody's notes").unwrap();
+    assert_said(
+        &home.on(&server, "true"),
+        &[home.socket().to_str().unwrap(), "not a socket"],
+    );
+    assert_eq!(fs::read_to_string(home.socket()).unwrap(), "somebody's notes");
+    fs::remove_file(home.socket()).unwrap();
+    assert_status(&home.on(&server, "true"), 0);
+}
+
+#[test]
+fn output_that_cannot_be_written_is_a_failure_that_says_so() {
+    let (server, home) = (server(), Home::new());
+    let mut command = home.ssh(&server);
+    command
+        .args([server.alias(), "echo lost; exit 0"])
+        .stderr(std::process::Stdio::piped());
+    command.stdout(fs::File::options().write(true).open("/dev/full").unwrap());
+    let output = command.spawn().unwrap().wait_with_output().unwrap();
+    assert_said(&output, &["No space left on device", "the command finished"]);
+}
