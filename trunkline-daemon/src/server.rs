@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 use trunkline::config::HostConfig;
 use trunkline::memory::HostId;
@@ -155,16 +155,30 @@ async fn serve(stream: UnixStream, engine: Engine, stop: watch::Sender<Option<bo
     }
     let (mut reader, writer) = split(stream);
     let (replies, mut outgoing) = mpsc::channel::<Reply>(16);
+    // Whoever may ask this client questions holds on to `replies`, and a connection that it made does so for as long as
+    // that lasts: the end of the talk, not that of the senders, is the end.
+    let over = Notify::new();
     let sending = async {
-        while let Some(reply) = outgoing.recv().await {
+        loop {
+            let reply = tokio::select! {
+                biased;
+                reply = outgoing.recv() => reply,
+                () = over.notified() => {
+                    outgoing.close();
+                    continue;
+                }
+            };
+            let Some(reply) = reply else { break };
             if writer.send(&reply).await.is_err() {
                 break;
             }
         }
+        // Nobody waits for room in a queue that is not emptied any more.
+        outgoing.close();
     };
     let talking = async {
         let result = talk(&mut reader, &engine, &stop, &replies).await;
-        drop(replies);
+        over.notify_one();
         result
     };
     let (result, ()) = tokio::join!(talking, sending);
