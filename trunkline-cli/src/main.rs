@@ -16,7 +16,7 @@ use crate::backend::Backend;
 
 /// One warm SSH connection per host, shared by everything you run.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 110)]
+#[command(name = "trunkline", version, max_term_width = 110)]
 pub(crate) struct Cli {
     /// Run the engine in this process: share nothing with other commands, leave nothing behind.
     #[arg(long, global = true)]

@@ -34,6 +34,8 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(false)
+        // A log that cannot be written (a full disk) would be complained about on the same stream, which panics.
+        .log_internal_errors(false)
         .init();
 
     let result = serve(args.detach);
