@@ -154,9 +154,8 @@ impl Client {
 
     /// A connection to the daemon that runs, and the version of its protocol.
     async fn greeted(place: &Place) -> Result<(Self, u32), ClientError> {
-        let stream = match UnixStream::connect(place.socket()).await {
-            Ok(stream) => stream,
-            Err(_) => return Err(ClientError::NotRunning),
+        let Ok(stream) = UnixStream::connect(place.socket()).await else {
+            return Err(ClientError::NotRunning);
         };
         // Whoever listens there gets our streams and our environment.
         let peer = stream.peer_cred().map_err(FrameError::from)?;

@@ -96,6 +96,8 @@ pub struct SessionRequest {
     pub answers: bool,
     /// Goes on when the client leaves once it has started (ssh's `-f`).
     pub detached: bool,
+    /// How long it may take, connecting included. The daemon keeps the time, because it knows how far the command came.
+    pub limit: Option<Duration>,
 }
 
 /// What a session runs.

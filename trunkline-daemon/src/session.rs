@@ -48,6 +48,7 @@ async fn try_run(
     inputs: mpsc::Receiver<Request>,
 ) -> Result<Reply, Error> {
     let streams = Streams::new(request.stdio, fds)?;
+    let deadline = request.limit.map(Deadline::after);
     let host = engine
         .host_for(&crate::server::engine_request(&request.host), interaction)
         .await?;
@@ -89,7 +90,10 @@ async fn try_run(
         streams,
         replies,
         inputs,
-        request.detached,
+        Until {
+            detached: request.detached,
+            deadline,
+        },
         &host,
     )
     .await?;
@@ -98,6 +102,43 @@ async fn try_run(
         ExitStatus::Signaled { signal, core_dumped } => Exit::Signal(signal, core_dumped),
         ExitStatus::Unknown => Exit::Unknown,
     }))
+}
+
+/// What may end a session before its command does.
+#[derive(Debug, Clone, Copy)]
+struct Until {
+    /// The client's leaving does not.
+    detached: bool,
+    deadline: Option<Deadline>,
+}
+
+/// When a session must be over.
+#[derive(Debug, Clone, Copy)]
+struct Deadline {
+    at: tokio::time::Instant,
+    limit: Duration,
+}
+
+impl Deadline {
+    fn after(limit: Duration) -> Self {
+        Self {
+            at: tokio::time::Instant::now() + limit,
+            limit,
+        }
+    }
+
+    /// Waits until time is up, if it ever is.
+    async fn wait(deadline: Option<Self>, host: &Host) -> Error {
+        let Some(Self { at, limit }) = deadline else {
+            return std::future::pending().await;
+        };
+        tokio::time::sleep_until(at).await;
+        let name = &host.config().original_host;
+        Error::Timeout {
+            doing: format!("the command on {name}"),
+            after: limit,
+        }
+    }
 }
 
 /// What to run: the request's own word, else the configuration's.
@@ -234,7 +275,7 @@ async fn pump(
     streams: Streams,
     replies: &mpsc::Sender<Reply>,
     inputs: mpsc::Receiver<Request>,
-    detached: bool,
+    until: Until,
     host: &Host,
 ) -> Result<ExitStatus, Error> {
     let SessionParts {
@@ -291,7 +332,19 @@ async fn pump(
             }
         }
         never = feed(streams.stdin, stdin, frames) => match never {},
-        () = attend(inputs, framed, Some(&control), host, detached) => {
+        error = Deadline::wait(until.deadline, host) => {
+            if control.is_waiting() {
+                return Err(error);
+            }
+            control.close();
+            let execution = match tokio::time::timeout(AFTER_BROKEN_PIPE, end.wait()).await {
+                Ok(Err(error)) => error.execution(),
+                Ok(Ok(_)) => Execution::Finished,
+                Err(_) => Execution::MayHaveStarted,
+            };
+            Err(error.with_execution(execution))
+        }
+        () = attend(inputs, framed, Some(&control), host, until.detached) => {
             control.close();
             Err(Error::Closed { host: host.config().original_host.clone(), why: "the client left".into() })
         }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 use tokio_util::io::poll_read_buf;
@@ -30,6 +30,8 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 const READ_LARGE: usize = 256 * 1024;
 /// Room for one read on a connection that carries little.
 const READ_SMALL: usize = 8 * 1024;
+/// Room for the first read after a silence; one of sshd's answers to a command fits.
+const READ_FIRST: usize = 2 * 1024;
 /// A connection that has been silent for so long gives its buffers back.
 const IDLE_RELEASE: Duration = Duration::from_secs(1);
 /// The stage of a handshake before the server has said who it is.
@@ -263,11 +265,23 @@ impl Driver {
 
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
         let buffer = self.proto.receive_buffer();
-        if buffer.capacity() - buffer.len() < self.read_size / 4 {
-            buffer.reserve(self.read_size);
-        }
-        let room = buffer.capacity() - buffer.len();
-        let n = match poll_read_buf(Pin::new(&mut self.io), cx, buffer) {
+        let (read, room) = if self.released {
+            // Waiting takes no memory: what ends a silence comes over the stack.
+            let mut first = [0; READ_FIRST];
+            let mut first = ReadBuf::new(&mut first);
+            let read = Pin::new(&mut self.io).poll_read(cx, &mut first).map_ok(|()| {
+                buffer.extend_from_slice(first.filled());
+                first.filled().len()
+            });
+            (read, usize::MAX)
+        } else {
+            if buffer.capacity() - buffer.len() < self.read_size / 4 {
+                buffer.reserve(self.read_size);
+            }
+            let room = buffer.capacity() - buffer.len();
+            (poll_read_buf(Pin::new(&mut self.io), cx, buffer), room)
+        };
+        let n = match read {
             Poll::Pending => return Ok(false),
             Poll::Ready(Ok(0)) => {
                 return Err(Error::ClosedByPeer {

@@ -214,7 +214,8 @@ impl Error {
     }
 
     /// The same end, seen by a command that may have begun.
-    pub(crate) fn with_execution(self, execution: Execution) -> Self {
+    #[must_use]
+    pub fn with_execution(self, execution: Execution) -> Self {
         match (self, execution) {
             (error, Execution::DidNotStart) => error,
             (Self::Lost { cause, .. }, execution) => Self::Lost { execution, cause },

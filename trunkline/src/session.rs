@@ -341,6 +341,11 @@ impl SessionControl {
         answer.await.unwrap_or(false)
     }
 
+    /// Whether the session still waits on this side, for a connection to the right server: nothing of it was sent.
+    pub fn is_waiting(&self) -> bool {
+        self.shared.id().is_none()
+    }
+
     /// Says that nobody reads the command's output any more. OpenSSH's servers then let it die of SIGPIPE; others take no
     /// notice.
     pub fn end_of_write(&self) {

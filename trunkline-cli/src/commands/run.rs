@@ -98,7 +98,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
             folder.write(&result)?;
         }
         if args.json {
-            println!("{}", json::line(&result));
+            print!("{}", json::line(&result));
         }
         all.push(result);
     }
@@ -242,6 +242,7 @@ async fn one(
         // Questions of a hundred hosts at once help nobody.
         answers: false,
         detached: false,
+        limit,
     };
     let mut collected = Collected {
         view,
@@ -254,14 +255,17 @@ async fn one(
     let work = converse(backend, request, &target.name, &mut collected, &mut progress);
     let outcome = match limit {
         None => work.await,
-        Some(limit) => tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
-            let seconds = limit.as_secs_f64();
-            Ok(Outcome::Failed {
-                kind: "timeout".into(),
-                message: format!("not done within {seconds} s"),
-                execution: progress.execution(),
-            })
-        }),
+        // The daemon keeps the time; this is for one that does not answer.
+        Some(limit) => tokio::time::timeout(limit + GRACE, work)
+            .await
+            .unwrap_or_else(|_| {
+                let seconds = limit.as_secs_f64();
+                Ok(Outcome::Failed {
+                    kind: "timeout".into(),
+                    message: format!("not done within {seconds} s"),
+                    execution: progress.execution(),
+                })
+            }),
     };
     let outcome = outcome.unwrap_or_else(|error| Outcome::Failed {
         kind: "local".into(),
@@ -293,6 +297,9 @@ async fn one(
         warm: progress.warm,
     }
 }
+
+/// How much later than a host's time is up its answer may come.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// How far a host has come, for when its time is up.
 #[derive(Default)]

@@ -122,6 +122,7 @@ async fn run(args: &SshArgs, backend: &Backend) -> anyhow::Result<Outcome> {
         stdio,
         answers: true,
         detached: args.background,
+        limit: None,
     };
     if args.tty == TtyRequest::Yes && request.terminal.is_none() {
         console.say("Pseudo-terminal will not be allocated because stdin is not a terminal.");
