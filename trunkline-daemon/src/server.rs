@@ -191,7 +191,14 @@ async fn talk(
     stop: &watch::Sender<Option<bool>>,
     replies: &mpsc::Sender<Reply>,
 ) -> anyhow::Result<()> {
-    let protocol = match tokio::time::timeout(HELLO_LIMIT, reader.next::<Request>()).await {
+    let hello = async {
+        tokio::select! {
+            biased;
+            hello = reader.next::<Request>() => hello,
+            () = ending(stop) => Ok(None),
+        }
+    };
+    let protocol = match tokio::time::timeout(HELLO_LIMIT, hello).await {
         Ok(Ok(Some(Request::Hello { protocol, .. }))) => protocol,
         Ok(Ok(Some(_))) => anyhow::bail!("it did not say hello"),
         Ok(Err(error)) => return Err(error.into()),
@@ -206,17 +213,12 @@ async fn talk(
             pid: std::process::id(),
         })
         .await?;
-    let mut stopping = stop.subscribe();
     loop {
-        // A client with nothing under way does not hold up the daemon's end, but one just welcomed may say what it wants.
-        let ending = async {
-            drop(stopping.wait_for(Option::is_some).await);
-            tokio::time::sleep(LAST_REQUEST).await;
-        };
+        // A client with nothing under way does not hold up the daemon's end.
         let request = tokio::select! {
             biased;
             request = reader.next::<Request>() => request?,
-            () = ending => break,
+            () = ending(stop) => break,
         };
         let Some(request) = request else { break };
         if protocol != VERSION && !matches!(request, Request::Stop { .. }) {
@@ -255,6 +257,12 @@ async fn talk(
         replies.send(reply).await?;
     }
     Ok(())
+}
+
+/// Done when the daemon is ending and a client that was just welcomed has had the time to say what it wants.
+async fn ending(stop: &watch::Sender<Option<bool>>) {
+    drop(stop.subscribe().wait_for(Option::is_some).await);
+    tokio::time::sleep(LAST_REQUEST).await;
 }
 
 fn outcome(result: Result<Reply, Error>) -> Reply {
