@@ -62,8 +62,7 @@ pub(crate) async fn run(
     loop {
         let (offers_tx, offers) = mpsc::unbounded_channel();
         // Boxed, so that the task does not carry the handshake's state through the connection's life.
-        let established =
-            Box::pin(establish(&handshake, attempt, ops, offers_tx, &metrics, info)).await;
+        let established = Box::pin(establish(&handshake, attempt, ops, offers_tx, &metrics, info)).await;
         let error = match established {
             Ok(Established { driver, updates }) => {
                 state.send_replace(State::Ready);

@@ -13,9 +13,14 @@ use russh::keys::{PrivateKeyWithHashAlg, PublicKeyOrCertificate, load_secret_key
 use russh::{Channel, ChannelMsg, Preferred, cipher};
 use tokio::task::JoinSet;
 
+/// The task runs on the runtime's own threads, as in a program with more than one thing to do: the thread of
+/// `main` would be woken by the kernel for each piece of data.
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    tokio::spawn(run(std::env::args().skip(1).collect())).await?
+}
+
+async fn run(arguments: Vec<String>) -> anyhow::Result<()> {
     let [task, address, user, key, _known_hosts, rest @ ..] = arguments.as_slice() else {
         bail!("usage: bench-peer-russh TASK ADDRESS USER KEY KNOWN_HOSTS [ARGUMENT...]");
     };
