@@ -20,6 +20,7 @@ pub(super) const ROW: Row = Row {
 };
 
 const TRUNKLINE_RUN: &str = "trunkline run";
+const TRUNKLINE_RUN_CLASSICAL: &str = "trunkline run, curve25519";
 const PARALLEL_SSH: &str = "parallel-ssh";
 const SHELL: &str = "xargs -P 50 ssh with a ControlMaster";
 
@@ -45,26 +46,32 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
 
     let warm_runs: usize = lab.size(5, 3);
     let warm = Aside::default();
-    let mut contestants = vec![
-        Contestant::new(TRUNKLINE_RUN, || {
+    let trunkline_run = |name: &'static str, options: &'static [&'static str]| {
+        let (config, names, warm) = (&config, &names, &warm);
+        Contestant::new(name, move || {
             let daemon = lab.daemon()?;
             let run = || {
                 let mut trunkline = daemon.trunkline();
-                trunkline
-                    .arg("run")
-                    .arg("-F")
-                    .arg(&config)
-                    .arg("-H")
-                    .arg(format!("@{}", names.display()));
-                measure::time(trunkline.args(["--", "true"]))
+                trunkline.arg("run").arg("-F").arg(config).args(options);
+                measure::time(
+                    trunkline
+                        .arg("-H")
+                        .arg(format!("@{}", names.display()))
+                        .args(["--", "true"]),
+                )
             };
             let cold = run()?;
-            warm.note(
-                TRUNKLINE_RUN,
-                (0..warm_runs).map(|_| run()).collect::<Result<_, _>>()?,
-            );
+            warm.note(name, (0..warm_runs).map(|_| run()).collect::<Result<_, _>>()?);
             Ok(vec![cold])
-        }),
+        })
+    };
+    let mut contestants = vec![
+        trunkline_run(TRUNKLINE_RUN, &[]),
+        // parallel-ssh knows no post-quantum key exchange, which costs both sides most of their time.
+        trunkline_run(
+            TRUNKLINE_RUN_CLASSICAL,
+            &["-o", "KexAlgorithms=curve25519-sha256"],
+        ),
         Contestant::new(PARALLEL_SSH, || {
             let mut python = lab.peers.parallel_ssh.command()?;
             python
