@@ -181,6 +181,7 @@ fn a_stalled_host_costs_only_its_own_time() {
     assert_status(&output, 1);
     let hosts = json(&output);
     assert_eq!(hosts["stalled"]["kind"], "timeout");
+    assert_eq!(hosts["stalled"]["execution"], "did not start");
     // It is the last: the others did not wait for it.
     assert!(
         text(&output.stdout)
