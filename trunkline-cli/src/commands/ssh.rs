@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use trunkline_daemon::client::{ClientError, ReplyReader, RequestWriter};
 use trunkline_daemon::protocol::{Exit, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty};
@@ -109,6 +109,8 @@ async fn run(args: &SshArgs, backend: &Backend) -> anyhow::Result<Outcome> {
             std::io::stderr().is_terminal() && !args.background,
         ),
     ];
+    // From before the size is read, so that no change falls between.
+    let resized = signal(SignalKind::window_change()).context("waiting for SIGWINCH")?;
     let request = SessionRequest {
         host,
         program,
@@ -146,6 +148,7 @@ async fn run(args: &SshArgs, backend: &Backend) -> anyhow::Result<Outcome> {
         console,
         args,
         framed_stdin: stdio[0] == Stdio::Framed,
+        resized,
     };
     outcome.run().await
 }
@@ -251,11 +254,12 @@ struct Talk<'a> {
     console: Console,
     args: &'a SshArgs,
     framed_stdin: bool,
+    /// SIGWINCH.
+    resized: Signal,
 }
 
 impl Talk<'_> {
     async fn run(mut self) -> anyhow::Result<Outcome> {
-        let mut resized = signal(SignalKind::window_change()).context("waiting for SIGWINCH")?;
         let (typed_tx, mut typed) = mpsc::channel::<Vec<u8>>(16);
         let mut typed_tx = Some(typed_tx);
         let mut escapes: Option<EscapeFilter> = None;
@@ -294,7 +298,7 @@ impl Talk<'_> {
                         }
                     }
                 }
-                _ = resized.recv() => {
+                _ = self.resized.recv() => {
                     let (columns, rows, width, height) = size();
                     self.requests.send(&Request::Resize(columns, rows, width, height)).await?;
                 }

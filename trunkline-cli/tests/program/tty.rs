@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -39,6 +39,7 @@ impl Terminal {
         let name = ptsname(&master, Vec::new()).unwrap();
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let slave = rustix::fs::open(name, flags, Mode::empty()).unwrap();
+        set_size(&master, 80, 24);
         // setsid(1) makes its standard input the controlling terminal and then becomes the program.
         let mut leader = Command::new("setsid");
         leader
@@ -65,15 +66,13 @@ impl Terminal {
                 shown.grown.notify_all();
             }
         });
-        let terminal = Self {
+        Self {
             master: master.into(),
             slave,
             child,
             screen,
             seen: 0,
-        };
-        terminal.resize(80, 24);
-        terminal
+        }
     }
 
     /// Waits for a text, reads up to its end, and returns what was before it.
@@ -113,13 +112,7 @@ impl Terminal {
 
     /// Gives the window another size, of which its foreground processes are told.
     pub(crate) fn resize(&self, columns: u16, rows: u16) {
-        let size = Winsize {
-            ws_col: columns,
-            ws_row: rows,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        tcsetwinsize(&self.master, size).unwrap();
+        set_size(&self.master, columns, rows);
     }
 
     /// The terminal's modes.
@@ -136,6 +129,16 @@ impl Terminal {
     pub(crate) fn end(&mut self) -> ExitStatus {
         end_of(&mut self.child, "the program on the terminal")
     }
+}
+
+fn set_size(master: impl AsFd, columns: u16, rows: u16) {
+    let size = Winsize {
+        ws_col: columns,
+        ws_row: rows,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    tcsetwinsize(master, size).unwrap();
 }
 
 /// What a failed test has left is shown all the same.
