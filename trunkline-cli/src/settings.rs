@@ -19,6 +19,8 @@ struct File {
     busy_below: Option<u64>,
     handshakes_per_server: Option<usize>,
     handshakes: Option<usize>,
+    early_flights: Option<bool>,
+    early_stdin: Option<bool>,
     probe_after: Option<u64>,
     probe_limit: Option<u64>,
 }
@@ -69,6 +71,16 @@ pub(crate) fn documentation() -> Vec<(&'static str, String, &'static str)> {
             "Handshakes at once in all.",
         ),
         (
+            "early_flights",
+            d.early_flights.to_string(),
+            "Let what needs no answer leave without waiting for one, to servers that are OpenSSH.",
+        ),
+        (
+            "early_stdin",
+            d.early_stdin.to_string(),
+            "Let up to 64 KiB of a command's input leave right behind the command, to servers that are OpenSSH.",
+        ),
+        (
             "probe_after",
             seconds(d.probe_after),
             "Seconds of silence after which a connection is asked for a sign of life.",
@@ -104,6 +116,8 @@ fn parse(text: &str) -> anyhow::Result<Settings> {
         busy_below: file.busy_below.unwrap_or(d.busy_below),
         handshakes_per_server: file.handshakes_per_server.unwrap_or(d.handshakes_per_server),
         handshakes: file.handshakes.unwrap_or(d.handshakes),
+        early_flights: file.early_flights.unwrap_or(d.early_flights),
+        early_stdin: file.early_stdin.unwrap_or(d.early_stdin),
         probe_after: seconds(file.probe_after, d.probe_after),
         probe_limit: seconds(file.probe_limit, d.probe_limit),
     };

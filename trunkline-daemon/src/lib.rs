@@ -13,3 +13,12 @@ mod socket;
 mod stdio;
 
 pub use socket::FrameError;
+
+/// What the fuzz targets reach that nobody else should.
+#[doc(hidden)]
+pub mod fuzzing {
+    /// Decodes what a client may send, as the daemon does.
+    pub fn request(bytes: &[u8]) -> Option<(crate::protocol::Request, usize)> {
+        crate::socket::decode(bytes).ok().flatten()
+    }
+}

@@ -77,20 +77,28 @@ impl FrameReader {
     }
 
     fn take_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
-        let Some((head, rest)) = self.buffer.split_first_chunk::<4>() else {
+        let Some((frame, used)) = decode(&self.buffer)? else {
             return Ok(None);
         };
-        let len = u32::from_be_bytes(*head) as usize;
-        if len > MAX_FRAME {
-            return Err(FrameError::Malformed(format!("a frame of {len} bytes")));
-        }
-        let Some(body) = rest.get(..len) else {
-            return Ok(None);
-        };
-        let frame = rmp_serde::from_slice(body).map_err(|error| FrameError::Malformed(error.to_string()))?;
-        self.buffer.drain(..4 + len);
+        self.buffer.drain(..used);
         Ok(Some(frame))
     }
+}
+
+/// The frame at the start of `bytes`, with the number of bytes it takes up; `None` when there is no whole one yet.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<(T, usize)>, FrameError> {
+    let Some((head, rest)) = bytes.split_first_chunk::<4>() else {
+        return Ok(None);
+    };
+    let len = u32::from_be_bytes(*head) as usize;
+    if len > MAX_FRAME {
+        return Err(FrameError::Malformed(format!("a frame of {len} bytes")));
+    }
+    let Some(body) = rest.get(..len) else {
+        return Ok(None);
+    };
+    let frame = rmp_serde::from_slice(body).map_err(|error| FrameError::Malformed(error.to_string()))?;
+    Ok(Some((frame, 4 + len)))
 }
 
 fn receive(stream: &UnixStream, buffer: &mut Vec<u8>, fds: &mut Vec<OwnedFd>) -> io::Result<usize> {

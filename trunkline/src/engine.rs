@@ -256,13 +256,14 @@ fn connect(
     request: &Request,
     interaction: Interaction,
 ) -> Connection {
-    let (memory, metrics, gate) = match engine.upgrade() {
+    let (memory, metrics, gate, early) = match engine.upgrade() {
         Some(inner) => (
             inner.memory.clone(),
             inner.metrics.clone(),
             Some((inner.handshakes.clone(), inner.gate(config))),
+            (inner.settings.early_flights, inner.settings.early_stdin),
         ),
-        None => (Arc::new(Memory::in_memory()), Arc::default(), None),
+        None => (Arc::new(Memory::in_memory()), Arc::default(), None, (true, true)),
     };
     let dial = {
         let (engine, config, request, interaction) = (
@@ -285,6 +286,7 @@ fn connect(
         host: config.clone(),
         interaction,
         memory,
+        early,
         engine_metrics: metrics,
         gate,
         dial,

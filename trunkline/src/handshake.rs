@@ -37,6 +37,8 @@ pub(crate) struct Handshake {
     pub(crate) host: Arc<HostConfig>,
     pub(crate) interaction: Interaction,
     pub(crate) memory: Arc<Memory>,
+    /// Whether the early flights, and input in them, are allowed at all.
+    pub(crate) early: (bool, bool),
     /// The engine's counters; the connection has its own.
     pub(crate) engine_metrics: Arc<Metrics>,
     /// Bounds on handshakes at once: in all, and to this server.
@@ -322,6 +324,8 @@ impl Prepared {
         let (trust, mut config) =
             loaded.map_err(|error| Error::local("reading known_hosts", std::io::Error::other(error)))??;
         config.early_kexinit &= attempt.early_kexinit;
+        config.early_flights &= handshake.early.0;
+        config.early_stdin &= handshake.early.1;
         let proto = trunkline_proto::Connection::new(config).map_err(|source| Error::Protocol {
             host: host.original_host.clone(),
             source,

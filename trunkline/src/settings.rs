@@ -22,6 +22,11 @@ pub struct Settings {
     pub handshakes_per_server: usize,
     /// Handshakes at once in all. Each costs this side about a millisecond of CPU, and the servers much more.
     pub handshakes: usize,
+    /// Whether what needs no answer may leave without waiting for one, to servers that are OpenSSH.
+    pub early_flights: bool,
+    /// Whether up to 64 KiB of a command's input may leave right behind the command, to servers that are OpenSSH. RFC 4254
+    /// has a client wait for the window that sshd is about to open.
+    pub early_stdin: bool,
     /// A connection that has been silent for so long is asked for a sign of life, off everybody's way.
     pub probe_after: Duration,
     /// A connection that does not answer within this time is given up.
@@ -39,6 +44,8 @@ impl Default for Settings {
             busy_below: 750_000,
             handshakes_per_server: 8,
             handshakes: 64,
+            early_flights: true,
+            early_stdin: true,
             probe_after: Duration::from_secs(60),
             probe_limit: Duration::from_secs(10),
         }
