@@ -191,6 +191,13 @@ impl HostConfig {
                 "only GSSAPI may authenticate, which is done by ssh only",
             );
         }
+        if let Some(command) = &self.local_command {
+            add(
+                "localcommand",
+                command.0.clone(),
+                "a command on this side after connecting is run by ssh only",
+            );
+        }
         if self.fingerprint_hash == FingerprintHash::Md5 {
             add(
                 "fingerprinthash",
@@ -235,6 +242,14 @@ mod tests {
         gssapidelegatecredentials no\ngssapiauthentication yes\nkbdinteractivedevices pam\nlogverbose none\n\
         canonicalizepermittedcnames none\nignoreunknown x\nhostbasedkeytypes ssh-rsa\n\
         challengeresponseauthentication yes\npubkeyacceptedkeytypes ssh-ed25519\n";
+
+    #[test]
+    fn a_local_command_that_may_run_needs_ssh() {
+        let lines = "host h\nhostname h\nuser u\nport 22\nlocalcommand date\n";
+        assert_eq!(config_of(lines).needs_system_ssh(), []);
+        let permitted = config_of(&format!("{lines}permitlocalcommand yes\n"));
+        assert_eq!(permitted.needs_system_ssh()[0].directive, "localcommand");
+    }
 
     #[test]
     fn no_directive_that_a_default_ssh_prints_is_ignored_or_needs_ssh() {
