@@ -67,7 +67,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     };
     let mut contestants = vec![
         trunkline_run(TRUNKLINE_RUN, &[]),
-        // parallel-ssh knows no post-quantum key exchange, which costs both sides most of their time.
+        // parallel-ssh knows no post-quantum key exchange: this one shows what that exchange costs.
         trunkline_run(
             TRUNKLINE_RUN_CLASSICAL,
             &["-o", "KexAlgorithms=curve25519-sha256"],
