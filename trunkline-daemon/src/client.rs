@@ -75,8 +75,8 @@ pub struct Starter {
 /// A connection to the daemon.
 #[derive(Debug)]
 pub struct Client {
-    reader: FrameReader,
-    writer: FrameWriter,
+    replies: ReplyReader,
+    requests: RequestWriter,
 }
 
 /// How often a daemon may end, or be replaced, under a client that wants one.
@@ -149,7 +149,10 @@ impl Client {
 
     fn new(stream: UnixStream) -> Self {
         let (reader, writer) = split(stream);
-        Self { reader, writer }
+        Self {
+            replies: ReplyReader(reader),
+            requests: RequestWriter(writer),
+        }
     }
 
     /// A connection to the daemon that runs, and the version of its protocol.
@@ -192,7 +195,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::Frame`].
     pub async fn send(&self, request: &Request) -> Result<(), ClientError> {
-        self.writer.send(request).await.map_err(gone)
+        self.requests.send(request).await
     }
 
     /// Sends a request with file descriptors.
@@ -204,7 +207,7 @@ impl Client {
         request: &impl Serialize,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(), ClientError> {
-        self.writer.send_with(request, fds).await.map_err(gone)
+        self.requests.0.send_with(request, fds).await.map_err(gone)
     }
 
     /// The next reply. Cancel-safe.
@@ -212,16 +215,12 @@ impl Client {
     /// # Errors
     /// [`ClientError::Gone`] when the daemon has closed the socket.
     pub async fn next(&mut self) -> Result<Reply, ClientError> {
-        match self.reader.next::<Reply>().await {
-            Ok(Some(reply)) => Ok(reply),
-            Ok(None) => Err(ClientError::Gone),
-            Err(error) => Err(gone(error)),
-        }
+        self.replies.next().await
     }
 
     /// Both directions apart.
     pub fn into_split(self) -> (ReplyReader, RequestWriter) {
-        (ReplyReader(self.reader), RequestWriter(self.writer))
+        (self.replies, self.requests)
     }
 }
 
