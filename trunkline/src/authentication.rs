@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::identities::{Candidate, Identities, SessionProof};
 use crate::interaction::Interaction;
 use crate::keys;
-use crate::prompt::{Prompt, PromptKind};
+use crate::prompt::{Prompt, PromptKind, ServerQuestions};
 
 /// What ssh prefers when PreferredAuthentications says nothing, as far as the engine does it.
 const PREFERRED: [&str; 3] = ["publickey", "keyboard-interactive", "password"];
@@ -106,25 +106,16 @@ impl<'a> Authentication<'a> {
                 instruction,
                 prompts,
             } => {
-                let mut answers = Vec::with_capacity(prompts.len());
-                for text in [name, instruction] {
-                    if !text.is_empty() {
-                        self.interaction.notice(&text);
-                    }
-                }
-                let who = format!("({}@{}) ", self.host.user, self.host.original_host);
-                for asked in prompts {
-                    let text = format!("{who}{}", asked.text);
-                    let prompt = Prompt::from_server(PromptKind::KeyboardInteractive, &text, asked.echo);
-                    match self.interaction.prompter().ask(&prompt).await {
-                        Some(answer) => answers.push(answer),
-                        None => {
-                            // Nobody answers: an empty answer fails this attempt, and there is no further one.
-                            self.interactive_left = 0;
-                            answers.push(Zeroizing::new(String::new()));
-                        }
-                    }
-                }
+                let kind = PromptKind::KeyboardInteractive;
+                let asked = ServerQuestions {
+                    name,
+                    instruction,
+                    prompts: prompts
+                        .into_iter()
+                        .map(|asked| Prompt::from_server(kind, &asked.text, asked.echo))
+                        .collect(),
+                };
+                let answers = self.answers(asked).await;
                 driver.proto.answer_questions(&answers);
                 Ok(())
             }
@@ -134,6 +125,39 @@ impl<'a> Authentication<'a> {
             }
             Question::HostKey(_) | Question::Authenticated => Ok(()),
         }
+    }
+
+    /// As many answers as there are questions.
+    async fn answers(&mut self, mut asked: ServerQuestions) -> Vec<Zeroizing<String>> {
+        let prompter = self.interaction.prompter();
+        if let Some(together) = prompter.ask_together(&asked) {
+            let mut answers = together.await.unwrap_or_else(|| {
+                self.interactive_left = 0;
+                Vec::new()
+            });
+            // Whatever is missing is empty, and fails this attempt.
+            answers.resize_with(asked.prompts.len(), Zeroizing::default);
+            return answers;
+        }
+        for text in [&asked.name, &asked.instruction] {
+            if !text.is_empty() {
+                self.interaction.notice(text);
+            }
+        }
+        let who = format!("({}@{}) ", self.host.user, self.host.original_host);
+        let mut answers = Vec::with_capacity(asked.prompts.len());
+        for prompt in &mut asked.prompts {
+            prompt.text.insert_str(0, &who);
+            match prompter.ask(prompt).await {
+                Some(answer) => answers.push(answer),
+                None => {
+                    // Nobody answers: an empty answer fails this attempt, and there is no further one.
+                    self.interactive_left = 0;
+                    answers.push(Zeroizing::new(String::new()));
+                }
+            }
+        }
+        answers
     }
 
     /// Tries the next method. `first`: the server has not yet said which it allows.

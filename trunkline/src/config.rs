@@ -82,6 +82,9 @@ pub enum ConfigError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A host that a program described cannot be used.
+    #[error("the host {0}")]
+    Explicit(&'static str),
     /// The local user is not in the password database.
     #[error("user id {0} has no entry in the password database, which ssh needs for the home folder")]
     NoAccount(u32),

@@ -18,9 +18,11 @@ use crate::config::{
 use crate::connection::Connection;
 use crate::dial::{self, Dialed};
 use crate::error::Error;
+use crate::forward::RemoteListener;
 use crate::forward::{self, ForwardHandle};
 use crate::handshake::Handshake;
 use crate::interaction::Interaction;
+use crate::login::Login;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::pool::{LaneStatus, Lease, Pool};
@@ -130,7 +132,7 @@ impl Engine {
             interaction.clone()
         };
         Ok(Host {
-            pool: self.pool(config.clone(), request),
+            pool: self.pool(&config, request),
             config,
             interaction,
         })
@@ -213,24 +215,96 @@ impl Engine {
         self.inner.memory.flush();
     }
 
-    fn pool(&self, config: Arc<HostConfig>, request: &Request) -> Arc<Pool> {
+    /// A host whose configuration the program gives ([`HostConfig::explicit`]), with what it brings itself to log in
+    /// with. Its connections are shared by the clones of what is returned, and with nobody else: two callers with equal
+    /// configurations may have different secrets.
+    ///
+    /// ```no_run
+    /// use trunkline::config::HostConfig;
+    /// use trunkline::keys::KeyFile;
+    /// use trunkline::{Command, Engine, Interaction, Login};
+    ///
+    /// # async fn example(pem: Vec<u8>) -> Result<(), Box<dyn std::error::Error>> {
+    /// let engine = Engine::new(Default::default(), Default::default());
+    /// let mut config = HostConfig::explicit("db1.example", 22, "monitor")?;
+    /// config.user_known_hosts_files = vec!["/etc/monitor/known_hosts".into()];
+    /// let login = Login::new().key(KeyFile::in_memory("the monitor's key", pem.into())?);
+    /// let host = engine.private_host(config, login, &Interaction::none())?;
+    /// println!("{:?}", host.run(&Command::exec("uptime")).await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NeedsSystemSsh`] for a configuration with what the engine cannot do; [`Error::Usage`] for jump hosts, which
+    /// only a resolved host has: reach the first, and give [`Login::over`] a tunnel through it.
+    pub fn private_host(
+        &self,
+        config: HostConfig,
+        login: Login,
+        interaction: &Interaction,
+    ) -> Result<Host, Error> {
+        let reasons = config.needs_system_ssh();
+        if !reasons.is_empty() {
+            return Err(Error::NeedsSystemSsh {
+                host: config.original_host.clone(),
+                reasons,
+            });
+        }
+        if matches!(config.proxy, Proxy::Jump(_) | Proxy::Command(_)) {
+            return Err(Error::Usage(format!(
+                "{}: a host with an explicit configuration has no proxy; give the stream to talk over",
+                config.original_host
+            )));
+        }
+        let config = Arc::new(config);
+        let way = Way::Given(login);
+        let pool = self.new_pool(&config, way);
+        self.inner.pools().insert(SharingKey::unique(), pool.clone());
+        Ok(Host {
+            pool,
+            config,
+            interaction: interaction.clone(),
+        })
+    }
+
+    fn pool(&self, config: &Arc<HostConfig>, request: &Request) -> Arc<Pool> {
         let key = config.sharing_key();
         let mut pools = self.inner.pools();
         if let Some(pool) = pools.get(&key) {
             return pool.clone();
         }
-        let connector = {
-            let (engine, config, request) = (Arc::downgrade(&self.inner), config.clone(), request.clone());
-            Box::new(move |interaction| connect(&engine, &config, &request, interaction))
-        };
-        let pool = Pool::new(
-            config,
-            self.inner.settings.clone(),
-            self.inner.memory.clone(),
-            connector,
-        );
+        let pool = self.new_pool(config, Way::Resolved(request.clone()));
         pools.insert(key, pool.clone());
         pool
+    }
+
+    fn new_pool(&self, config: &Arc<HostConfig>, way: Way) -> Arc<Pool> {
+        let mut settings = self.inner.settings.clone();
+        if way.is_single() {
+            settings.max_lanes = 1;
+        }
+        let connector = {
+            let (engine, config) = (Arc::downgrade(&self.inner), config.clone());
+            Box::new(move |interaction| connect(&engine, &config, &way, interaction))
+        };
+        Pool::new(config.clone(), settings, self.inner.memory.clone(), connector)
+    }
+}
+
+/// Where a host's configuration came from, and with it the way there.
+#[derive(Clone)]
+enum Way {
+    /// From ssh_config.
+    Resolved(Request),
+    /// From the program.
+    Given(Login),
+}
+
+impl Way {
+    /// Whether there can be one connection only.
+    fn is_single(&self) -> bool {
+        matches!(self, Self::Given(login) if login.is_over_a_stream())
     }
 }
 
@@ -253,7 +327,7 @@ impl Inner {
 fn connect(
     engine: &Weak<Inner>,
     config: &Arc<HostConfig>,
-    request: &Request,
+    way: &Way,
     interaction: Interaction,
 ) -> Connection {
     let (memory, metrics, gate, early) = match engine.upgrade() {
@@ -266,25 +340,18 @@ fn connect(
         None => (Arc::new(Memory::in_memory()), Arc::default(), None, (true, true)),
     };
     let dial = {
-        let (engine, config, request, interaction) = (
-            engine.clone(),
-            config.clone(),
-            request.clone(),
-            interaction.clone(),
-        );
-        Box::new(move || {
-            dial_host(
-                engine.clone(),
-                config.clone(),
-                request.clone(),
-                interaction.clone(),
-            )
-            .boxed()
-        })
+        let (engine, config, way, interaction) =
+            (engine.clone(), config.clone(), way.clone(), interaction.clone());
+        Box::new(move || dial_host(engine.clone(), config.clone(), way.clone(), interaction.clone()).boxed())
+    };
+    let login = match way {
+        Way::Resolved(_) => Login::new(),
+        Way::Given(login) => login.clone(),
     };
     Connection::begin(Handshake {
         host: config.clone(),
         interaction,
+        login,
         memory,
         early,
         engine_metrics: metrics,
@@ -297,9 +364,16 @@ fn connect(
 async fn dial_host(
     engine: Weak<Inner>,
     config: Arc<HostConfig>,
-    request: Request,
+    way: Way,
     interaction: Interaction,
 ) -> Result<Dialed, Error> {
+    let request = match way {
+        Way::Resolved(request) => request,
+        Way::Given(login) => match login.dial() {
+            Some(dialed) => return dialed,
+            None => return dial::tcp(&config).await,
+        },
+    };
     match &config.proxy {
         Proxy::Direct => dial::tcp(&config).await,
         Proxy::Command(command) => dial::proxy_command(command, &request.world),
@@ -510,6 +584,32 @@ impl Host {
         self.pool.hold_control(&self.interaction)
     }
 
+    /// The host's first connection, made if there is none, kept from being closed as idle while the result is there.
+    /// Begins to connect at once; [`Connection::ready`] waits for it.
+    pub fn hold(&self) -> HeldConnection {
+        let (connection, lease) = self.hold_connection();
+        HeldConnection {
+            connection,
+            _lease: lease,
+        }
+    }
+
+    /// Has the server of the first connection listen, on a TCP port or a Unix socket, and hands each client over as a
+    /// stream. Unlike [`Self::forward_remote`] it ends with that connection.
+    ///
+    /// # Errors
+    /// The server refuses, or cannot be reached.
+    pub async fn listen_remote(&self, listen: &Listen) -> Result<RemoteListener, Error> {
+        let (connection, lease) = self.hold_connection();
+        forward::listen_remote(connection, lease, listen).await
+    }
+
+    /// Ends the host's connections: at once, or when their sessions and tunnels have ended. What is asked for later
+    /// connects anew.
+    pub fn close(&self, at_once: bool) {
+        self.pool.close(at_once);
+    }
+
     /// The host's first connection, made if there is none.
     pub fn connection(&self) -> Connection {
         self.pool.control(&self.interaction)
@@ -531,6 +631,21 @@ impl Host {
     /// The host's connections.
     pub fn lanes(&self) -> Vec<LaneStatus> {
         self.pool.status()
+    }
+}
+
+/// A connection that is not closed as idle while this is there.
+#[derive(Debug)]
+pub struct HeldConnection {
+    connection: Connection,
+    _lease: Lease,
+}
+
+impl std::ops::Deref for HeldConnection {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection
     }
 }
 

@@ -48,7 +48,8 @@ use crate::metrics::Counter;
 pub(crate) use agent::{SessionBinding, lend as lend_agent};
 pub(crate) use incoming::Incoming;
 pub(crate) use local::forward as forward_local;
-pub(crate) use remote::forward as forward_remote;
+pub use remote::{IncomingConnection, RemoteListener};
+pub(crate) use remote::{forward as forward_remote, listen as listen_remote};
 
 /// A forwarding. It lasts as long as this: dropping it ends the listening and lets connections that are being carried
 /// go on to their own ends, as `ssh -O cancel` does; [`Self::abort`] ends those too.

@@ -24,6 +24,7 @@ use crate::identities::Identities;
 use crate::interaction::Interaction;
 use crate::keys;
 use crate::known_hosts;
+use crate::login::Login;
 use crate::memory::{HostFacts, HostId, Memory};
 use crate::metrics::Metrics;
 use crate::prompt::{Prompt, PromptKind};
@@ -36,6 +37,8 @@ const STEP_LIMIT: Duration = Duration::from_secs(120);
 pub(crate) struct Handshake {
     pub(crate) host: Arc<HostConfig>,
     pub(crate) interaction: Interaction,
+    /// What the program brings itself.
+    pub(crate) login: Login,
     pub(crate) memory: Arc<Memory>,
     /// Whether the early flights, and input in them, are allowed at all.
     pub(crate) early: (bool, bool),
@@ -168,6 +171,7 @@ async fn establish(
     let Handshake {
         host,
         interaction,
+        login,
         memory,
         engine_metrics,
         gate,
@@ -182,7 +186,10 @@ async fn establish(
     let begun = Instant::now();
     let host_id = HostId::new(&host.hostname, host.port, &host.user);
     let facts = memory.facts(&host_id).unwrap_or_default();
-    let policy = policy(host);
+    let mut policy = policy(host);
+    if login.judges_host_keys() {
+        policy.strict = StrictHostKeyChecking::Yes;
+    }
     let prepared = Prepared::new(handshake, attempt, &facts, &policy).await;
     let Prepared {
         dialed,
@@ -225,8 +232,7 @@ async fn establish(
     let remembered = facts.key.as_ref();
     let outcome = log_in(
         &mut driver,
-        host,
-        interaction,
+        handshake,
         &policy,
         &trust,
         &server,
@@ -318,8 +324,11 @@ impl Prepared {
                 Ok::<_, Error>((trust, config))
             })
         };
-        let (dialed, identities, loaded) =
-            tokio::join!((handshake.dial)(), Identities::collect(host), loading);
+        let (dialed, identities, loaded) = tokio::join!(
+            (handshake.dial)(),
+            Identities::collect(host, handshake.login.keys()),
+            loading
+        );
         let dialed = dialed?;
         let (trust, mut config) =
             loaded.map_err(|error| Error::local("reading known_hosts", std::io::Error::other(error)))??;
@@ -344,17 +353,18 @@ struct LoggedIn {
     key: Option<[u8; 32]>,
 }
 
-#[expect(clippy::too_many_arguments, reason = "each is read once, here")]
 async fn log_in(
     driver: &mut Driver,
-    host: &HostConfig,
-    interaction: &Interaction,
+    handshake: &Handshake,
     policy: &Policy,
     trust: &Trust,
     server: &Server<'_>,
     identities: Identities,
     remembered: Option<&[u8; 32]>,
 ) -> Result<LoggedIn, Error> {
+    let Handshake {
+        host, interaction, ..
+    } = handshake;
     let limit = host.connect_timeout.unwrap_or(STEP_LIMIT).min(STEP_LIMIT);
     let mut identities = Some(identities);
     let mut accepted = None;
@@ -368,7 +378,7 @@ async fn log_in(
             })??;
         match question {
             Question::HostKey(key) => {
-                let decided = check_host_key(interaction, policy, trust, server, &key).await?;
+                let decided = check_host_key(handshake, policy, trust, server, &key).await?;
                 driver
                     .proto
                     .accept_host_key(Instant::now())
@@ -400,17 +410,19 @@ async fn log_in(
 }
 
 async fn check_host_key(
-    interaction: &Interaction,
+    handshake: &Handshake,
     policy: &Policy,
     trust: &Trust,
     server: &Server<'_>,
     key: &[u8],
 ) -> Result<Accepted, Error> {
+    let interaction = &handshake.interaction;
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs();
-    let decision = match host_key::decide(policy, trust, server, key, now) {
+    let decision = host_key::decide(policy, trust, server, key, now);
+    let decision = match handshake.login.judge(decision, server, key).await {
         Decision::Ask(question) => question.put_to(interaction.prompter()).await,
         decision => decision,
     };

@@ -70,8 +70,8 @@ pub(crate) struct SessionProof<'a> {
 }
 
 impl Identities {
-    /// Asks the agent and looks at the files. Missing files and agents are noted, not errors.
-    pub(crate) async fn collect(host: &HostConfig) -> Self {
+    /// Asks the agent and looks at the files, behind the keys that the program gave. Missing files and agents are noted, not errors.
+    pub(crate) async fn collect(host: &HostConfig, given: &[KeyFile]) -> Self {
         let mut notes = Vec::new();
         let mut agent = None;
         let mut held = Vec::new();
@@ -93,11 +93,12 @@ impl Identities {
             .map(|file| (file.path.clone(), file.is_default))
             .collect();
         let certificate_paths = host.certificate_files.clone();
-        let (files, certificates, file_notes) =
+        let (read, certificates, file_notes) =
             tokio::task::spawn_blocking(move || read_files(&paths, &certificate_paths))
                 .await
                 .unwrap_or_default();
         notes.extend(file_notes);
+        let files: Vec<KeyFile> = given.iter().cloned().chain(read).collect();
 
         let agent_has = |blob: &Bytes| held.iter().any(|identity| identity.blob == *blob);
         let mut candidates: Vec<Candidate> = Vec::new();

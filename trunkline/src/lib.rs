@@ -18,6 +18,7 @@ mod identities;
 mod interaction;
 pub mod keys;
 pub mod known_hosts;
+mod login;
 pub mod memory;
 pub mod metrics;
 mod pool;
@@ -27,10 +28,13 @@ mod settings;
 
 pub use channel::{ChannelReader, ChannelStream, ChannelWriter, ExitStatus};
 pub use connection::{Connection, ConnectionInfo};
-pub use engine::{Engine, Host, HostStatus, MemoryPlace};
+pub use engine::{Engine, HeldConnection, Host, HostStatus, MemoryPlace};
 pub use error::{Error, ErrorKind, Execution};
-pub use forward::{ForwardCounters, ForwardEvent, ForwardEvents, ForwardHandle};
+pub use forward::{
+    ForwardCounters, ForwardEvent, ForwardEvents, ForwardHandle, IncomingConnection, RemoteListener,
+};
 pub use interaction::Interaction;
+pub use login::{HostKeyVerifier, Login, Verification, refused_by_program};
 pub use pool::LaneStatus;
 pub use session::{Command, Output, Pty, Session, SessionControl, SessionEnd, SessionParts};
 pub use settings::Settings;

@@ -104,7 +104,28 @@ pub type Answer<'a> = Pin<Box<dyn Future<Output = Option<Zeroizing<String>>> + S
 pub trait Prompter: Send + Sync {
     /// Asks and waits for the answer.
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Answer<'a>;
+
+    /// Asks what a server asks together, for those that show it in one dialog. With `None`, which is what happens if this
+    /// is not implemented, the questions come one by one through [`Self::ask`].
+    fn ask_together<'a>(&'a self, _asked: &'a ServerQuestions) -> Option<Answers<'a>> {
+        None
+    }
 }
+
+/// The questions of one request of keyboard-interactive authentication (RFC 4256 section 3.2). There may be none: the
+/// server only has something to say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerQuestions {
+    /// The title; may be empty. Not made safe for a terminal.
+    pub name: String,
+    /// What the server says about them; may be empty. Not made safe for a terminal.
+    pub instruction: String,
+    /// The questions, in the server's words.
+    pub prompts: Vec<Prompt>,
+}
+
+/// As many answers as there were questions, in time; `None` gives up.
+pub type Answers<'a> = Pin<Box<dyn Future<Output = Option<Vec<Zeroizing<String>>>> + Send + 'a>>;
 
 /// Asks nobody (BatchMode).
 #[derive(Debug, Clone, Copy, Default)]

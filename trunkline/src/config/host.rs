@@ -1,7 +1,12 @@
 //! The resolved configuration of one host, typed.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
+
+use trunkline_proto::cipher::Cipher;
+use trunkline_proto::kex::KexMethod;
+use trunkline_proto::mac::Mac;
 
 use super::dump::{Directive, Fields};
 use super::support::IRRELEVANT;
@@ -260,6 +265,63 @@ pub(crate) struct Surroundings<'a> {
 }
 
 impl HostConfig {
+    /// A host by explicit values, for programs that bring everything themselves: no file, no environment and no `ssh`
+    /// takes part.
+    ///
+    /// `hostname` is a name or an address, `port` 1 to 65535. The rest are OpenSSH's defaults, without what those take from
+    /// the user's account: no key files, no agent, no known_hosts files, no proxy, and every algorithm that the engine
+    /// has. Fields can be changed before it is used. Unknown host keys are refused (`StrictHostKeyChecking yes`): give
+    /// it known_hosts files, or a [`Login`](crate::Login) that knows the key.
+    ///
+    /// ```
+    /// use trunkline::config::HostConfig;
+    ///
+    /// let mut host = HostConfig::explicit("db1.example", 22, "monitor")?;
+    /// host.user_known_hosts_files = vec!["/etc/monitor/known_hosts".into()];
+    /// # Ok::<(), trunkline::config::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ConfigError::Explicit`] for an empty name or user, and for port 0.
+    pub fn explicit(hostname: &str, port: u16, user: &str) -> Result<Self, ConfigError> {
+        let directives = explicit_directives();
+        let world = World {
+            cwd: "/".into(),
+            umask: 0o077,
+            env: BTreeMap::new(),
+        };
+        let around = Surroundings {
+            world: &world,
+            account: &Account {
+                uid: 0,
+                name: user.to_owned(),
+                home: "/".into(),
+            },
+            local_host: "localhost",
+            original_host: hostname,
+            config_file: Some("none".into()),
+            asked: Asked::default(),
+            default_host_key_algorithms: &[],
+        };
+        let config = Self::read(directives, around).map_err(|_| ConfigError::Explicit("cannot be used"))?;
+        for (value, problem) in [(hostname, "has no name"), (user, "has no user")] {
+            if value.is_empty() {
+                return Err(ConfigError::Explicit(problem));
+            }
+        }
+        if port == 0 {
+            return Err(ConfigError::Explicit("has no port"));
+        }
+        Ok(Self {
+            original_host: hostname.to_owned(),
+            hostname: hostname.to_owned(),
+            port,
+            user: user.to_owned(),
+            host_key_order_is_free: true,
+            ..config
+        })
+    }
+
     /// Types what `ssh -G` printed. A directive that is merely odd is no error; it is kept in `not_understood`.
     ///
     /// # Errors
@@ -477,6 +539,45 @@ impl HostConfig {
         config.directives = directives;
         Ok(config)
     }
+}
+
+/// What `ssh -G` would say of an explicit host where it differs from the defaults of [`HostConfig::read`]. The names are
+/// placeholders.
+fn explicit_directives() -> Vec<Directive> {
+    let host_keys = trunkline_proto::HOST_KEY_ALGORITHMS.join(",");
+    let plain = trunkline_proto::HOST_KEY_ALGORITHMS
+        .iter()
+        .copied()
+        .filter(|name| !crate::keys::is_certificate_algorithm(name));
+    let signatures: Vec<&str> = plain.collect();
+    let names = |names: Vec<&'static str>| names.join(",");
+    let directives: [(&str, String); 10] = [
+        ("host", "-".into()),
+        ("hostname", "-".into()),
+        ("user", "-".into()),
+        ("port", "22".into()),
+        (
+            "ciphers",
+            names(Cipher::DEFAULT.iter().map(|cipher| cipher.name()).collect()),
+        ),
+        ("macs", names(Mac::DEFAULT.iter().map(|mac| mac.name()).collect())),
+        (
+            "kexalgorithms",
+            names(KexMethod::DEFAULT.iter().map(|kex| kex.name()).collect()),
+        ),
+        ("hostkeyalgorithms", host_keys.clone()),
+        ("pubkeyacceptedalgorithms", host_keys),
+        ("casignaturealgorithms", signatures.join(",")),
+    ];
+    let own = [("stricthostkeychecking", "true"), ("identityagent", "none")];
+    directives
+        .into_iter()
+        .chain(own.map(|(keyword, value)| (keyword, value.to_owned())))
+        .map(|(keyword, value)| Directive {
+            keyword: keyword.to_owned(),
+            value,
+        })
+        .collect()
 }
 
 /// The lists of `~/.ssh/id_*` that ssh falls back on have these in common, from 9.2 (which adds `id_xmss` and

@@ -1,6 +1,7 @@
 //! Which requests may use one connection: those for which everything that decides who talks to whom is equal.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use aws_lc_rs::digest::{Context, SHA256};
 
@@ -12,6 +13,13 @@ use super::values::ForwardAgent;
 pub struct SharingKey([u8; 32]);
 
 impl SharingKey {
+    /// A key that no other host has or will have: it shares with nobody.
+    pub(crate) fn unique() -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Self::of(&[("private", number.to_string())])
+    }
+
     fn of(pairs: &[(&'static str, String)]) -> Self {
         let mut hash = Context::new(&SHA256);
         for (name, value) in pairs {

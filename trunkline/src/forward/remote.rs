@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use trunkline_proto::GlobalRequest;
 
 use super::incoming::{Handler, Incoming, ListenKey, Offered};
@@ -12,6 +12,7 @@ use super::local::{ask, reply_to};
 use super::socks::Reply;
 use super::splice::{Ahead, LocalStream, finish, splice};
 use super::{ForwardEvent, ForwardHandle, Shared};
+use crate::channel::ChannelStream;
 use crate::config::{Forward, ForwardTarget, HostConfig, Listen, PermitRemoteOpen};
 use crate::connection::Connection;
 use crate::engine::Host;
@@ -136,6 +137,95 @@ impl Keeper {
             }
             self.shared.tell(ForwardEvent::Retrying { error, after: delay });
         }
+    }
+}
+
+/// Clients of an address that the server listens on, as streams. Dropping it ends the listening; streams go on.
+pub struct RemoteListener {
+    listening: Listening,
+    clients: mpsc::Receiver<Offered>,
+    connection: Connection,
+    /// Without it the connection would be closed as idle.
+    _lease: Lease,
+}
+
+/// Clients that wait to be taken from a [`RemoteListener`]; those beyond are refused. As the backlog of `listen(2)` in
+/// sshd, SSH_LISTEN_BACKLOG.
+const BACKLOG: usize = 128;
+
+/// Has the server of `connection` listen.
+///
+/// # Errors
+/// The server refuses, or cannot be reached.
+pub(crate) async fn listen(
+    connection: Connection,
+    lease: Lease,
+    listen: &Listen,
+) -> Result<RemoteListener, Error> {
+    connection.ready().await?;
+    let (queue, clients) = mpsc::channel(BACKLOG);
+    // An offer that finds no room is dropped, which refuses it.
+    let handler: Handler = Arc::new(move |offered| drop(queue.try_send(offered)));
+    let listening = Request::new(listen)?.send(&connection, handler).await?;
+    Ok(RemoteListener {
+        listening,
+        clients,
+        connection,
+        _lease: lease,
+    })
+}
+
+impl RemoteListener {
+    /// Where the server listens, with the host as it was asked for. A port is the one in use, also where 0 was asked for.
+    pub fn listening(&self) -> &Listen {
+        &self.listening.address
+    }
+
+    /// The next client; `None` when the connection has ended. Nothing is lost when the wait for it is given up.
+    pub async fn next(&mut self) -> Option<IncomingConnection> {
+        tokio::select! {
+            biased;
+            offered = self.clients.recv() => offered.map(|offered| IncomingConnection { offered }),
+            _ = self.connection.ended() => None,
+        }
+    }
+
+    /// Ends the listening, and returns when the server has said so.
+    pub async fn close(self) {
+        self.listening.cancel().await;
+    }
+}
+
+impl std::fmt::Debug for RemoteListener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RemoteListener")
+            .field("listening", &self.listening.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A client of an address that the server listens on. Dropping it refuses it.
+pub struct IncomingConnection {
+    offered: Offered,
+}
+
+impl IncomingConnection {
+    /// Who connected, as `address:port` in the server's words; empty for a Unix socket.
+    pub fn originator(&self) -> &str {
+        self.offered.originator()
+    }
+
+    /// Takes it.
+    pub fn accept(self) -> ChannelStream {
+        self.offered.accept()
+    }
+}
+
+impl std::fmt::Debug for IncomingConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IncomingConnection")
+            .field("originator", &self.originator())
+            .finish_non_exhaustive()
     }
 }
 

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use trunkline_proto::certificate::Certificate;
 use trunkline_proto::signature;
 use zeroize::Zeroizing;
@@ -41,6 +42,18 @@ pub struct KeyFile {
     certificate: Option<PublicKey>,
     has_private_half: bool,
     is_encrypted: bool,
+    /// What stands for the file where there is none.
+    content: Option<Content>,
+}
+
+/// A key in a program's memory. Wiped when the last [`KeyFile`] that has it is dropped.
+#[derive(Clone)]
+struct Content(Arc<Zeroizing<Vec<u8>>>);
+
+impl std::fmt::Debug for Content {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Content(..)")
+    }
 }
 
 impl KeyFile {
@@ -65,6 +78,7 @@ impl KeyFile {
             certificate: None,
             has_private_half: false,
             is_encrypted: false,
+            content: None,
         };
         match read(path) {
             Ok((content, _)) => match first_public_key(&content) {
@@ -80,6 +94,37 @@ impl KeyFile {
             .ok()
             .and_then(|(content, _)| first_public_key(&content))
             .filter(|certificate| identity.is_certified_by(certificate));
+        Ok(identity)
+    }
+
+    /// The key in `content`, which is what a key file holds: a private key in any format that [`open`](Self::open) reads,
+    /// or a public key, which picks one of the agent's. `name` stands for the path in messages.
+    ///
+    /// The content stays in memory until the key is dropped, and is wiped then.
+    ///
+    /// # Errors
+    /// [`KeyError::TooLarge`] above 1 MiB, [`KeyError::Malformed`] and [`KeyError::Unsupported`] if nothing of use is in it.
+    pub fn in_memory(name: &str, content: Zeroizing<Vec<u8>>) -> Result<Self, KeyError> {
+        let path = PathBuf::from(name);
+        if content.len() as u64 > MAX_KEY_FILE {
+            return Err(KeyError::TooLarge {
+                path,
+                limit: MAX_KEY_FILE,
+            });
+        }
+        let mut identity = Self {
+            path,
+            public_path: None,
+            public: first_public_key(&content),
+            certificate: None,
+            has_private_half: false,
+            is_encrypted: false,
+            content: None,
+        };
+        if identity.public.is_none() {
+            identity.look_into(&content)?;
+        }
+        identity.content = Some(Content(Arc::new(content)));
         Ok(identity)
     }
 
@@ -143,15 +188,23 @@ impl KeyFile {
     /// [`KeyError::PassphraseNeeded`] and [`KeyError::WrongPassphrase`] can be answered by asking the user;
     /// [`KeyError::Unprotected`] if others may read the file; the rest says what is wrong with it.
     pub fn unlock(&self, passphrase: Option<&str>, min_rsa_bits: usize) -> Result<PrivateKey, KeyError> {
-        let (content, mode) = read(&self.path)?;
+        let from_file;
+        let content = match &self.content {
+            Some(Content(content)) => content,
+            None => {
+                let (content, mode) = read(&self.path)?;
+                if let Some(mode) = mode {
+                    return Err(KeyError::Unprotected {
+                        path: self.path.clone(),
+                        mode,
+                    });
+                }
+                from_file = content;
+                &from_file
+            }
+        };
         let fault = |fault| self.error(fault, min_rsa_bits);
-        if let Some(mode) = mode {
-            return Err(KeyError::Unprotected {
-                path: self.path.clone(),
-                mode,
-            });
-        }
-        let sealed = Sealed::parse(&content).map_err(fault)?;
+        let sealed = Sealed::parse(content).map_err(fault)?;
         let (secret, comment) = sealed.open(passphrase.map(str::as_bytes)).map_err(fault)?;
         let key = PrivateKey::from_secret(&secret, comment).map_err(fault)?;
         if let Ok(Some(bits)) = signature::rsa_bits(key.public_blob())
@@ -666,6 +719,42 @@ mod tests {
             let none = KeyFile::read_certificate(&with_suffix(&path, ".pub"));
             assert!(matches!(none, Err(KeyError::NoCertificate { .. })));
         }
+    }
+
+    #[test]
+    fn a_key_in_memory_is_as_good_as_its_file() {
+        for kind in TYPES {
+            for passphrase in ["", PASSPHRASE] {
+                let folder = tempfile::tempdir().unwrap();
+                let path = generate(&folder, kind, passphrase, &[]);
+                let content = Zeroizing::new(fs::read(&path).unwrap());
+                fs::remove_file(&path).unwrap();
+                let key = KeyFile::in_memory("the program's key", content).unwrap();
+                assert_eq!(key.is_encrypted(), !passphrase.is_empty(), "{kind:?}");
+                assert!(key.has_private_half());
+                let opened = key.unlock(Some(passphrase), 2048).unwrap();
+                assert_eq!(
+                    key.public_key().map(|public| &public.blob),
+                    Some(opened.public_blob())
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_in_memory_is_bounded_and_not_shown() {
+        let large = Zeroizing::new(vec![b'x'; MAX_KEY_FILE as usize + 1]);
+        assert!(matches!(
+            KeyFile::in_memory("k", large),
+            Err(KeyError::TooLarge { .. })
+        ));
+        let nonsense = KeyFile::in_memory("the program's key", Zeroizing::new(b"nonsense".to_vec()));
+        let message = nonsense.map(drop).unwrap_err().to_string();
+        assert!(message.starts_with("the program's key"), "{message}");
+        let folder = tempfile::tempdir().unwrap();
+        let content = fs::read(generate(&folder, ("ed25519", "256"), "", &[])).unwrap();
+        let key = KeyFile::in_memory("k", Zeroizing::new(content)).unwrap();
+        assert!(format!("{key:?}").contains("Content(..)"));
     }
 
     #[test]
