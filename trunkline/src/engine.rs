@@ -28,6 +28,7 @@ use crate::metrics::Metrics;
 use crate::pool::{LaneStatus, Lease, Pool};
 use crate::session::{Command, Output, Session};
 use crate::settings::Settings;
+use crate::sftp::Sftp;
 
 /// The SSH engine. One of it serves any number of hosts; clones share everything.
 ///
@@ -504,6 +505,17 @@ impl Host {
     /// As [`Session::wait`]. A status other than 0 is not an error.
     pub async fn run(&self, command: &Command) -> Result<Output, Error> {
         self.start(command).await?.output(None).await
+    }
+
+    /// Opens an SFTP session. Its first request leaves right behind that for the subsystem, so that a warm host answers
+    /// the first operation within a round trip.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn sftp(&self) -> Result<Sftp, Error> {
+        let early = self.pool.is_openssh();
+        let session = self.start(&Command::subsystem("sftp")).await?;
+        Ok(Sftp::on(session, &self.config.original_host, early))
     }
 
     /// Opens a TCP connection from the server to `host`:`port`.

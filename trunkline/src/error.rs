@@ -44,6 +44,8 @@ pub enum ErrorKind {
     Configuration,
     /// The server refused: a session, a forwarding, a command.
     Limit,
+    /// The server could not do something to a file: it is not there, it may not be touched, the disk is full.
+    File,
     /// This machine: a file, a socket, memory.
     Local,
 }
@@ -59,6 +61,7 @@ impl ErrorKind {
             Self::Authentication => "authentication",
             Self::Configuration => "configuration",
             Self::Limit => "limit",
+            Self::File => "file",
             Self::Local => "local",
         }
     }
@@ -157,6 +160,36 @@ pub enum Error {
         /// By whom or why.
         why: String,
     },
+    /// The server did not do something to a file.
+    #[error("{host}: {doing} {}: {status}", shown(.path))]
+    File {
+        /// The host.
+        host: String,
+        /// What was being done: "opening", "removing".
+        doing: &'static str,
+        /// The path on the server.
+        path: bytes::Bytes,
+        /// The server's code and words.
+        status: trunkline_sftp::Status,
+    },
+    /// The session ended before the server had said what became of an operation on a file.
+    #[error("{cause}; {doing} {} may have happened", shown(.path))]
+    FileLost {
+        /// What was being done.
+        doing: &'static str,
+        /// The path on the server.
+        path: bytes::Bytes,
+        /// Why the session is gone.
+        cause: Arc<Error>,
+    },
+    /// An SFTP session failed.
+    #[error("{host}: {source}")]
+    Sftp {
+        /// The host.
+        host: String,
+        /// What went wrong.
+        source: trunkline_sftp::Error,
+    },
     /// Something on this machine.
     #[error("{doing}: {}", io_words(.source))]
     Local {
@@ -187,14 +220,23 @@ impl Error {
             Self::Authentication { .. } => ErrorKind::Authentication,
             Self::Config(_) | Self::NeedsSystemSsh { .. } | Self::Usage(_) => ErrorKind::Configuration,
             Self::Refused { .. } => ErrorKind::Limit,
-            Self::Lost { cause, .. } => cause.kind(),
+            Self::File { .. } => ErrorKind::File,
+            Self::Sftp {
+                source: trunkline_sftp::Error::Closed,
+                ..
+            } => ErrorKind::Network,
+            Self::Sftp { .. } => ErrorKind::Peer,
+            Self::Lost { cause, .. } | Self::FileLost { cause, .. } => cause.kind(),
         }
     }
 
-    /// What it means for the command that was asked for. Every error but a lost connection comes before the start.
+    /// What it means for the command, or the operation on a file, that was asked for. Every error but a lost connection
+    /// comes before the start; a file's is the server's answer, after which nothing more will happen.
     pub fn execution(&self) -> Execution {
         match self {
             Self::Lost { execution, .. } => *execution,
+            Self::FileLost { .. } => Execution::MayHaveStarted,
+            Self::File { .. } => Execution::Finished,
             _ => Execution::DidNotStart,
         }
     }
@@ -203,6 +245,13 @@ impl Error {
         Self::Network {
             doing: doing.into(),
             source: Arc::new(source),
+        }
+    }
+
+    pub(crate) fn sftp(host: impl Into<String>, source: trunkline_sftp::Error) -> Self {
+        Self::Sftp {
+            host: host.into(),
+            source,
         }
     }
 
@@ -237,6 +286,41 @@ impl From<crate::config::ConfigError> for Error {
     fn from(error: crate::config::ConfigError) -> Self {
         Self::Config(Arc::new(error))
     }
+}
+
+/// Streams over files on a server fail as streams over local ones do; the [`Error`] is inside.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        use trunkline_sftp::StatusCode;
+        let kind = match &error {
+            Error::File { status, .. } => match status.code {
+                StatusCode::NO_SUCH_FILE => io::ErrorKind::NotFound,
+                StatusCode::PERMISSION_DENIED => io::ErrorKind::PermissionDenied,
+                StatusCode::OP_UNSUPPORTED => io::ErrorKind::Unsupported,
+                StatusCode::EOF => io::ErrorKind::UnexpectedEof,
+                _ => io::ErrorKind::Other,
+            },
+            Error::Timeout { .. } => io::ErrorKind::TimedOut,
+            Error::Local { source, .. } => source.kind(),
+            error if error.kind() == ErrorKind::Network => io::ErrorKind::ConnectionReset,
+            _ => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// A server's path for people: what is no text, or would move their cursor, is escaped.
+fn shown(path: &[u8]) -> String {
+    String::from_utf8_lossy(path)
+        .chars()
+        .map(|c| {
+            if c.is_control() {
+                c.escape_default().to_string()
+            } else {
+                c.to_string()
+            }
+        })
+        .collect()
 }
 
 /// The system's words without Rust's "(os error 111)".

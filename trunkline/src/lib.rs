@@ -25,6 +25,7 @@ mod pool;
 pub mod prompt;
 mod session;
 mod settings;
+pub mod sftp;
 
 pub use channel::{ChannelReader, ChannelStream, ChannelWriter, ExitStatus};
 pub use connection::{Connection, ConnectionInfo};

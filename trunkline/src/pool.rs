@@ -321,6 +321,22 @@ impl Pool {
         }
     }
 
+    /// Whether the server is known as OpenSSH, and requests may go ahead of its answers.
+    pub(crate) fn is_openssh(&self) -> bool {
+        if !self.settings.early_flights {
+            return false;
+        }
+        let connected = self
+            .state()
+            .lanes
+            .values()
+            .find_map(|lane| lane.connection.info().map(|info| info.server.clone()));
+        match connected {
+            Some(server) => ServerId::remembered(&server).is_openssh(),
+            None => self.remembered_as_openssh(),
+        }
+    }
+
     fn remembered_as_openssh(&self) -> bool {
         let facts = self.memory.facts(&host_id(&self.host));
         facts

@@ -1,0 +1,330 @@
+//! SFTP: files on the server, over a session that any number of operations share.
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`Sftp`] | a session; cheap to clone |
+//! | [`File`] | an open file: at offsets, or as a stream with read-ahead and write-behind |
+//! | [`Listing`] | the names in a directory or a tree, as they come |
+//!
+//! Whole files and trees are [`crate::transfer`]'s.
+
+mod file;
+mod link;
+mod listing;
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::error::Error;
+use crate::session::Session;
+pub use file::File;
+pub(crate) use link::{Attached, Link, Plan};
+use link::{Call, Streams};
+pub use listing::{Entry, Listing};
+use trunkline_sftp::transfer::WalkOptions;
+pub use trunkline_sftp::{
+    Data, Extensions, FileAttributes, FileType, Limits, OpenFlags, Owner, Permissions, StatVfs, Status,
+    StatusCode, Times,
+};
+use trunkline_sftp::{Reply, Request};
+
+/// An SFTP session. Clones share it; when the last clone and the last open [`File`] are dropped it is closed.
+///
+/// Paths are the server's bytes; one that is not absolute starts at the user's home. Any number of operations may be
+/// under way at once, and one waits for no other. Dropping an operation's future takes it back if it has not left.
+///
+/// Every operation fails with
+/// - [`Error::File`] when the server says no: with its status and the path;
+/// - [`Error::FileLost`] when the session ended first: it may have happened;
+/// - the connection's own error when there never was a session.
+///
+/// ```no_run
+/// # async fn example(host: &trunkline::Host) -> Result<(), trunkline::Error> {
+/// let sftp = host.sftp().await?;
+/// let motd = sftp.read("/etc/motd").await?;
+/// sftp.write("backup/motd", motd).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Sftp {
+    link: Arc<Link>,
+}
+
+impl Sftp {
+    /// A session over any two streams that lead to an SFTP server. `host` is what errors call it. Must be called inside
+    /// a tokio runtime, on which the session's one task runs.
+    pub fn over(
+        reader: impl AsyncRead + Send + Unpin + 'static,
+        writer: impl AsyncWrite + Send + Unpin + 'static,
+        host: impl Into<String>,
+    ) -> Self {
+        let link = Link::begin(Streams { reader, writer }, host.into(), false);
+        Self { link }
+    }
+
+    /// A session over a channel that runs the subsystem. `early`: the server is known to work through requests that
+    /// come before it has told its version.
+    pub(crate) fn on(session: Session, host: impl Into<String>, early: bool) -> Self {
+        Self {
+            link: Link::begin(link::Channel::new(session), host.into(), early),
+        }
+    }
+
+    pub(crate) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// What errors call the server.
+    pub fn host(&self) -> &str {
+        self.link.host()
+    }
+
+    /// Waits until the server has told its version. No operation needs it.
+    ///
+    /// # Errors
+    /// Why there is no session.
+    pub async fn ready(&self) -> Result<Extensions, Error> {
+        self.link.ready().await
+    }
+
+    /// What the server takes, asked for when the session began; the defaults of a server that does not say.
+    ///
+    /// # Errors
+    /// Why there is no session.
+    pub async fn limits(&self) -> Result<Limits, Error> {
+        self.link.limits().await
+    }
+
+    // Files.
+
+    /// Opens a file. `attributes` are those of a file that is made; OpenSSH looks at the permissions alone.
+    pub async fn open(
+        &self,
+        path: impl AsRef<[u8]>,
+        flags: OpenFlags,
+        attributes: FileAttributes,
+    ) -> Result<File, Error> {
+        let path = bytes(path);
+        let request = Request::Open {
+            path: path.clone(),
+            flags,
+            attributes,
+        };
+        match self.call("opening", &path, request).await? {
+            Reply::Handle(handle) => Ok(File::new(self.clone(), handle, path, self.link.limits_now())),
+            _ => Err(self.odd("opening", path)),
+        }
+    }
+
+    /// All of a file, which should fit into memory.
+    pub async fn read(&self, path: impl AsRef<[u8]>) -> Result<Bytes, Error> {
+        let file = self
+            .open(path, OpenFlags::READ, FileAttributes::default())
+            .await?;
+        file.read_to_end_at(0).await
+    }
+
+    /// Makes a file of these bytes, or replaces the content of the one that is there.
+    pub async fn write(&self, path: impl AsRef<[u8]>, content: impl Into<Bytes>) -> Result<(), Error> {
+        let flags = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE;
+        let file = self.open(path, flags, FileAttributes::default()).await?;
+        file.write_at(0, content.into()).await?;
+        file.close().await
+    }
+
+    /// Removes a file or a symbolic link.
+    pub async fn remove(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
+        let path = bytes(path);
+        self.done("removing", &path, Request::Remove { path: path.clone() })
+            .await
+    }
+
+    /// Renames, over what is there where the server can (posix-rename@openssh.com); elsewhere the target must not exist.
+    pub async fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
+        let (from, to) = (bytes(from), bytes(to));
+        let path = from.clone();
+        let posix = Request::PosixRename {
+            from: from.clone(),
+            to: to.clone(),
+        };
+        let request = if self.link.supports(&posix).await? {
+            posix
+        } else {
+            Request::Rename { from, to }
+        };
+        self.done("renaming", &path, request).await
+    }
+
+    /// Makes another name for a file.
+    pub async fn hardlink(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
+        let (from, to) = (bytes(from), bytes(to));
+        let path = to.clone();
+        self.done("linking", &path, Request::Hardlink { from, to }).await
+    }
+
+    /// Makes a symbolic link that says `target`.
+    pub async fn symlink(&self, target: impl AsRef<[u8]>, link: impl AsRef<[u8]>) -> Result<(), Error> {
+        let (target, link) = (bytes(target), bytes(link));
+        let path = link.clone();
+        self.done("linking", &path, Request::Symlink { target, link })
+            .await
+    }
+
+    /// What a symbolic link says.
+    pub async fn readlink(&self, path: impl AsRef<[u8]>) -> Result<Bytes, Error> {
+        let path = bytes(path);
+        self.path(
+            "reading the link",
+            &path,
+            Request::Readlink { path: path.clone() },
+        )
+        .await
+    }
+
+    // Attributes.
+
+    /// Attributes of a path, through links.
+    pub async fn stat(&self, path: impl AsRef<[u8]>) -> Result<FileAttributes, Error> {
+        let path = bytes(path);
+        self.attributes(&path, Request::Stat { path: path.clone() }).await
+    }
+
+    /// Attributes of a path, of the link itself if it is one.
+    pub async fn lstat(&self, path: impl AsRef<[u8]>) -> Result<FileAttributes, Error> {
+        let path = bytes(path);
+        self.attributes(&path, Request::Lstat { path: path.clone() })
+            .await
+    }
+
+    /// Sets attributes of a path, through links.
+    pub async fn setstat(&self, path: impl AsRef<[u8]>, attributes: FileAttributes) -> Result<(), Error> {
+        let path = bytes(path);
+        let request = Request::Setstat {
+            path: path.clone(),
+            attributes,
+        };
+        self.done("setting the attributes of", &path, request).await
+    }
+
+    /// Sets attributes of a path, of the link itself if it is one (lsetstat@openssh.com).
+    pub async fn lsetstat(&self, path: impl AsRef<[u8]>, attributes: FileAttributes) -> Result<(), Error> {
+        let path = bytes(path);
+        let request = Request::Lsetstat {
+            path: path.clone(),
+            attributes,
+        };
+        self.done("setting the attributes of", &path, request).await
+    }
+
+    // Directories.
+
+    /// Makes a directory.
+    pub async fn mkdir(&self, path: impl AsRef<[u8]>, attributes: FileAttributes) -> Result<(), Error> {
+        let path = bytes(path);
+        let request = Request::Mkdir {
+            path: path.clone(),
+            attributes,
+        };
+        self.done("making the directory", &path, request).await
+    }
+
+    /// Removes an empty directory.
+    pub async fn rmdir(&self, path: impl AsRef<[u8]>) -> Result<(), Error> {
+        let path = bytes(path);
+        self.done(
+            "removing the directory",
+            &path,
+            Request::Rmdir { path: path.clone() },
+        )
+        .await
+    }
+
+    /// The names in a directory, without `.` and `..`.
+    pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Listing {
+        let mut options = WalkOptions::new(bytes(path));
+        options.depth = 1;
+        Listing::begin(self.clone(), options)
+    }
+
+    /// The names in a tree: a directory before what is in it, and no other order. Links are not followed.
+    pub fn walk(&self, root: impl AsRef<[u8]>) -> Listing {
+        Listing::begin(self.clone(), WalkOptions::new(bytes(root)))
+    }
+
+    // Paths and file systems.
+
+    /// A path made absolute and without links.
+    pub async fn realpath(&self, path: impl AsRef<[u8]>) -> Result<Bytes, Error> {
+        let path = bytes(path);
+        self.path("looking up", &path, Request::Realpath { path: path.clone() })
+            .await
+    }
+
+    /// As [`Self::realpath`], with `~` and `~user` expanded (expand-path@openssh.com).
+    pub async fn expand_path(&self, path: impl AsRef<[u8]>) -> Result<Bytes, Error> {
+        let path = bytes(path);
+        self.path("looking up", &path, Request::ExpandPath { path: path.clone() })
+            .await
+    }
+
+    /// The state of the file system that a path is on (statvfs@openssh.com).
+    pub async fn statvfs(&self, path: impl AsRef<[u8]>) -> Result<StatVfs, Error> {
+        let path = bytes(path);
+        let doing = "looking at the file system of";
+        match self
+            .call(doing, &path, Request::Statvfs { path: path.clone() })
+            .await?
+        {
+            Reply::StatVfs(state) => Ok(state),
+            _ => Err(self.odd(doing, path)),
+        }
+    }
+
+    fn call(&self, doing: &'static str, path: &Bytes, request: Request) -> Call {
+        Call::new(&self.link, doing, path, request)
+    }
+
+    async fn done(&self, doing: &'static str, path: &Bytes, request: Request) -> Result<(), Error> {
+        self.call(doing, path, request).await.map(drop)
+    }
+
+    async fn path(&self, doing: &'static str, path: &Bytes, request: Request) -> Result<Bytes, Error> {
+        match self.call(doing, path, request).await? {
+            Reply::Path(found) => Ok(found),
+            _ => Err(self.odd(doing, path.clone())),
+        }
+    }
+
+    async fn attributes(&self, path: &Bytes, request: Request) -> Result<FileAttributes, Error> {
+        let doing = "looking at";
+        match self.call(doing, path, request).await? {
+            Reply::Attributes(attributes) => Ok(attributes),
+            _ => Err(self.odd(doing, path.clone())),
+        }
+    }
+
+    /// A reply of another kind than was asked for, which the state machine does not let through.
+    fn odd(&self, doing: &'static str, path: Bytes) -> Error {
+        let status = Status {
+            code: StatusCode::BAD_MESSAGE,
+            message: "the answer is of another kind".into(),
+        };
+        self.link.refused(doing, path, status)
+    }
+}
+
+impl fmt::Debug for Sftp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sftp")
+            .field("host", &self.host())
+            .finish_non_exhaustive()
+    }
+}
+
+fn bytes(path: impl AsRef<[u8]>) -> Bytes {
+    Bytes::copy_from_slice(path.as_ref())
+}

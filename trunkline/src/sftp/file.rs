@@ -1,0 +1,463 @@
+//! [`File`]: an open file on the server.
+
+use std::collections::VecDeque;
+use std::future::Future as _;
+use std::io::{self, SeekFrom};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use futures_util::future::try_join_all;
+use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
+use trunkline_sftp::{Handle, Reply, Request};
+
+use super::link::{Call, is_end};
+use super::{FileAttributes, Limits, Sftp};
+use crate::error::Error;
+
+/// An open file.
+///
+/// [`read_at`](Self::read_at) and [`write_at`](Self::write_at) may be called at once by many. As a stream it reads
+/// ahead (more as long as all of it is wanted, to 16 MiB) and writes behind (8 MiB): a write's failure is told by a later
+/// write, or by [`flush`](tokio::io::AsyncWriteExt::flush), which waits for all of them. The stream's place is its
+/// own; offsets given to `read_at` and `write_at` do not move it.
+///
+/// Dropping it closes the file without asking how that went, and forgets what was not flushed: after writing use
+/// [`Self::close`] or [`shutdown`](tokio::io::AsyncWriteExt::shutdown).
+pub struct File {
+    sftp: Sftp,
+    /// `None` once it is being closed.
+    handle: Option<Handle>,
+    path: Bytes,
+    limits: Limits,
+    position: u64,
+    reading: Reading,
+    writing: Writing,
+    seeking: Option<(Call, i64)>,
+    closing: Option<Call>,
+}
+
+/// The stream's read-ahead: pieces in a row from `position` on.
+struct Reading {
+    current: VecDeque<Bytes>,
+    ahead: VecDeque<(u64, Call)>,
+    /// Where the next piece begins.
+    next: u64,
+    depth: usize,
+}
+
+/// The stream's write-behind.
+struct Writing {
+    buffer: BytesMut,
+    /// Where the buffer's bytes go.
+    offset: u64,
+    flight: VecDeque<(usize, Call)>,
+    in_flight: usize,
+}
+
+/// Read ahead at most, in bytes: 160 MB/s at 100 ms.
+const MOST_AHEAD: usize = 16 * 1024 * 1024;
+/// Written behind at most: four times what sshd's window lets a channel have under way.
+const MOST_BEHIND: usize = 8 * 1024 * 1024;
+/// Pieces asked for at first.
+const FIRST_DEPTH: usize = 2;
+
+impl File {
+    pub(super) fn new(sftp: Sftp, handle: Handle, path: Bytes, limits: Limits) -> Self {
+        Self {
+            sftp,
+            handle: Some(handle),
+            path,
+            limits,
+            position: 0,
+            reading: Reading {
+                current: VecDeque::new(),
+                ahead: VecDeque::new(),
+                next: 0,
+                depth: FIRST_DEPTH,
+            },
+            writing: Writing {
+                buffer: BytesMut::new(),
+                offset: 0,
+                flight: VecDeque::new(),
+                in_flight: 0,
+            },
+            seeking: None,
+            closing: None,
+        }
+    }
+
+    /// Up to `length` bytes from an offset on; fewer only where the file ends.
+    pub async fn read_at(&self, offset: u64, length: usize) -> Result<Bytes, Error> {
+        let piece = self.limits.max_read as usize;
+        let pieces = (0..length).step_by(piece.max(1)).map(|start| {
+            let length = piece.min(length - start);
+            self.read_piece(offset + start as u64, length)
+        });
+        let pieces = try_join_all(pieces).await?;
+        let mut whole = BytesMut::new();
+        for (data, wanted) in pieces.iter().zip((0..length).step_by(piece.max(1))) {
+            if pieces.len() == 1 {
+                return Ok(data.clone());
+            }
+            whole.extend_from_slice(data);
+            if data.len() < piece.min(length - wanted) {
+                break;
+            }
+        }
+        Ok(whole.freeze())
+    }
+
+    /// Everything from an offset on, whatever the server says of the file's size.
+    pub async fn read_to_end_at(&self, mut offset: u64) -> Result<Bytes, Error> {
+        let mut pieces = Vec::new();
+        // The size is a guess that saves round trips; the end is where reading ends.
+        let size = self.stat().await?.size.unwrap_or(0);
+        let mut ask = usize::try_from(size.saturating_sub(offset))
+            .unwrap_or(usize::MAX)
+            .min(MOST_AHEAD);
+        loop {
+            let piece = self
+                .read_at(offset, ask.max(self.limits.max_read as usize))
+                .await?;
+            if piece.is_empty() {
+                break;
+            }
+            offset += piece.len() as u64;
+            ask = piece.len().min(MOST_AHEAD);
+            pieces.push(piece);
+        }
+        Ok(match pieces.len() {
+            1 => pieces.remove(0),
+            _ => pieces.concat().into(),
+        })
+    }
+
+    async fn read_piece(&self, mut offset: u64, mut length: usize) -> Result<Bytes, Error> {
+        let mut pieces = Vec::new();
+        while length > 0 {
+            match self.read_call(offset, length)?.await {
+                Ok(Reply::Data(data)) => {
+                    offset += data.len() as u64;
+                    length -= data.len();
+                    pieces.push(data.into_bytes());
+                }
+                Err(error) if !is_end(&error) => return Err(error),
+                _ => break,
+            }
+        }
+        Ok(match pieces.len() {
+            1 => pieces.remove(0),
+            _ => pieces.concat().into(),
+        })
+    }
+
+    /// Writes all of `data` at an offset, and waits until the server has taken it.
+    pub async fn write_at(&self, offset: u64, mut data: Bytes) -> Result<(), Error> {
+        let most = self.limits.max_write as usize;
+        let mut flight = VecDeque::new();
+        let mut at = offset;
+        while !data.is_empty() {
+            let piece = data.split_to(data.len().min(most));
+            let length = piece.len() as u64;
+            flight.push_back(self.write_call(at, piece)?);
+            at += length;
+            if flight.len() * most >= MOST_BEHIND
+                && let Some(oldest) = flight.pop_front()
+            {
+                oldest.await?;
+            }
+        }
+        for call in flight {
+            call.await?;
+        }
+        Ok(())
+    }
+
+    /// Its attributes.
+    pub async fn stat(&self) -> Result<FileAttributes, Error> {
+        let handle = self.handle()?;
+        match self.call("looking at", Request::Fstat { handle }).await? {
+            Reply::Attributes(attributes) => Ok(attributes),
+            _ => Ok(FileAttributes::default()),
+        }
+    }
+
+    /// Sets attributes.
+    pub async fn setstat(&self, attributes: FileAttributes) -> Result<(), Error> {
+        let handle = self.handle()?;
+        self.call(
+            "setting the attributes of",
+            Request::Fsetstat { handle, attributes },
+        )
+        .await
+        .map(drop)
+    }
+
+    /// Has the server write the file to its disk (fsync@openssh.com). Flush the stream before.
+    pub async fn sync(&self) -> Result<(), Error> {
+        let handle = self.handle()?;
+        self.call("syncing", Request::Fsync { handle }).await.map(drop)
+    }
+
+    /// Flushes the stream and closes the file; the server's last word on whether all was written.
+    pub async fn close(mut self) -> Result<(), Error> {
+        self.send_buffer()?;
+        for (_, call) in std::mem::take(&mut self.writing.flight) {
+            call.await?;
+        }
+        let Some(handle) = self.handle.take() else {
+            return Ok(());
+        };
+        self.call("closing", Request::Close { handle }).await.map(drop)
+    }
+
+    fn handle(&self) -> Result<Handle, Error> {
+        self.handle.clone().ok_or_else(|| {
+            Error::Usage(format!(
+                "{} was closed before",
+                String::from_utf8_lossy(&self.path)
+            ))
+        })
+    }
+
+    fn call(&self, doing: &'static str, request: Request) -> Call {
+        Call::new(self.sftp.link(), doing, &self.path, request)
+    }
+
+    fn read_call(&self, offset: u64, length: usize) -> Result<Call, Error> {
+        let handle = self.handle()?;
+        let length = u32::try_from(length)
+            .unwrap_or(u32::MAX)
+            .min(self.limits.max_read);
+        Ok(self.call(
+            "reading",
+            Request::Read {
+                handle,
+                offset,
+                length,
+            },
+        ))
+    }
+
+    fn write_call(&self, offset: u64, data: Bytes) -> Result<Call, Error> {
+        let handle = self.handle()?;
+        Ok(self.call("writing", Request::Write { handle, offset, data }))
+    }
+
+    // The stream.
+
+    /// Forgets what was read ahead.
+    fn stop_reading(&mut self) {
+        self.reading.current.clear();
+        self.reading.ahead.clear();
+        self.reading.next = self.position;
+    }
+
+    fn read_ahead(&mut self) -> Result<(), Error> {
+        let piece = self.limits.max_read;
+        while self.reading.ahead.len() < self.reading.depth {
+            let call = self.read_call(self.reading.next, piece as usize)?;
+            self.reading.ahead.push_back((u64::from(piece), call));
+            self.reading.next += u64::from(piece);
+        }
+        Ok(())
+    }
+
+    /// Waits for the next piece of the read-ahead; whether there is any.
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
+        if self.reading.ahead.is_empty() {
+            self.reading.next = self.position;
+        }
+        self.read_ahead()?;
+        let Some((asked, call)) = self.reading.ahead.front_mut() else {
+            return Poll::Ready(Ok(false));
+        };
+        let (asked, answer) = (*asked, ready!(Pin::new(call).poll(cx)));
+        self.reading.ahead.pop_front();
+        let data = match answer {
+            Ok(Reply::Data(data)) => data,
+            Ok(_) => return Poll::Ready(Ok(false)),
+            Err(error) => {
+                self.stop_reading();
+                return Poll::Ready(if is_end(&error) { Ok(false) } else { Err(error) });
+            }
+        };
+        if (data.len() as u64) < asked {
+            // Short: what was asked for behind it does not follow on. Most likely the file ends here.
+            self.reading.ahead.clear();
+            self.reading.next = self.position + data.len() as u64;
+            self.reading.depth = 1;
+        } else {
+            let most = (MOST_AHEAD / self.limits.max_read as usize).max(1);
+            self.reading.depth = (self.reading.depth * 2).min(most);
+        }
+        self.reading.current = data.into_chunks().into();
+        Poll::Ready(Ok(true))
+    }
+
+    fn send_buffer(&mut self) -> Result<(), Error> {
+        if self.writing.buffer.is_empty() {
+            return Ok(());
+        }
+        let data = self.writing.buffer.split().freeze();
+        let length = data.len();
+        let call = self.write_call(self.writing.offset, data)?;
+        self.writing.offset += length as u64;
+        self.writing.in_flight += length;
+        self.writing.flight.push_back((length, call));
+        Ok(())
+    }
+
+    /// Waits until at most `most` bytes are without the server's word.
+    fn poll_written(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Result<(), Error>> {
+        while self.writing.in_flight > most || !self.writing.flight.is_empty() {
+            let Some((length, call)) = self.writing.flight.front_mut() else {
+                break;
+            };
+            let length = *length;
+            match Pin::new(call).poll(cx) {
+                Poll::Pending if self.writing.in_flight <= most => break,
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(answer) => {
+                    self.writing.flight.pop_front();
+                    self.writing.in_flight -= length;
+                    answer?;
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for File {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        // The server keeps the order of what is asked about one file.
+        this.send_buffer()?;
+        if this.reading.current.is_empty() && (buf.remaining() == 0 || !ready!(this.poll_piece(cx))?) {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(chunk) = this.reading.current.front_mut() {
+            let length = chunk.len().min(buf.remaining());
+            buf.put_slice(&chunk[..length]);
+            chunk.advance(length);
+            this.position += length as u64;
+            if chunk.is_empty() {
+                this.reading.current.pop_front();
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for File {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        ready!(this.poll_written(cx, MOST_BEHIND))?;
+        if this.writing.buffer.is_empty() {
+            this.writing.offset = this.position;
+        }
+        let most = this.limits.max_write as usize;
+        let length = buf.len().min(most - this.writing.buffer.len());
+        this.writing.buffer.extend_from_slice(&buf[..length]);
+        this.position += length as u64;
+        this.stop_reading();
+        if this.writing.buffer.len() >= most {
+            this.send_buffer()?;
+        }
+        Poll::Ready(Ok(length))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.handle.is_some() {
+            this.send_buffer()?;
+        }
+        this.poll_written(cx, 0).map_err(io::Error::from)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.as_mut().poll_flush(cx))?;
+        let this = &mut *self;
+        if let Some(handle) = this.handle.take() {
+            this.stop_reading();
+            this.closing = Some(this.call("closing", Request::Close { handle }));
+        }
+        if let Some(call) = &mut this.closing {
+            let answer = ready!(Pin::new(call).poll(cx));
+            this.closing = None;
+            answer?;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncSeek for File {
+    fn start_seek(mut self: Pin<&mut Self>, position: SeekFrom) -> io::Result<()> {
+        let this = &mut *self;
+        this.send_buffer()?;
+        let place = match position {
+            SeekFrom::Start(place) => Some(place),
+            SeekFrom::Current(by) => Some(moved(this.position, by)?),
+            SeekFrom::End(by) => {
+                let handle = this.handle()?;
+                this.seeking = Some((this.call("looking at", Request::Fstat { handle }), by));
+                None
+            }
+        };
+        if let Some(place) = place
+            && place != this.position
+        {
+            this.position = place;
+            this.stop_reading();
+            this.reading.depth = FIRST_DEPTH;
+        }
+        Ok(())
+    }
+
+    fn poll_complete(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        let this = &mut *self;
+        if let Some((call, by)) = &mut this.seeking {
+            let (by, answer) = (*by, ready!(Pin::new(call).poll(cx)));
+            this.seeking = None;
+            let size = match answer? {
+                Reply::Attributes(attributes) => attributes.size,
+                _ => None,
+            };
+            let size = size.ok_or_else(|| io::Error::other("the server does not tell the file's size"))?;
+            this.position = moved(size, by)?;
+            this.stop_reading();
+        }
+        Poll::Ready(Ok(this.position))
+    }
+}
+
+fn moved(from: u64, by: i64) -> io::Result<u64> {
+    from.checked_add_signed(by).ok_or_else(|| {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "there is no place before a file's beginning",
+        )
+    })
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if let Some(handle) = self.handle.take() {
+            self.sftp.link().close(handle);
+        }
+    }
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("File")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,570 @@
+//! [`Link`]: the session's state machine, and the one task that moves its bytes.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt as _;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::AbortHandle;
+use trunkline_sftp::{
+    Client, Config, Extensions, Handle, Limits, Outcome, Reply, Request, RequestId, Status, StatusCode,
+};
+
+use crate::channel::{ChannelReader, ChannelWriter};
+use crate::error::{Error, Execution};
+use crate::session::{Session, SessionControl, SessionEnd};
+
+/// A session that operations and transfer plans share. Whoever asks for something locks the state machine for as long
+/// as it takes to write a request down; the task that moves the bytes locks it once for each batch of replies.
+pub(crate) struct Link {
+    host: String,
+    shared: Arc<Shared>,
+    task: OnceLock<AbortHandle>,
+}
+
+/// What the task and the link's owners see.
+pub(crate) struct Shared {
+    /// Guards the state machine and who waits for what; never held across an await. Taken before a plan's own lock.
+    state: Mutex<State>,
+    /// There may be something to write.
+    to_write: Notify,
+    /// The version has come, or the end.
+    ready: Notify,
+}
+
+struct State {
+    client: Client,
+    callers: HashMap<RequestId, oneshot::Sender<Outcome>>,
+    plans: Vec<(u64, Arc<dyn Plan>)>,
+    next_plan: u64,
+    /// Why the session is over.
+    ended: Option<Error>,
+}
+
+/// A transfer plan on a session: [`trunkline_sftp::transfer`]'s state machines behind a lock of their own.
+pub(crate) trait Plan: Send + Sync {
+    /// Takes the answer to one of its requests; gives back that to any other.
+    fn handle_reply(
+        &self,
+        client: &mut Client,
+        id: RequestId,
+        outcome: Outcome,
+        now: Instant,
+    ) -> Option<Outcome>;
+    /// Asks for as much as is worth having in flight.
+    fn drive(&self, client: &mut Client, now: Instant);
+    /// Answers have come: whoever waits for the plan's events looks again.
+    fn wake(&self);
+    /// The session is over.
+    fn session_ended(&self);
+}
+
+impl Link {
+    /// Begins a session: its first bytes are handed over before this returns to the runtime.
+    pub(crate) fn begin(transport: impl Transport, host: String, early: bool) -> Arc<Self> {
+        let config = Config {
+            early_requests: early,
+        };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                client: Client::new(&config),
+                callers: HashMap::new(),
+                plans: Vec::new(),
+                next_plan: 0,
+                ended: None,
+            }),
+            to_write: Notify::new(),
+            ready: Notify::new(),
+        });
+        let link = Arc::new(Self {
+            host: host.clone(),
+            shared: shared.clone(),
+            task: OnceLock::new(),
+        });
+        let task = tokio::spawn(async move {
+            let error = transport.run(&shared, &host).await;
+            shared.end(error);
+        });
+        let _ = link.task.set(task.abort_handle());
+        link
+    }
+
+    pub(crate) fn host(&self) -> &str {
+        &self.host
+    }
+
+    pub(crate) fn limits_now(&self) -> Limits {
+        *self.shared.state().client.limits()
+    }
+
+    pub(crate) fn ended(&self) -> Option<Error> {
+        self.shared.state().ended.clone()
+    }
+
+    /// Waits for the server's version.
+    pub(crate) async fn ready(&self) -> Result<Extensions, Error> {
+        loop {
+            let ready = self.shared.ready.notified();
+            {
+                let state = self.shared.state();
+                if let Some(error) = &state.ended {
+                    return Err(error.clone());
+                }
+                if let Some(extensions) = state.client.extensions() {
+                    return Ok(extensions.clone());
+                }
+            }
+            ready.await;
+        }
+    }
+
+    /// The server's limits. A request that any server answers goes behind the one for them, and comes back behind it.
+    pub(crate) async fn limits(&self) -> Result<Limits, Error> {
+        let extensions = self.ready().await?;
+        if extensions.has("limits@openssh.com", "1") {
+            let (sender, receiver) = oneshot::channel();
+            let root = Request::Realpath {
+                path: Bytes::from_static(b"."),
+            };
+            self.request(root, sender)?;
+            if receiver.await.is_err()
+                && let Some(error) = self.ended()
+            {
+                return Err(error);
+            }
+        }
+        Ok(self.limits_now())
+    }
+
+    pub(crate) async fn supports(&self, request: &Request) -> Result<bool, Error> {
+        self.ready().await?;
+        Ok(self.shared.state().client.supports(request))
+    }
+
+    fn request(&self, request: Request, caller: oneshot::Sender<Outcome>) -> Result<RequestId, Error> {
+        let mut state = self.shared.state();
+        if let Some(error) = &state.ended {
+            return Err(error.clone());
+        }
+        let id = state.client.request(request);
+        state.callers.insert(id, caller);
+        state.deliver(Instant::now());
+        drop(state);
+        self.shared.to_write.notify_one();
+        Ok(id)
+    }
+
+    fn cancel(&self, id: RequestId) {
+        let mut state = self.shared.state();
+        if state.callers.remove(&id).is_some() {
+            state.client.cancel(id);
+            drop(state);
+            self.shared.to_write.notify_one();
+        }
+    }
+
+    /// Closes a handle, and does not ask how that went.
+    pub(crate) fn close(&self, handle: Handle) {
+        self.with_client(|client| client.close(handle));
+    }
+
+    /// Does something with the state machine, if the session lives.
+    pub(crate) fn with_client<T>(&self, work: impl FnOnce(&mut Client) -> T) -> Option<T> {
+        let mut state = self.shared.state();
+        if state.ended.is_some() {
+            return None;
+        }
+        let result = work(&mut state.client);
+        drop(state);
+        self.shared.to_write.notify_one();
+        Some(result)
+    }
+
+    /// Puts a plan on the session until the guard is dropped, and drives it for the first time. On a session that is
+    /// over the plan is told so.
+    pub(crate) fn attach(self: &Arc<Self>, plan: Arc<dyn Plan>) -> Attached {
+        let mut state = self.shared.state();
+        let id = state.next_plan;
+        state.next_plan += 1;
+        if state.ended.is_some() {
+            drop(state);
+            plan.session_ended();
+        } else {
+            plan.drive(&mut state.client, Instant::now());
+            state.plans.push((id, plan));
+            state.deliver(Instant::now());
+            drop(state);
+            self.shared.to_write.notify_one();
+        }
+        Attached {
+            link: self.clone(),
+            id,
+        }
+    }
+
+    /// What a status is to the caller.
+    pub(crate) fn refused(&self, doing: &'static str, path: Bytes, status: Status) -> Error {
+        Error::File {
+            host: self.host.clone(),
+            doing,
+            path,
+            status,
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.get() {
+            task.abort();
+        }
+    }
+}
+
+/// A plan's place on a session.
+pub(crate) struct Attached {
+    link: Arc<Link>,
+    id: u64,
+}
+
+impl Attached {
+    /// Drives the plan: its consumer has made room.
+    pub(crate) fn drive(&self) {
+        let mut state = self.link.shared.state();
+        let State {
+            client, plans, ended, ..
+        } = &mut *state;
+        if ended.is_some() {
+            return;
+        }
+        if let Some((_, plan)) = plans.iter().find(|(id, _)| *id == self.id) {
+            plan.drive(client, Instant::now());
+        }
+        let queued = client.queued() > 0;
+        drop(state);
+        if queued {
+            self.link.shared.to_write.notify_one();
+        }
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let mut state = self.link.shared.state();
+        let at = state.plans.iter().position(|(id, _)| *id == self.id);
+        let plan = at.map(|at| state.plans.swap_remove(at));
+        drop(state);
+        // A plan may own what leads back here: it goes without the lock.
+        drop(plan);
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn handle_bytes(&self, batch: impl Iterator<Item = Bytes>) -> Result<(), trunkline_sftp::Error> {
+        let now = Instant::now();
+        let mut state = self.state();
+        let unready = state.client.extensions().is_none();
+        let mut result = Ok(());
+        for bytes in batch {
+            result = state.client.handle_bytes(bytes);
+            if result.is_err() {
+                break;
+            }
+        }
+        state.deliver(now);
+        let State { client, plans, .. } = &mut *state;
+        for (_, plan) in plans {
+            plan.drive(client, now);
+            plan.wake();
+        }
+        let (queued, ready) = (state.client.queued() > 0, state.client.extensions().is_some());
+        drop(state);
+        if queued {
+            self.to_write.notify_one();
+        }
+        if unready && ready {
+            self.ready.notify_waiters();
+        }
+        result
+    }
+
+    fn end(&self, error: Error) {
+        let mut state = self.state();
+        state.ended = Some(error);
+        // Whoever waits learns it by the end of its channel.
+        state.callers.clear();
+        let plans = std::mem::take(&mut state.plans);
+        drop(state);
+        for (_, plan) in plans {
+            plan.session_ended();
+            plan.wake();
+        }
+        self.ready.notify_waiters();
+    }
+
+    /// Writes what the state machine has to say, for ever; ends when nothing can be written any more.
+    async fn write(&self, output: &mut impl Output) -> io::Error {
+        loop {
+            let next = self.state().client.poll_transmit();
+            let result = match next {
+                Some(bytes) => output.send(bytes).await,
+                None => match output.flush().await {
+                    Ok(()) => {
+                        self.to_write.notified().await;
+                        Ok(())
+                    }
+                    error => error,
+                },
+            };
+            if let Err(error) = result {
+                return error;
+            }
+        }
+    }
+}
+
+impl State {
+    /// Hands out the answers that have come.
+    fn deliver(&mut self, now: Instant) {
+        while let Some((id, outcome)) = self.client.poll_event() {
+            if let Some(caller) = self.callers.remove(&id) {
+                // A caller that has gone without taking the request back: its handle is nobody's.
+                if let Err(Ok(Reply::Handle(handle))) = caller.send(outcome) {
+                    self.client.close(handle);
+                }
+                continue;
+            }
+            let mut outcome = Some(outcome);
+            for (_, plan) in &self.plans {
+                let Some(mine) = outcome.take() else { break };
+                outcome = plan.handle_reply(&mut self.client, id, mine, now);
+            }
+            if let Some(Ok(Reply::Handle(handle))) = outcome {
+                self.client.close(handle);
+            }
+        }
+    }
+}
+
+/// An operation under way. Dropping it takes it back if it has not left, and closes what it opens otherwise.
+pub(crate) struct Call {
+    link: Arc<Link>,
+    doing: &'static str,
+    path: Bytes,
+    sent: Result<RequestId, Option<Error>>,
+    answer: oneshot::Receiver<Outcome>,
+}
+
+impl Call {
+    pub(crate) fn new(link: &Arc<Link>, doing: &'static str, path: &Bytes, request: Request) -> Self {
+        let (sender, answer) = oneshot::channel();
+        Self {
+            link: link.clone(),
+            doing,
+            path: path.clone(),
+            sent: link.request(request, sender).map_err(Some),
+            answer,
+        }
+    }
+
+    /// What the session's end means for a request without an answer.
+    fn lost(&self) -> Error {
+        let cause = self.link.ended().unwrap_or_else(|| Error::Closed {
+            host: self.link.host.clone(),
+            why: "the SFTP session was closed".into(),
+        });
+        lost(self.doing, self.path.clone(), cause)
+    }
+}
+
+/// A session that never began is its own reason; a request made to one that did may have been carried out.
+pub(crate) fn lost(doing: &'static str, path: Bytes, cause: Error) -> Error {
+    match cause {
+        Error::Lost { cause, execution } if execution != Execution::DidNotStart => {
+            Error::FileLost { doing, path, cause }
+        }
+        Error::Sftp { .. } | Error::Closed { .. } => Error::FileLost {
+            doing,
+            path,
+            cause: Arc::new(cause),
+        },
+        cause => cause,
+    }
+}
+
+impl Future for Call {
+    type Output = Result<Reply, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Err(error) = &mut self.sent {
+            let error = error.take().unwrap_or_else(|| Error::Closed {
+                host: self.link.host.clone(),
+                why: "the operation was over already".into(),
+            });
+            return Poll::Ready(Err(error));
+        }
+        let answer = ready!(self.answer.poll_unpin(cx));
+        self.sent = Err(None);
+        Poll::Ready(match answer {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(status)) => Err(self.link.refused(self.doing, self.path.clone(), status)),
+            Err(_) => Err(self.lost()),
+        })
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let Ok(id) = self.sent {
+            self.link.cancel(id);
+        }
+    }
+}
+
+/// Whether a file or directory was at its end.
+pub(crate) fn is_end(error: &Error) -> bool {
+    matches!(error, Error::File { status, .. } if status.code == StatusCode::EOF)
+}
+
+/// What carries a session's bytes.
+pub(crate) trait Transport: Send + 'static {
+    /// Moves bytes until the session ends, and says why.
+    fn run(self, shared: &Shared, host: &str) -> impl Future<Output = Error> + Send;
+}
+
+trait Output: Send {
+    fn send(&mut self, bytes: Bytes) -> impl Future<Output = io::Result<()>> + Send;
+    fn flush(&mut self) -> impl Future<Output = io::Result<()>> + Send;
+}
+
+/// A session's channel.
+pub(crate) struct Channel {
+    stdin: ChannelWriter,
+    stdout: ChannelReader,
+    stderr: ChannelReader,
+    end: SessionEnd,
+    _control: SessionControl,
+}
+
+impl Channel {
+    pub(crate) fn new(session: Session) -> Self {
+        let parts = session.into_parts();
+        Self {
+            stdin: parts.stdin,
+            stdout: parts.stdout,
+            stderr: parts.stderr,
+            end: parts.end,
+            _control: parts.control,
+        }
+    }
+}
+
+/// Slices that are handled under one lock, at most: a receive buffer's worth of channel packets.
+const BATCH: usize = 16;
+
+impl Transport for Channel {
+    async fn run(mut self, shared: &Shared, host: &str) -> Error {
+        let reading = async {
+            while let Some(first) = self.stdout.chunk().await {
+                let mut batch = vec![first];
+                while batch.len() < BATCH
+                    && let Some(Some(more)) = self.stdout.chunk().now_or_never()
+                {
+                    batch.push(more);
+                }
+                shared.handle_bytes(batch.into_iter())?;
+            }
+            Err(trunkline_sftp::Error::Closed)
+        };
+        let listening = async {
+            while let Some(words) = self.stderr.chunk().await {
+                tracing::debug!(%host, "sftp-server says: {}", String::from_utf8_lossy(&words).trim_end());
+            }
+            std::future::pending::<()>().await;
+        };
+        let outcome: Result<(), trunkline_sftp::Error> = tokio::select! {
+            outcome = reading => outcome,
+            // The reader learns of the end too, behind what the server had to say before.
+            _ = async { shared.write(&mut self.stdin).await; std::future::pending::<()>().await } => Ok(()),
+            () = listening => Ok(()),
+        };
+        match outcome {
+            Err(source) if source != trunkline_sftp::Error::Closed => Error::sftp(host, source),
+            // The channel knows more than that its stream is over.
+            _ => match self.end.wait().await {
+                Err(error) => error,
+                Ok(_) => Error::sftp(host, trunkline_sftp::Error::Closed),
+            },
+        }
+    }
+}
+
+impl Output for ChannelWriter {
+    async fn send(&mut self, bytes: Bytes) -> io::Result<()> {
+        ChannelWriter::send(self, bytes).await
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Any two streams.
+pub(crate) struct Streams<R, W> {
+    pub(crate) reader: R,
+    pub(crate) writer: W,
+}
+
+/// What is read at once from a stream.
+const READ: usize = 256 * 1024;
+
+impl<R, W> Transport for Streams<R, W>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
+    async fn run(mut self, shared: &Shared, host: &str) -> Error {
+        let reading = async {
+            let mut buffer = BytesMut::new();
+            loop {
+                buffer.reserve(READ);
+                match self.reader.read_buf(&mut buffer).await {
+                    Ok(0) => return Error::sftp(host, trunkline_sftp::Error::Closed),
+                    Ok(_) => {}
+                    Err(error) => return Error::network(format!("reading from {host}"), error),
+                }
+                if let Err(error) = shared.handle_bytes(std::iter::once(buffer.split().freeze())) {
+                    return Error::sftp(host, error);
+                }
+            }
+        };
+        let mut output = Written(&mut self.writer);
+        tokio::select! {
+            error = reading => error,
+            error = shared.write(&mut output) => Error::network(format!("writing to {host}"), error),
+        }
+    }
+}
+
+struct Written<'a, W>(&'a mut W);
+
+impl<W: AsyncWrite + Send + Unpin> Output for Written<'_, W> {
+    async fn send(&mut self, bytes: Bytes) -> io::Result<()> {
+        self.0.write_all(&bytes).await
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().await
+    }
+}
