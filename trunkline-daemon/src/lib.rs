@@ -5,6 +5,7 @@
 
 pub mod client;
 mod forwards;
+mod mux;
 pub mod place;
 pub mod protocol;
 pub mod server;

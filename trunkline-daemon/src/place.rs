@@ -83,6 +83,11 @@ impl Place {
         self.runtime.join("control.sock")
     }
 
+    /// The folder of the mux sockets, to which stock ssh clients come.
+    pub fn mux(&self) -> PathBuf {
+        self.runtime.join("mux")
+    }
+
     /// The lock that the daemon holds for as long as it owns the socket.
     pub fn lock(&self) -> PathBuf {
         self.runtime.join("daemon.lock")
@@ -124,7 +129,8 @@ pub(crate) fn words(error: &io::Error) -> String {
     }
 }
 
-fn make_private(folder: &Path) -> Result<(), PlaceError> {
+/// Makes a folder with mode 0700, and checks that it is ours alone.
+pub(crate) fn make_private(folder: &Path) -> Result<(), PlaceError> {
     let failed = |error| PlaceError::Io {
         folder: folder.to_owned(),
         error,

@@ -4,6 +4,7 @@
 //! [`Reply`], with field names. File descriptors travel with the first byte of the frame that speaks of them.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,16 @@ pub enum Request {
         host: HostRequest,
         /// For ever.
         pin: bool,
+    },
+    /// Serves stock ssh clients of a host on a socket (OpenSSH's ControlPath), and begins to connect to the host, without
+    /// asking anybody anything. Answered by [`Reply::Done`] when the socket listens, which it may have done before, or
+    /// by [`Reply::Failed`] when stock ssh had better go its own way.
+    MuxListen {
+        /// The host.
+        host: HostRequest,
+        /// The socket's path: absolute, shorter than 104 bytes, in a folder that is the user's alone. The folder
+        /// [`Place::mux`](crate::place::Place::mux) is made when it is missing.
+        path: PathBuf,
     },
     /// What has connections: answered by [`Reply::Hosts`].
     List,
@@ -205,7 +216,7 @@ pub enum Reply {
     Explained(Box<Explanation>),
     /// The answer to [`Request::Close`]: how many connections.
     Closed(usize),
-    /// The answer to [`Request::Warm`] and [`Request::Stop`].
+    /// The answer to [`Request::Warm`], [`Request::MuxListen`] and [`Request::Stop`].
     Done,
 }
 
@@ -254,6 +265,8 @@ pub struct HostReport {
     pub pinned: bool,
     /// What decides who may share its connections.
     pub sharing: String,
+    /// Where stock ssh clients can use them.
+    pub mux_sockets: Vec<PathBuf>,
     /// Its connections.
     pub connections: Vec<ConnectionReport>,
 }

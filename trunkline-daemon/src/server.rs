@@ -11,12 +11,13 @@ use std::time::{Duration, UNIX_EPOCH};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
-use trunkline::config::HostConfig;
+use trunkline::config::{HostConfig, SharingKey};
 use trunkline::memory::HostId;
 use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
 use trunkline::{Engine, Error, HostStatus, Interaction, LaneStatus};
 use zeroize::Zeroizing;
 
+use crate::mux;
 use crate::place::{Place, PlaceError, words};
 use crate::protocol::{
     ConnectionReport, Explanation, Failure, HostReport, HostRequest, Reply, Request, SessionRequest, VERSION,
@@ -60,7 +61,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Claim {
     listener: UnixListener,
-    socket: PathBuf,
+    place: Place,
     _lock: std::fs::File,
 }
 
@@ -92,24 +93,40 @@ impl Claim {
         std::fs::set_permissions(&socket, mode).map_err(failed(socket.clone()))?;
         Ok(Self {
             listener,
-            socket,
+            place: place.clone(),
             _lock: lock,
         })
     }
+}
+
+/// What every client is served with.
+#[derive(Clone)]
+struct Service {
+    engine: Engine,
+    /// Says that the daemon is ending, and whether without waiting for sessions.
+    stop: watch::Sender<Option<bool>>,
+    /// `None` where there is no daemon.
+    mux: Option<Arc<mux::Sockets>>,
 }
 
 /// Serves clients until `shutdown` is done or a client asks to stop; then lets sessions end.
 pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()>) {
     let (stop, mut stopped) = watch::channel(None::<bool>);
     let clients = TaskTracker::new();
+    let mux = mux::Sockets::new(engine.clone(), &claim.place, clients.clone(), stop.clone());
+    let service = Service {
+        engine: engine.clone(),
+        stop: stop.clone(),
+        mux: Some(mux.clone()),
+    };
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         tokio::select! {
             accepted = claim.listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    let (engine, stop) = (engine.clone(), stop.clone());
+                    let service = service.clone();
                     clients.spawn(async move {
-                        if let Err(error) = serve(stream, engine, stop).await {
+                        if let Err(error) = serve(stream, &service).await {
                             tracing::warn!("a client was dropped: {error}");
                         }
                     });
@@ -127,7 +144,8 @@ pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()
     // The place is free from here on: a new daemon can start while sessions end here.
     let at_once = stopped.borrow().unwrap_or(false);
     stop.send_replace(Some(at_once));
-    let _ = std::fs::remove_file(&claim.socket);
+    mux.close();
+    let _ = std::fs::remove_file(claim.place.socket());
     drop(claim);
     clients.close();
     let limit = if at_once { Duration::ZERO } else { DRAIN_LIMIT };
@@ -140,19 +158,21 @@ pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()
 /// Serves one client of an engine that lives in the client's own process.
 pub(crate) fn serve_in_process(stream: UnixStream, engine: Engine) {
     let (stop, _) = watch::channel(None);
+    let service = Service {
+        engine,
+        stop,
+        mux: None,
+    };
     tokio::spawn(async move {
-        if let Err(error) = serve(stream, engine, stop).await {
+        if let Err(error) = serve(stream, &service).await {
             tracing::warn!("{error}");
         }
     });
 }
 
 /// Serves one client.
-async fn serve(stream: UnixStream, engine: Engine, stop: watch::Sender<Option<bool>>) -> anyhow::Result<()> {
-    let peer = stream.peer_cred()?;
-    if peer.uid() != rustix::process::getuid().as_raw() {
-        anyhow::bail!("uid {} is not the daemon's", peer.uid());
-    }
+async fn serve(stream: UnixStream, service: &Service) -> anyhow::Result<()> {
+    check_peer(&stream)?;
     let (mut reader, writer) = split(stream);
     let (replies, mut outgoing) = mpsc::channel::<Reply>(16);
     // Whoever may ask this client questions holds on to `replies`, and a connection that it made does so for as long as
@@ -177,7 +197,7 @@ async fn serve(stream: UnixStream, engine: Engine, stop: watch::Sender<Option<bo
         outgoing.close();
     };
     let talking = async {
-        let result = talk(&mut reader, &engine, &stop, &replies).await;
+        let result = talk(&mut reader, service, &replies).await;
         over.notify_one();
         result
     };
@@ -185,12 +205,21 @@ async fn serve(stream: UnixStream, engine: Engine, stop: watch::Sender<Option<bo
     result
 }
 
+/// Nobody but the owner of the daemon is served, whatever the modes of folder and socket.
+pub(crate) fn check_peer(stream: &UnixStream) -> anyhow::Result<()> {
+    let peer = stream.peer_cred()?;
+    if peer.uid() != rustix::process::getuid().as_raw() {
+        anyhow::bail!("uid {} is not the daemon's", peer.uid());
+    }
+    Ok(())
+}
+
 async fn talk(
     reader: &mut FrameReader,
-    engine: &Engine,
-    stop: &watch::Sender<Option<bool>>,
+    service: &Service,
     replies: &mpsc::Sender<Reply>,
 ) -> anyhow::Result<()> {
+    let Service { engine, stop, mux } = service;
     let hello = async {
         tokio::select! {
             biased;
@@ -242,7 +271,11 @@ async fn talk(
                 })
                 .await
             }
-            Request::List => Reply::Hosts(engine.status().iter().map(host_report).collect()),
+            Request::MuxListen { host, path } => match mux {
+                Some(mux) => outcome(mux.listen(host, path).await.map(|()| Reply::Done)),
+                None => outcome(Err(Error::Usage("stock ssh is served by the daemon only".into()))),
+            },
+            Request::List => Reply::Hosts(list(engine, mux.as_deref())),
             Request::Check(host) => outcome(check(engine, &host).await),
             Request::Explain(host) => outcome(explain(engine, &host).await),
             Request::Close { host, at_once } => outcome(close(engine, host.as_ref(), at_once).await),
@@ -260,7 +293,7 @@ async fn talk(
 }
 
 /// Done when the daemon is ending and a client that was just welcomed has had the time to say what it wants.
-async fn ending(stop: &watch::Sender<Option<bool>>) {
+pub(crate) async fn ending(stop: &watch::Sender<Option<bool>>) {
     drop(stop.subscribe().wait_for(Option::is_some).await);
     tokio::time::sleep(LAST_REQUEST).await;
 }
@@ -494,14 +527,48 @@ fn address(config: &HostConfig) -> String {
     format!("{}@{}:{}", config.user, config.hostname, config.port)
 }
 
-fn host_report(status: &HostStatus) -> HostReport {
+/// The hosts that have connections, and those that stock ssh may connect to at any time.
+fn list(engine: &Engine, mux: Option<&mux::Sockets>) -> Vec<HostReport> {
+    let mut sockets = mux.map(mux::Sockets::listening).unwrap_or_default();
+    let mut hosts: Vec<HostReport> = Vec::new();
+    for HostStatus {
+        key,
+        host,
+        pinned,
+        lanes,
+    } in engine.status()
+    {
+        let own = sockets.extract_if(.., |socket| socket.key == key);
+        hosts.push(HostReport {
+            mux_sockets: own.map(|socket| socket.path).collect(),
+            pinned,
+            connections: lanes.iter().map(connection_report).collect(),
+            ..host_report(&host, key)
+        });
+    }
+    for socket in sockets {
+        let sharing = socket.key.to_string();
+        match hosts.iter_mut().find(|host| host.sharing == sharing) {
+            Some(host) => host.mux_sockets.push(socket.path),
+            None => hosts.push(HostReport {
+                mux_sockets: vec![socket.path],
+                ..host_report(&socket.host, socket.key)
+            }),
+        }
+    }
+    hosts
+}
+
+/// A host without anything.
+fn host_report(host: &HostConfig, key: SharingKey) -> HostReport {
     HostReport {
-        name: status.host.original_host.clone(),
-        address: address(&status.host),
+        name: host.original_host.clone(),
+        address: address(host),
         transport: "native".into(),
-        pinned: status.pinned,
-        sharing: status.key.to_string(),
-        connections: status.lanes.iter().map(connection_report).collect(),
+        pinned: false,
+        sharing: key.to_string(),
+        mux_sockets: Vec::new(),
+        connections: Vec::new(),
     }
 }
 

@@ -105,8 +105,8 @@ async fn try_run(
 }
 
 /// What may end a session before its command does.
-#[derive(Debug, Clone, Copy)]
-struct Until {
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Until {
     /// The client's leaving does not.
     detached: bool,
     deadline: Option<Deadline>,
@@ -220,7 +220,7 @@ fn sends(pattern: &str, name: &str) -> bool {
 }
 
 /// The client's side of the three streams.
-struct Streams {
+pub(crate) struct Streams {
     stdin: Source,
     stdout: Sink,
     stderr: Sink,
@@ -239,7 +239,7 @@ enum Sink {
 }
 
 impl Streams {
-    fn new(kinds: [Stdio; 3], fds: Vec<OwnedFd>) -> Result<Self, Error> {
+    pub(crate) fn new(kinds: [Stdio; 3], fds: Vec<OwnedFd>) -> Result<Self, Error> {
         let mut fds = fds.into_iter();
         let mut next = || {
             fds.next()
@@ -269,7 +269,7 @@ impl Streams {
 
 /// Moves a session's data until it has ended and its output is written. `begun` is said when the server has started the
 /// command, and not before: until then questions may come up, for which the client's terminal must be as it was.
-async fn pump(
+pub(crate) async fn pump(
     parts: SessionParts,
     begun: Reply,
     streams: Streams,
@@ -366,7 +366,7 @@ fn unwritten(error: std::io::Error, status: &ExitStatus) -> Error {
 }
 
 /// Moves a tunnel's data until the far end has closed (ssh's `-W`).
-async fn tunnel(
+pub(crate) async fn tunnel(
     streams: Streams,
     mut reader: ChannelReader,
     writer: ChannelWriter,

@@ -101,7 +101,12 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<(T, usi
     Ok(Some((frame, 4 + len)))
 }
 
-fn receive(stream: &UnixStream, buffer: &mut Vec<u8>, fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+/// Reads what is there, with the descriptors that came along; 0 at the end.
+pub(crate) fn receive(
+    stream: &UnixStream,
+    buffer: &mut Vec<u8>,
+    fds: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
     let mut chunk = [0; 64 * 1024];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

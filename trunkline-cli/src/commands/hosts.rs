@@ -144,8 +144,30 @@ fn host_table(hosts: &[HostReport]) -> Table {
         "SENT",
         "RECEIVED",
         "TRANSPORT",
+        "STOCK SSH",
     ]);
     for host in hosts {
+        let stock = match host.mux_sockets.len() {
+            0 => String::new(),
+            1 => "1 socket".into(),
+            more => format!("{more} sockets"),
+        };
+        if host.connections.is_empty() {
+            let [name, address] = [&host.name, &host.address];
+            table.add_row([
+                name,
+                address,
+                "listening",
+                "",
+                "",
+                "",
+                "",
+                "",
+                "",
+                &host.transport,
+                &stock,
+            ]);
+        }
         for connection in &host.connections {
             table.add_row([
                 host.name.clone(),
@@ -158,6 +180,7 @@ fn host_table(hosts: &[HostReport]) -> Table {
                 bytes(connection.sent),
                 bytes(connection.received),
                 host.transport.clone(),
+                stock.clone(),
             ]);
         }
     }

@@ -1,0 +1,401 @@
+//! OpenSSH's mux protocol, server side: stock ssh, and whatever runs it, uses the engine's connections through nothing
+//! but `ControlPath` (OpenSSH's PROTOCOL.mux; mux.c has both sides).
+//!
+//! Where something cannot be had, the client is let down at the point from which it makes a connection of its own:
+//! before the answer to its hello (host key, authentication, network), or by a failure in answer to its request.
+
+mod client;
+mod packets;
+mod wire;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use trunkline::config::{HostConfig, SharingKey};
+use trunkline::{Engine, Error, Host, Interaction};
+
+use crate::place::{Place, make_private, words};
+use crate::protocol::HostRequest;
+use crate::server::engine_request;
+
+/// The mux sockets of a daemon, one for each destination that asked for one.
+pub(crate) struct Sockets {
+    engine: Engine,
+    folder: PathBuf,
+    clients: TaskTracker,
+    ending: watch::Sender<Option<bool>>,
+    /// Guards the table for as long as a look-up or the making of a socket takes.
+    table: Mutex<HashMap<PathBuf, Arc<Socket>>>,
+}
+
+/// Where the clients of one destination come.
+struct Socket {
+    path: PathBuf,
+    /// Guards what decides who may come, and what has become of it.
+    state: Mutex<State>,
+}
+
+struct State {
+    request: HostRequest,
+    /// What the request means, as of its last use.
+    host: Arc<HostConfig>,
+    key: SharingKey,
+    /// `None` when stopped.
+    listening: Option<Listening>,
+    /// Clients that are being served.
+    clients: usize,
+    /// When, and why, the host could not be reached last.
+    failed: Option<(Instant, String)>,
+}
+
+/// A socket that listens, for people.
+pub(crate) struct Listed {
+    pub(crate) path: PathBuf,
+    pub(crate) host: Arc<HostConfig>,
+    pub(crate) key: SharingKey,
+}
+
+/// A socket's file, and the task that accepts its clients. Dropping it ends both.
+struct Listening {
+    path: PathBuf,
+    file: (u64, u64),
+    stop: CancellationToken,
+}
+
+/// The longest path that stock ssh can use on every system, and one less than the shortest `sun_path` (BSD's) holds.
+const MAX_PATH: usize = 103;
+
+/// After a connection that could not be had, stock ssh goes its own way for so long without being kept waiting first.
+/// A host that only a password opens would otherwise be tried in vain before each of its commands.
+const AFTER_FAILURE: Duration = Duration::from_secs(30);
+
+/// Accepting failed, most likely for want of file descriptors: clients that end give some back.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+impl Sockets {
+    /// None yet. Clients are counted in `clients`; `ending` says when they should come to an end.
+    pub(crate) fn new(
+        engine: Engine,
+        place: &Place,
+        clients: TaskTracker,
+        ending: watch::Sender<Option<bool>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            engine,
+            folder: place.mux(),
+            clients,
+            ending,
+            table: Mutex::default(),
+        })
+    }
+
+    /// Serves a host's clients at `path`, if they are not served there already, and begins to connect.
+    ///
+    /// # Errors
+    /// The host needs the system's ssh, or could not be reached a moment ago; the path cannot be used, or is another
+    /// host's.
+    pub(crate) async fn listen(self: &Arc<Self>, request: HostRequest, path: PathBuf) -> Result<(), Error> {
+        check_path(&path)?;
+        let nobody = Interaction::none();
+        let host = self.engine.host_for(&engine_request(&request), &nobody).await?;
+        let key = host.config().sharing_key();
+        let known = self.table().get(&path).cloned();
+        if let Some(socket) = known
+            && socket.state().key != key
+        {
+            // The configuration may have changed under the one that was there first.
+            let earlier = socket.request();
+            if let Ok(config) = self.engine.resolve(&engine_request(&earlier)).await {
+                socket.means(&config);
+            }
+        }
+        let socket = self.claim(request, host.config(), &path)?;
+        if host.is_warm() {
+            return Ok(());
+        }
+        if let Some(why) = socket.recent_failure() {
+            return Err(Error::Usage(why));
+        }
+        tokio::spawn(async move { socket.connect(&host).await });
+        Ok(())
+    }
+
+    /// The socket at `path`, listening for clients of this host.
+    fn claim(
+        self: &Arc<Self>,
+        request: HostRequest,
+        host: &Arc<HostConfig>,
+        path: &Path,
+    ) -> Result<Arc<Socket>, Error> {
+        let key = host.sharing_key();
+        let mut table = self.table();
+        let socket = table.entry(path.to_owned()).or_insert_with(|| {
+            Arc::new(Socket {
+                path: path.to_owned(),
+                state: Mutex::new(State {
+                    request: request.clone(),
+                    host: host.clone(),
+                    key,
+                    listening: None,
+                    clients: 0,
+                    failed: None,
+                }),
+            })
+        });
+        let socket = socket.clone();
+        let mut state = socket.state();
+        if state.key != key {
+            let in_use = state.clients > 0 || self.is_connected(state.key);
+            if in_use {
+                return Err(Error::Usage(format!(
+                    "{} is in use for connections with other settings; `trunkline explain` shows both",
+                    path.display()
+                )));
+            }
+            (state.request, state.host, state.key, state.failed) = (request, host.clone(), key, None);
+        }
+        if !state.listening.as_ref().is_some_and(Listening::stands) {
+            state.listening = None;
+            if self.ending.borrow().is_some() {
+                return Err(Error::Usage("the daemon is ending".into()));
+            }
+            if path.parent() == Some(&self.folder) {
+                make_private(&self.folder).map_err(|error| Error::Usage(error.to_string()))?;
+            }
+            let (listener, listening) = bind(path)?;
+            let accepting = self
+                .clone()
+                .accept(socket.clone(), listener, listening.stop.clone());
+            tokio::spawn(accepting);
+            state.listening = Some(listening);
+        }
+        drop(state);
+        Ok(socket)
+    }
+
+    fn is_connected(&self, key: SharingKey) -> bool {
+        let hosts = self.engine.status();
+        hosts.iter().any(|host| host.key == key && !host.lanes.is_empty())
+    }
+
+    async fn accept(self: Arc<Self>, socket: Arc<Socket>, listener: UnixListener, stop: CancellationToken) {
+        loop {
+            let accepted = tokio::select! {
+                () = stop.cancelled() => return,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    let (sockets, socket) = (self.clone(), socket.clone());
+                    self.clients.spawn(async move {
+                        let served = Served::new(&socket);
+                        if let Err(error) = client::serve(stream, &sockets, &socket).await {
+                            tracing::warn!(path = %socket.path.display(), "a mux client was dropped: {error:#}");
+                        }
+                        drop(served);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(path = %socket.path.display(), "cannot accept mux clients: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// The host that a socket's clients mean, as the configuration is now.
+    async fn host(&self, socket: &Socket) -> Result<Host, Error> {
+        let request = socket.request();
+        let host = self
+            .engine
+            .host_for(&engine_request(&request), &Interaction::none())
+            .await?;
+        socket.means(host.config());
+        Ok(host)
+    }
+
+    /// Every socket that listens, by path.
+    pub(crate) fn listening(&self) -> Vec<Listed> {
+        let listed = |socket: &Arc<Socket>| {
+            let state = socket.state();
+            state.listening.is_some().then(|| Listed {
+                path: socket.path.clone(),
+                host: state.host.clone(),
+                key: state.key,
+            })
+        };
+        let mut listening: Vec<_> = self.table().values().filter_map(listed).collect();
+        listening.sort_by(|a, b| a.path.cmp(&b.path));
+        listening
+    }
+
+    /// Closes the connections of a socket's host, whatever runs on them, and the socket, as an OpenSSH master that is
+    /// told to exit. The daemon goes on.
+    fn terminate(&self, socket: &Socket) {
+        socket.stop();
+        let key = socket.state().key;
+        self.engine.close(true, |host| host.sharing_key() == key);
+    }
+
+    /// Takes no more clients, and removes the sockets' files.
+    pub(crate) fn close(&self) {
+        for socket in self.table().values() {
+            socket.stop();
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<PathBuf, Arc<Socket>>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Socket {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn request(&self) -> HostRequest {
+        self.state().request.clone()
+    }
+
+    /// Takes no more clients, and removes the socket's file. Those who are there are served to their end.
+    fn stop(&self) {
+        self.state().listening = None;
+    }
+
+    /// Notes what the request means now.
+    fn means(&self, host: &Arc<HostConfig>) {
+        let mut state = self.state();
+        if !Arc::ptr_eq(&state.host, host) {
+            (state.host, state.key) = (host.clone(), host.sharing_key());
+        }
+    }
+
+    /// Connects, and remembers when that did not work.
+    async fn connect(&self, host: &Host) -> Result<(), Error> {
+        let result = host.warm().await;
+        self.state().failed = match &result {
+            Ok(()) => None,
+            Err(error) => {
+                tracing::info!(path = %self.path.display(), "stock ssh goes its own way: {error}");
+                Some((Instant::now(), error.to_string()))
+            }
+        };
+        result
+    }
+
+    fn recent_failure(&self) -> Option<String> {
+        let state = self.state();
+        let (at, why) = state.failed.as_ref()?;
+        (at.elapsed() < AFTER_FAILURE).then(|| why.clone())
+    }
+}
+
+/// A client that is being served.
+struct Served(Arc<Socket>);
+
+impl Served {
+    fn new(socket: &Arc<Socket>) -> Self {
+        socket.state().clients += 1;
+        Self(socket.clone())
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.state().clients -= 1;
+    }
+}
+
+impl Listening {
+    /// Whether the file is still there, and still this socket's.
+    fn stands(&self) -> bool {
+        identity(&self.path).is_ok_and(|file| file == self.file)
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        if self.stands() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let found = path.symlink_metadata()?;
+    Ok((found.dev(), found.ino()))
+}
+
+fn check_path(path: &Path) -> Result<(), Error> {
+    let shown = path.display();
+    if !path.is_absolute() {
+        return Err(Error::Usage(format!(
+            "the mux socket's path {shown} is not absolute"
+        )));
+    }
+    let len = path.as_os_str().len();
+    if len > MAX_PATH {
+        return Err(Error::Usage(format!(
+            "the mux socket's path {shown} has {len} bytes, and {MAX_PATH} is the most that every system takes; set TRUNKLINE_DIR to a shorter folder"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether somebody listens at `path`; a queue that is full belongs to somebody, too.
+fn is_served(path: &Path) -> io::Result<bool> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let answer = rustix::net::connect(&socket, &SocketAddrUnix::new(path)?);
+    Ok(matches!(answer, Ok(()) | Err(rustix::io::Errno::AGAIN)))
+}
+
+/// Listens at `path`, which nothing else may have but a socket that a dead daemon left: whoever asks holds the daemon's
+/// lock, and has looked for a living one of its own.
+fn bind(path: &Path) -> Result<(UnixListener, Listening), Error> {
+    let failed =
+        |error: io::Error| Error::Usage(format!("cannot listen on {}: {}", path.display(), words(&error)));
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let found = folder.metadata().map_err(failed)?;
+    if found.uid() != rustix::process::getuid().as_raw() || found.mode() & 0o077 != 0 {
+        return Err(Error::Usage(format!(
+            "{} belongs to somebody else or is open to others: a mux socket's folder must be yours, with mode 0700",
+            folder.display()
+        )));
+    }
+    match path.symlink_metadata() {
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(Error::Usage(format!(
+                "{} is not a socket: move it away",
+                path.display()
+            )));
+        }
+        Ok(_) if is_served(path).map_err(failed)? => {
+            return Err(Error::Usage(format!(
+                "another program, an ssh perhaps, serves {} already",
+                path.display()
+            )));
+        }
+        Ok(_) => std::fs::remove_file(path).map_err(failed)?,
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    let listening = Listening {
+        path: path.to_owned(),
+        file: identity(path).map_err(failed)?,
+        stop: CancellationToken::new(),
+    };
+    Ok((listener, listening))
+}

@@ -1,0 +1,115 @@
+//! Packets and file descriptors of one client of a mux socket.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use bytes::Bytes;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+
+use super::wire::{MAX_PACKET, Malformed, Reply, Request};
+use crate::socket::receive;
+
+/// A client, as bytes.
+#[derive(Debug)]
+pub(super) struct Packets {
+    stream: UnixStream,
+    buffer: Vec<u8>,
+    /// Received, not yet claimed by a request.
+    fds: Vec<OwnedFd>,
+}
+
+/// Why a client cannot be understood.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PacketError {
+    #[error("the socket failed: {0}")]
+    Io(#[from] io::Error),
+    #[error("a packet of {0} bytes")]
+    TooLong(usize),
+    #[error("it ends in the middle of a packet")]
+    CutOff,
+    #[error("a packet makes no sense: {0}")]
+    Malformed(#[from] Malformed),
+}
+
+impl Packets {
+    pub(super) fn new(stream: UnixStream) -> Self {
+        Self {
+            stream,
+            buffer: Vec::new(),
+            fds: Vec::new(),
+        }
+    }
+
+    /// The next request, with its number; `None` at the end. Cancel-safe.
+    pub(super) async fn request(&mut self) -> Result<Option<(u32, Request)>, PacketError> {
+        loop {
+            if let Some((head, rest)) = self.buffer.split_first_chunk::<4>() {
+                let len = u32::from_be_bytes(*head) as usize;
+                if len > MAX_PACKET {
+                    return Err(PacketError::TooLong(len));
+                }
+                if let Some(packet) = rest.get(..len) {
+                    let request = Request::decode(packet)?;
+                    self.buffer.drain(..4 + len);
+                    return Ok(Some(request));
+                }
+            }
+            if self.fill().await? == 0 {
+                return match self.buffer.is_empty() {
+                    true => Ok(None),
+                    false => Err(PacketError::CutOff),
+                };
+            }
+        }
+    }
+
+    /// The descriptors that follow a request, each with a byte of its own (monitor_fdpass.c, `mm_send_fd`). `None` when
+    /// bytes came without them: they were closed, or more than the process may have.
+    pub(super) async fn descriptors(&mut self, count: usize) -> Result<Option<Vec<OwnedFd>>, PacketError> {
+        while self.buffer.len() < count {
+            if self.fill().await? == 0 {
+                return Err(PacketError::CutOff);
+            }
+        }
+        self.buffer.drain(..count);
+        let fds = std::mem::take(&mut self.fds);
+        Ok((fds.len() == count).then_some(fds))
+    }
+
+    /// Waits until the client has left. What it says meanwhile is kept, up to a packet.
+    pub(super) async fn left(&mut self) {
+        while self.buffer.len() <= MAX_PACKET {
+            if !matches!(self.fill().await, Ok(1..)) {
+                return;
+            }
+        }
+        std::future::pending::<()>().await;
+    }
+
+    /// Answers request `id`.
+    pub(super) async fn reply(&self, id: u32, reply: &Reply) -> io::Result<()> {
+        self.write(&reply.encode(id)).await
+    }
+
+    async fn write(&self, bytes: &Bytes) -> io::Result<()> {
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            self.stream.writable().await?;
+            match self.stream.try_write(rest) {
+                Ok(written) => rest = &rest[written..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what is there; 0 at the end.
+    async fn fill(&mut self) -> io::Result<usize> {
+        let Self { stream, buffer, fds } = self;
+        stream
+            .async_io(Interest::READABLE, || receive(stream, buffer, fds))
+            .await
+    }
+}

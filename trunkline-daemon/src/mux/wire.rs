@@ -1,0 +1,248 @@
+//! The messages of OpenSSH's mux protocol, named as in its PROTOCOL.mux.
+
+use bytes::Bytes;
+use trunkline_proto::wire::{Reader, WireError, Writer};
+
+/// The protocol's version (PROTOCOL.mux section 1), which OpenSSH has spoken since 5.4.
+pub(super) const VERSION: u32 = 4;
+
+/// The longest packet that is read: a command line and an environment, which Linux lets be 2 MiB, but which OpenSSH's
+/// own master (channels.c, `read_mux`) bounds so.
+pub(super) const MAX_PACKET: usize = 256 * 1024;
+
+/// Variables that one session may bring (mux.c, `MUX_MAX_ENV_VARS`).
+const MAX_ENV: usize = 4096;
+
+/// A port that says that the address beside it is a socket's path (PROTOCOL.mux section 6: "(unsigned int) -2").
+const PORT_STREAMLOCAL: u32 = 0xffff_fffe;
+
+/// Escape character for none (section 2).
+const NO_ESCAPE: u32 = 0xffff_ffff;
+
+const MSG_HELLO: u32 = 0x0000_0001;
+const C_NEW_SESSION: u32 = 0x1000_0002;
+const C_ALIVE_CHECK: u32 = 0x1000_0004;
+const C_TERMINATE: u32 = 0x1000_0005;
+const C_OPEN_FWD: u32 = 0x1000_0006;
+const C_CLOSE_FWD: u32 = 0x1000_0007;
+const C_NEW_STDIO_FWD: u32 = 0x1000_0008;
+const C_STOP_LISTENING: u32 = 0x1000_0009;
+const C_PROXY: u32 = 0x1000_000f;
+const S_OK: u32 = 0x8000_0001;
+const S_FAILURE: u32 = 0x8000_0003;
+const S_EXIT_MESSAGE: u32 = 0x8000_0004;
+const S_ALIVE: u32 = 0x8000_0005;
+const S_SESSION_OPENED: u32 = 0x8000_0006;
+
+const FWD_LOCAL: u32 = 1;
+const FWD_REMOTE: u32 = 2;
+const FWD_DYNAMIC: u32 = 3;
+
+/// Why a packet makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Malformed {
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error("{0} is not a port")]
+    Port(u32),
+}
+
+/// What a client says, without the number by which it knows the answer again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Request {
+    /// Must be first; has no number. The extensions that may follow the version are for nobody here.
+    Hello { version: u32 },
+    /// A session on three descriptors, which follow.
+    NewSession(Box<NewSession>),
+    /// Which process is this?
+    AliveCheck,
+    /// Close the connection, whatever runs on it.
+    Terminate,
+    /// Open a forwarding.
+    OpenForward(Forward),
+    /// End a forwarding.
+    CloseForward(Forward),
+    /// A connection from the server on two descriptors, which follow.
+    NewStdioForward { target: Address },
+    /// Take no more clients.
+    StopListening,
+    /// Go over to the connection protocol's messages.
+    Proxy,
+    /// Something newer.
+    Unknown,
+}
+
+/// `MUX_C_NEW_SESSION` (section 2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NewSession {
+    pub(super) tty: bool,
+    pub(super) x11: bool,
+    pub(super) agent: bool,
+    pub(super) subsystem: bool,
+    pub(super) escape: Option<u8>,
+    pub(super) term: String,
+    /// Empty for the login shell.
+    pub(super) command: Vec<u8>,
+    /// What SendEnv and SetEnv gave, chosen by the client.
+    pub(super) env: Vec<(String, Vec<u8>)>,
+}
+
+/// `MUX_C_OPEN_FWD` and `MUX_C_CLOSE_FWD` (sections 6 and 7).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Forward {
+    pub(super) kind: ForwardKind,
+    pub(super) listen: Address,
+    pub(super) connect: Address,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ForwardKind {
+    Local,
+    Remote,
+    Dynamic,
+}
+
+/// Where somebody listens or is to be connected to. An empty host is one that was not given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Address {
+    Tcp { host: String, port: u16 },
+    Socket(String),
+}
+
+impl Request {
+    /// A packet, without its length: the request's number (0 for a hello) and what it asks.
+    ///
+    /// # Errors
+    /// It ends too early, or a field has a value that its type has not.
+    pub(super) fn decode(packet: &[u8]) -> Result<(u32, Self), Malformed> {
+        let mut reader = Reader::new(packet);
+        let kind = reader.u32()?;
+        if kind == MSG_HELLO {
+            let version = reader.u32()?;
+            while !reader.is_empty() {
+                let (_name, _value) = (reader.string()?, reader.string()?);
+            }
+            return Ok((0, Self::Hello { version }));
+        }
+        let id = reader.u32()?;
+        let request = match kind {
+            C_NEW_SESSION => Self::NewSession(Box::new(NewSession::decode(&mut reader)?)),
+            C_ALIVE_CHECK => Self::AliveCheck,
+            C_TERMINATE => Self::Terminate,
+            C_OPEN_FWD => Forward::decode(&mut reader)?.map_or(Self::Unknown, Self::OpenForward),
+            C_CLOSE_FWD => Forward::decode(&mut reader)?.map_or(Self::Unknown, Self::CloseForward),
+            C_NEW_STDIO_FWD => {
+                let _reserved = reader.string()?;
+                let target = Address::decode(&mut reader)?;
+                Self::NewStdioForward { target }
+            }
+            C_STOP_LISTENING => Self::StopListening,
+            C_PROXY => Self::Proxy,
+            _ => Self::Unknown,
+        };
+        Ok((id, request))
+    }
+}
+
+impl NewSession {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let _reserved = reader.string()?;
+        // The document says bool, the programs say uint32.
+        let mut flag = || Ok::<_, WireError>(reader.u32()? != 0);
+        let (tty, x11, agent, subsystem) = (flag()?, flag()?, flag()?, flag()?);
+        let escape = match reader.u32()? {
+            NO_ESCAPE => None,
+            character => u8::try_from(character).ok(),
+        };
+        let term = String::from_utf8_lossy(reader.string()?).into_owned();
+        let command = reader.string()?.to_vec();
+        let mut env = Vec::new();
+        while !reader.is_empty() {
+            let variable = reader.string()?;
+            let Some(equals) = variable.iter().position(|byte| *byte == b'=') else {
+                continue;
+            };
+            // A name that is no text is none that a server's AcceptEnv could have.
+            if let Ok(name) = str::from_utf8(&variable[..equals])
+                && !name.is_empty()
+                && env.len() < MAX_ENV
+            {
+                env.push((name.to_owned(), variable[equals + 1..].to_vec()));
+            }
+        }
+        Ok(Self {
+            tty,
+            x11,
+            agent,
+            subsystem,
+            escape,
+            term,
+            command,
+            env,
+        })
+    }
+}
+
+impl Forward {
+    /// `None` for a kind of forwarding that nobody has heard of.
+    fn decode(reader: &mut Reader<'_>) -> Result<Option<Self>, Malformed> {
+        let kind = match reader.u32()? {
+            FWD_LOCAL => ForwardKind::Local,
+            FWD_REMOTE => ForwardKind::Remote,
+            FWD_DYNAMIC => ForwardKind::Dynamic,
+            _ => return Ok(None),
+        };
+        Ok(Some(Self {
+            kind,
+            listen: Address::decode(reader)?,
+            connect: Address::decode(reader)?,
+        }))
+    }
+}
+
+impl Address {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let host = reader.utf8()?.to_owned();
+        match reader.u32()? {
+            PORT_STREAMLOCAL => Ok(Self::Socket(host)),
+            port => match u16::try_from(port) {
+                Ok(port) => Ok(Self::Tcp { host, port }),
+                Err(_) => Err(Malformed::Port(port)),
+            },
+        }
+    }
+}
+
+/// What a client is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reply {
+    Hello,
+    Ok,
+    /// It cannot be done, for this reason. To a session the client's answer is a connection of its own.
+    Failure(String),
+    Alive {
+        pid: u32,
+    },
+    SessionOpened,
+    /// Of a session, not to a request.
+    Exit(u32),
+}
+
+impl Reply {
+    /// The packet that answers request `id`, with its length.
+    pub(super) fn encode(&self, id: u32) -> Bytes {
+        let packet = |kind: u32| Writer::new().u32(kind);
+        let body = match self {
+            Self::Hello => packet(MSG_HELLO).u32(VERSION),
+            Self::Ok => packet(S_OK).u32(id),
+            Self::Failure(reason) => packet(S_FAILURE).u32(id).string(reason),
+            Self::Alive { pid } => packet(S_ALIVE).u32(id).u32(*pid),
+            Self::SessionOpened => packet(S_SESSION_OPENED).u32(id).u32(SESSION),
+            Self::Exit(status) => packet(S_EXIT_MESSAGE).u32(SESSION).u32(*status),
+        };
+        Writer::new().string(body.finish()).finish()
+    }
+}
+
+/// The number of a client's session. It has one at most, and the number means something to it only.
+const SESSION: u32 = 1;
