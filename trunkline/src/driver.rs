@@ -15,10 +15,10 @@ use tokio::time::Sleep;
 use tokio_util::io::poll_read_buf;
 use trunkline_proto::{
     AuthTurn, ChannelEvent, ChannelId, DisconnectReason, Event, GlobalRequestId, IncomingKind,
-    KeyboardPrompt, OpenFailure, SessionRequest, Stream,
+    KeyboardPrompt, OpenFailure, Stream,
 };
 
-use crate::channel::{Awaited, ExitStatus, Op, Port, execution};
+use crate::channel::{ExitStatus, Op, Port, execution};
 use crate::error::{Error, Execution};
 use crate::metrics::Metrics;
 
@@ -504,15 +504,11 @@ impl Driver {
         &mut self,
         id: ChannelId,
         port: &mut Port,
-        request: &SessionRequest,
+        request: &trunkline_proto::SessionRequest,
         reply: Option<oneshot::Sender<bool>>,
     ) {
         if request.wants_reply() {
-            port.replies.push_back(match (reply, request) {
-                (Some(reply), _) => Awaited::Asked(reply),
-                (None, SessionRequest::Pty { .. }) => Awaited::Terminal,
-                (None, _) => Awaited::Unasked,
-            });
+            port.replies.push_back(reply);
         }
         port.starts |= request.starts();
         self.proto.request(id, request);
@@ -681,12 +677,8 @@ impl Driver {
         let Some(port) = self.ports.get_mut(&id) else {
             return;
         };
-        match port.replies.pop_front() {
-            Some(Awaited::Asked(reply)) => {
-                let _ = reply.send(success);
-            }
-            Some(Awaited::Terminal) if !success => port.shared.refuse_terminal(),
-            _ => {}
+        if let Some(Some(reply)) = port.replies.pop_front() {
+            let _ = reply.send(success);
         }
         if !started {
             return;

@@ -2,35 +2,23 @@
 //! the client. Pure: bytes in, bytes to forward and [`Action`]s out. OpenSSH's `process_escapes` is the
 //! reference.
 
+use crate::ssh_args::EscapeChar;
 use std::fmt::Write;
 
 /// Picks the escape sequences out of what the user types.
 #[derive(Debug, Clone)]
-pub struct EscapeFilter {
-    escape: Option<u8>,
-    available: Available,
+pub(crate) struct EscapeFilter {
+    escape: EscapeChar,
+    command_line: bool,
     /// The last byte forwarded was a newline, or none was forwarded yet.
     at_line_start: bool,
     /// An escape character was read and held back.
     pending: bool,
 }
 
-/// Which sequences there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Available {
-    /// Those of a client with a connection of its own. `command_line` is `EnableEscapeCommandline`.
-    Own {
-        /// Whether `~C` opens a command line.
-        command_line: bool,
-    },
-    /// Those of a session on somebody else's connection: what would concern the client's own process is left out
-    /// (clientloop.c, `process_escapes`, "noescape").
-    Shared,
-}
-
 /// What to do next with typed input.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// Send these bytes to the server.
     Forward(Vec<u8>),
     /// Do this.
@@ -39,7 +27,7 @@ pub enum Step {
 
 /// What an escape sequence asks the client for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum Action {
     /// `~.`: end the session. Nothing typed behind it is read.
     Disconnect,
     /// `~^Z`: suspend the client.
@@ -63,16 +51,14 @@ pub enum Action {
     CommandLineDisabled,
     /// `~?`: print [`EscapeFilter::help`].
     Help,
-    /// A sequence that a shared session does not have: say so.
-    Unavailable(u8),
 }
 
 impl EscapeFilter {
-    /// A filter for a session that has just begun, by the escape character (`None` for none).
-    pub fn new(escape: Option<u8>, available: Available) -> Self {
+    /// A filter for a session that has just begun. `command_line` is `EnableEscapeCommandline`.
+    pub(crate) fn new(escape: EscapeChar, command_line: bool) -> Self {
         Self {
             escape,
-            available,
+            command_line,
             at_line_start: true,
             pending: false,
         }
@@ -80,8 +66,8 @@ impl EscapeFilter {
 
     /// Takes what was typed, in pieces of any size, and returns what to do in order. An escape character at
     /// the very end of `typed` is held back until the next call decides what it means.
-    pub fn feed(&mut self, typed: &[u8]) -> Vec<Step> {
-        let Some(escape) = self.escape else {
+    pub(crate) fn feed(&mut self, typed: &[u8]) -> Vec<Step> {
+        let EscapeChar::Byte(escape) = self.escape else {
             return if typed.is_empty() {
                 Vec::new()
             } else {
@@ -120,18 +106,14 @@ impl EscapeFilter {
     }
 
     /// The list that `~?` shows, with a terminal's line ends; empty where there is no escape character.
-    pub fn help(&self) -> String {
-        let Some(escape) = self.escape else {
+    pub(crate) fn help(&self) -> String {
+        let EscapeChar::Byte(escape) = self.escape else {
             return String::new();
         };
         let escape = caret(escape);
         let mut text = format!("{escape}?\r\nAt the start of a line:\r\n");
         for (character, meaning) in HELP {
-            let shown = match self.available {
-                Available::Own { command_line } => *character != "C" || command_line,
-                Available::Shared => SHARED.contains(character),
-            };
-            if shown {
+            if *character != "C" || self.command_line {
                 // Writing to a String cannot fail.
                 _ = write!(text, " {escape}{character:<3} {meaning}\r\n");
             }
@@ -142,8 +124,8 @@ impl EscapeFilter {
 
     /// What to show on the terminal when `action` is taken, its line end included; empty where the action
     /// prints something of its own ([`Action::Help`], the new log level) or nothing.
-    pub fn echo(&self, action: Action) -> String {
-        let Some(escape) = self.escape else {
+    pub(crate) fn echo(&self, action: Action) -> String {
+        let EscapeChar::Byte(escape) = self.escape else {
             return String::new();
         };
         let escape = caret(escape);
@@ -156,9 +138,6 @@ impl EscapeFilter {
             Action::CommandLineDisabled => {
                 format!("{escape}C is off; EnableEscapeCommandline=yes turns it on\r\n")
             }
-            Action::Unavailable(byte) => {
-                format!("{escape}{} does not work in a shared session\r\n", caret(byte))
-            }
             Action::Rekey
             | Action::MoreVerbose
             | Action::LessVerbose
@@ -168,7 +147,7 @@ impl EscapeFilter {
     }
 
     fn action(&self, byte: u8) -> Option<Action> {
-        let own = match byte {
+        Some(match byte {
             b'.' => Action::Disconnect,
             CONTROL_Z => Action::Suspend,
             b'B' => Action::Break,
@@ -177,18 +156,10 @@ impl EscapeFilter {
             b'V' => Action::LessVerbose,
             b'#' => Action::ListForwards,
             b'&' => Action::Background,
-            b'C' if self.available == (Available::Own { command_line: true }) => Action::CommandLine,
+            b'C' if self.command_line => Action::CommandLine,
             b'C' => Action::CommandLineDisabled,
             b'?' => Action::Help,
             _ => return None,
-        };
-        let shared = matches!(
-            own,
-            Action::Disconnect | Action::Break | Action::Rekey | Action::Help
-        );
-        Some(match self.available {
-            Available::Shared if !shared => Action::Unavailable(byte),
-            _ => own,
         })
     }
 }
@@ -208,9 +179,6 @@ const HELP: &[(&str, &str)] = &[
     ("?", "show this list"),
 ];
 
-/// Those of [`HELP`] that a shared session has.
-const SHARED: &[&str] = &[".", "B", "R", "?"];
-
 /// A byte as people write it: `~`, or `^A` for a control character.
 fn caret(byte: u8) -> String {
     match byte {
@@ -225,12 +193,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const TILDE: Option<u8> = Some(b'~');
-    const PLAIN: Available = Available::Own { command_line: false };
-    const FULL: Available = Available::Own { command_line: true };
+    const TILDE: EscapeChar = EscapeChar::Byte(b'~');
 
     fn steps(typed: &[u8]) -> Vec<Step> {
-        EscapeFilter::new(TILDE, PLAIN).feed(typed)
+        EscapeFilter::new(TILDE, false).feed(typed)
     }
 
     fn forward(bytes: &[u8]) -> Step {
@@ -275,29 +241,13 @@ mod tests {
             assert_eq!(steps(typed), [Step::Act(action)]);
         }
         assert_eq!(
-            EscapeFilter::new(TILDE, FULL).feed(b"~C"),
+            EscapeFilter::new(TILDE, true).feed(b"~C"),
             [Step::Act(Action::CommandLine)]
         );
         assert_eq!(
-            EscapeFilter::new(Some(1), PLAIN).feed(b"\x01.x"),
+            EscapeFilter::new(EscapeChar::Byte(1), false).feed(b"\x01.x"),
             [Step::Act(Action::Disconnect)]
         );
-    }
-
-    #[test]
-    fn a_shared_session_has_only_what_concerns_itself() {
-        let mut filter = EscapeFilter::new(TILDE, Available::Shared);
-        assert_eq!(filter.feed(b"~B"), [Step::Act(Action::Break)]);
-        let unavailable = Action::Unavailable(CONTROL_Z);
-        assert_eq!(filter.feed(b"~\x1a"), [Step::Act(unavailable)]);
-        assert_eq!(
-            filter.echo(unavailable),
-            "~^Z does not work in a shared session\r\n"
-        );
-        let behind = [Step::Act(Action::Unavailable(b'&')), forward(b"x")];
-        assert_eq!(filter.feed(b"~&x"), behind);
-        let help = filter.help();
-        assert!(help.contains(" ~. ") && !help.contains("~&"), "{help}");
     }
 
     #[test]
@@ -311,7 +261,7 @@ mod tests {
 
     #[test]
     fn the_help_lists_what_works() {
-        let help = EscapeFilter::new(TILDE, PLAIN).help();
+        let help = EscapeFilter::new(TILDE, false).help();
         assert!(!help.contains("~C") && help.lines().all(|line| !line.contains("\n")));
         for (character, _) in HELP.iter().filter(|(character, _)| *character != "C") {
             assert!(
@@ -319,13 +269,17 @@ mod tests {
                 "~{character} is listed"
             );
         }
-        assert!(EscapeFilter::new(Some(1), FULL).help().contains(" ^AC "));
-        assert_eq!(EscapeFilter::new(None, FULL).help(), "");
+        assert!(
+            EscapeFilter::new(EscapeChar::Byte(1), true)
+                .help()
+                .contains(" ^AC ")
+        );
+        assert_eq!(EscapeFilter::new(EscapeChar::None, true).help(), "");
     }
 
     #[test]
     fn the_user_sees_which_sequence_was_taken() {
-        let filter = EscapeFilter::new(TILDE, PLAIN);
+        let filter = EscapeFilter::new(TILDE, false);
         assert_eq!(filter.echo(Action::Disconnect), "~.\r\n");
         assert!(
             filter
@@ -368,10 +322,10 @@ mod tests {
             typed in prop::collection::vec(any::<u8>(), 1..200),
             lengths in prop::collection::vec(1..20usize, 1..5),
         ) {
-            let transparent = in_pieces(&mut EscapeFilter::new(None, FULL), &typed, &lengths);
+            let transparent = in_pieces(&mut EscapeFilter::new(EscapeChar::None, true), &typed, &lengths);
             prop_assert_eq!(transparent, [forward(&typed)]);
             let plain: Vec<u8> = typed.into_iter().filter(|&byte| byte != b'~').chain(*b"x").collect();
-            let filtered = in_pieces(&mut EscapeFilter::new(TILDE, FULL), &plain, &lengths);
+            let filtered = in_pieces(&mut EscapeFilter::new(TILDE, true), &plain, &lengths);
             prop_assert_eq!(filtered, [forward(&plain)]);
         }
 
@@ -380,8 +334,8 @@ mod tests {
             typed in prop::collection::vec(prop::sample::select(b"~~~\r\n.a?B&C".to_vec()), 0..40),
             lengths in prop::collection::vec(1..5usize, 1..5),
         ) {
-            let whole = in_pieces(&mut EscapeFilter::new(TILDE, FULL), &typed, &[typed.len().max(1)]);
-            let pieces = in_pieces(&mut EscapeFilter::new(TILDE, FULL), &typed, &lengths);
+            let whole = in_pieces(&mut EscapeFilter::new(TILDE, true), &typed, &[typed.len().max(1)]);
+            let pieces = in_pieces(&mut EscapeFilter::new(TILDE, true), &typed, &lengths);
             prop_assert_eq!(whole, pieces);
         }
     }
