@@ -5,7 +5,10 @@
 //! before the answer to its hello (host key, authentication, network), or by a failure in answer to its request.
 
 mod client;
+mod forwards;
 mod packets;
+mod session;
+mod typed;
 mod wire;
 
 use std::collections::HashMap;
@@ -26,6 +29,8 @@ use trunkline::{Engine, Error, Host, Interaction};
 use crate::place::{Place, make_private, words};
 use crate::protocol::HostRequest;
 use crate::server::engine_request;
+use forwards::Forwards;
+pub(crate) use typed::Typed;
 
 /// The mux sockets of a daemon, one for each destination that asked for one.
 pub(crate) struct Sockets {
@@ -40,6 +45,7 @@ pub(crate) struct Sockets {
 /// Where the clients of one destination come.
 struct Socket {
     path: PathBuf,
+    forwards: Forwards,
     /// Guards what decides who may come, and what has become of it.
     state: Mutex<State>,
 }
@@ -182,6 +188,7 @@ impl Sockets {
         let socket = table.entry(path.to_owned()).or_insert_with(|| {
             Arc::new(Socket {
                 path: path.to_owned(),
+                forwards: Forwards::default(),
                 state: Mutex::new(State {
                     request: request.clone(),
                     host: host.clone(),
@@ -283,8 +290,9 @@ impl Sockets {
 
     /// Closes the connections of a socket's host, whatever runs on them, and the socket, as an OpenSSH master that is
     /// told to exit. The daemon goes on.
-    fn terminate(&self, socket: &Socket) {
+    async fn terminate(&self, socket: &Socket) {
         socket.stop();
+        socket.forwards.abort().await;
         let key = socket.state().key;
         self.engine.close(true, |host| host.sharing_key() == key);
     }

@@ -7,10 +7,11 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use trunkline::config::{HostConfig, RequestTty, SessionType};
 use trunkline::{
-    ChannelReader, ChannelWriter, Command, Engine, Error, Execution, ExitStatus, Host, Interaction, Pty,
-    SessionControl, SessionParts, TerminalSize,
+    ChannelReader, ChannelStream, ChannelWriter, Command, Engine, Error, Execution, ExitStatus, Host,
+    Interaction, Pty, SessionControl, SessionParts, TerminalSize,
 };
 
+use crate::mux::Typed;
 use crate::protocol::{Exit, Failure, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty};
 use crate::stdio::{Input, Output};
 
@@ -64,8 +65,7 @@ async fn try_run(
                 warm,
             })
             .await;
-        let (reader, writer) = stream.into_split();
-        return Ok(tunnel(streams, reader, writer, replies, inputs).await);
+        return Ok(tunnel(streams, stream, &host, replies, inputs).await);
     }
     let _forwards = crate::forwards::start(&host, interaction).await?;
     if program == Program::Nothing {
@@ -228,6 +228,8 @@ pub(crate) struct Streams {
 
 enum Source {
     Fd(Input),
+    /// A terminal that stock ssh has passed.
+    Terminal(Typed),
     Frames,
     Null,
 }
@@ -264,6 +266,14 @@ impl Streams {
             stdout: sink(stdout)?,
             stderr: sink(stderr)?,
         })
+    }
+
+    /// Takes the input from a terminal that came along instead.
+    pub(crate) fn typed(self, typed: Typed) -> Self {
+        Self {
+            stdin: Source::Terminal(typed),
+            ..self
+        }
     }
 }
 
@@ -331,7 +341,7 @@ pub(crate) async fn pump(
                 _ => Ok(status),
             }
         }
-        never = feed(streams.stdin, stdin, frames) => match never {},
+        never = feed(streams.stdin, stdin, frames, Some(&control), host) => match never {},
         error = Deadline::wait(until.deadline, host) => {
             if control.is_waiting() {
                 return Err(error);
@@ -368,11 +378,12 @@ fn unwritten(error: std::io::Error, status: &ExitStatus) -> Error {
 /// Moves a tunnel's data until the far end has closed (ssh's `-W`).
 pub(crate) async fn tunnel(
     streams: Streams,
-    mut reader: ChannelReader,
-    writer: ChannelWriter,
+    stream: ChannelStream,
+    host: &Host,
     replies: &mpsc::Sender<Reply>,
     mut inputs: mpsc::Receiver<Request>,
 ) -> Reply {
+    let (mut reader, writer) = stream.into_split();
     let (framed, frames) = mpsc::unbounded_channel();
     let attend = async {
         while let Some(request) = inputs.recv().await {
@@ -383,7 +394,7 @@ pub(crate) async fn tunnel(
     };
     tokio::select! {
         _ = drain(&mut reader, streams.stdout, replies, Reply::Output) => {}
-        never = feed(streams.stdin, writer, frames) => match never {},
+        never = feed(streams.stdin, writer, frames, None, host) => match never {},
         () = attend => {}
     }
     Reply::Exit(Exit::Status(0))
@@ -404,9 +415,12 @@ async fn feed(
     source: Source,
     mut stdin: ChannelWriter,
     mut frames: mpsc::UnboundedReceiver<Vec<u8>>,
+    control: Option<&SessionControl>,
+    host: &Host,
 ) -> std::convert::Infallible {
     match source {
         Source::Null => {}
+        Source::Terminal(typed) => typed.feed(&mut stdin, control, host).await,
         // A command that takes no more input ends the feeding, not the session.
         Source::Frames => {
             while let Some(data) = frames.recv().await {

@@ -2,7 +2,8 @@
 //!
 //! They are shared with the client and whoever else has them, so that nothing about them may be changed: an
 //! `O_NONBLOCK` set here would be seen there. Pipes are opened anew through /proc, which gives a description of our
-//! own; sockets have flags for a single call; what can be neither is written from a thread that may block.
+//! own, and so are terminals; sockets have flags for a single call; what can be neither is used from a thread that may
+//! block.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,6 +23,9 @@ enum Way {
     Socket(AsyncFd<OwnedFd>),
     /// By calls that may block, in a thread for such.
     Blocking(Arc<OwnedFd>),
+    /// The same for a terminal that cannot be opened anew, another user's: a read waits until there is something to be
+    /// read, so that no thread is left behind to take what is typed for the next program.
+    Watched(AsyncFd<OwnedFd>),
 }
 
 impl Way {
@@ -29,6 +33,10 @@ impl Way {
         let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
         match kind {
             FileType::Socket => Ok(Self::Socket(watched(fd, interest)?)),
+            FileType::CharacterDevice if rustix::termios::isatty(&fd) => match reopen(&fd, access) {
+                Ok(own) => Ok(Self::Own(watched(own, interest)?)),
+                Err(_) => Ok(Self::Watched(watched(fd, interest)?)),
+            },
             FileType::Fifo => match reopen(&fd, access) {
                 Ok(own) => Ok(Self::Own(watched(own, interest)?)),
                 // A pipe of another user's, or no /proc.
@@ -86,20 +94,11 @@ impl Output {
             }
             Way::Blocking(fd) => {
                 let fd = fd.clone();
-                blocking(move || {
-                    let mut rest = &data[..];
-                    while !rest.is_empty() {
-                        match rustix::io::write(&fd, rest) {
-                            Ok(written) => rest = &rest[written..],
-                            Err(rustix::io::Errno::INTR) => {}
-                            // Someone else made it non-blocking: wait as it should have.
-                            Err(rustix::io::Errno::AGAIN) => wait_for(&fd, rustix::event::PollFlags::OUT)?,
-                            Err(error) => return Err(error.into()),
-                        }
-                    }
-                    Ok(())
-                })
-                .await?;
+                blocking(move || write_blocking(&*fd, &data)).await?;
+            }
+            Way::Watched(fd) => {
+                let fd = fd.get_ref().try_clone()?;
+                blocking(move || write_blocking(fd, &data)).await?;
             }
         }
         Ok(())
@@ -137,21 +136,12 @@ impl Input {
             }
             Way::Blocking(fd) => {
                 let fd = fd.clone();
-                blocking(move || {
-                    let mut chunk = vec![0; CHUNK];
-                    loop {
-                        match rustix::io::read(&fd, &mut chunk) {
-                            Ok(n) => {
-                                chunk.truncate(n);
-                                return Ok(chunk.into());
-                            }
-                            Err(rustix::io::Errno::INTR) => {}
-                            Err(rustix::io::Errno::AGAIN) => wait_for(&fd, rustix::event::PollFlags::IN)?,
-                            Err(error) => return Err(error.into()),
-                        }
-                    }
-                })
-                .await
+                blocking(move || read_blocking(&*fd)).await
+            }
+            Way::Watched(fd) => {
+                fd.readable().await?.clear_ready();
+                let fd = fd.get_ref().try_clone()?;
+                blocking(move || read_blocking(fd)).await
             }
         }
     }
@@ -163,7 +153,36 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
         .map_err(io::Error::other)?
 }
 
-fn wait_for(fd: &OwnedFd, what: rustix::event::PollFlags) -> io::Result<()> {
+fn write_blocking(fd: impl AsFd, data: &[u8]) -> io::Result<()> {
+    let mut rest = data;
+    while !rest.is_empty() {
+        match rustix::io::write(&fd, rest) {
+            Ok(written) => rest = &rest[written..],
+            Err(rustix::io::Errno::INTR) => {}
+            // Someone else made it non-blocking: wait as it should have.
+            Err(rustix::io::Errno::AGAIN) => wait_for(&fd, rustix::event::PollFlags::OUT)?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn read_blocking(fd: impl AsFd) -> io::Result<Bytes> {
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        match rustix::io::read(&fd, &mut chunk) {
+            Ok(n) => {
+                chunk.truncate(n);
+                return Ok(chunk.into());
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => wait_for(&fd, rustix::event::PollFlags::IN)?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn wait_for(fd: impl AsFd, what: rustix::event::PollFlags) -> io::Result<()> {
     let borrowed = fd.as_fd();
     rustix::event::poll(&mut [rustix::event::PollFd::new(&borrowed, what)], None)?;
     Ok(())

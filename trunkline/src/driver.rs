@@ -15,10 +15,10 @@ use tokio::time::Sleep;
 use tokio_util::io::poll_read_buf;
 use trunkline_proto::{
     AuthTurn, ChannelEvent, ChannelId, DisconnectReason, Event, GlobalRequestId, IncomingKind,
-    KeyboardPrompt, OpenFailure, Stream,
+    KeyboardPrompt, OpenFailure, SessionRequest, Stream,
 };
 
-use crate::channel::{ExitStatus, Op, Port, execution};
+use crate::channel::{Awaited, ExitStatus, Op, Port, execution};
 use crate::error::{Error, Execution};
 use crate::metrics::Metrics;
 
@@ -504,11 +504,15 @@ impl Driver {
         &mut self,
         id: ChannelId,
         port: &mut Port,
-        request: &trunkline_proto::SessionRequest,
+        request: &SessionRequest,
         reply: Option<oneshot::Sender<bool>>,
     ) {
         if request.wants_reply() {
-            port.replies.push_back(reply);
+            port.replies.push_back(match (reply, request) {
+                (Some(reply), _) => Awaited::Asked(reply),
+                (None, SessionRequest::Pty { .. }) => Awaited::Terminal,
+                (None, _) => Awaited::Unasked,
+            });
         }
         port.starts |= request.starts();
         self.proto.request(id, request);
@@ -677,8 +681,12 @@ impl Driver {
         let Some(port) = self.ports.get_mut(&id) else {
             return;
         };
-        if let Some(Some(reply)) = port.replies.pop_front() {
-            let _ = reply.send(success);
+        match port.replies.pop_front() {
+            Some(Awaited::Asked(reply)) => {
+                let _ = reply.send(success);
+            }
+            Some(Awaited::Terminal) if !success => port.shared.refuse_terminal(),
+            _ => {}
         }
         if !started {
             return;
