@@ -1,5 +1,6 @@
 //! A client's session, or its connection through the server, on the descriptors that it passed.
 
+use std::convert::Infallible;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 
@@ -25,7 +26,7 @@ impl Client<'_> {
         };
         // Open for as long as the session, to tell its user why it ended.
         let stderr = fds[2].try_clone()?;
-        let mut terminal = match request.tty {
+        let terminal = match request.tty {
             true => Some(Terminal::new(&fds[0])?),
             false => None,
         };
@@ -57,6 +58,7 @@ impl Client<'_> {
         let parts = session.into_parts();
         let running = session::pump(parts, begin, streams, &replies, heard, Until::default(), &host);
         let mut running = Box::pin(running);
+        let mut resizing = Box::pin(resize(terminal, inputs));
         let mut begins = Some(begins);
         let ended = loop {
             tokio::select! {
@@ -73,15 +75,12 @@ impl Client<'_> {
                 ended = &mut running => break ended,
                 // A client that was interrupted or has died takes its session with it.
                 () = self.packets.left() => return Ok(ControlFlow::Break(())),
-                size = resized(&mut terminal) => {
-                    let TerminalSize { columns, rows, width, height } = size;
-                    let _ = inputs.try_send(protocol::Request::Resize(columns, rows, width, height));
-                }
+                never = &mut resizing => match never {},
             }
         };
         let opened = begins.is_none();
         // Whoever reads from the client's streams is to see their end when the client has exited.
-        drop(running);
+        drop((running, resizing));
         match ended {
             Ok(status) => {
                 drop(stderr);
@@ -235,9 +234,9 @@ fn size(fd: &OwnedFd) -> TerminalSize {
     }
 }
 
-/// The terminal's new size, once it has one. Every session's is looked at when any client passes the signal on.
-async fn resized(terminal: &mut Option<Terminal>) -> TerminalSize {
-    let Some(terminal) = terminal else {
+/// Tells the session of every new size. Each session's terminal is looked at when any client passes the signal on.
+async fn resize(terminal: Option<Terminal>, session: mpsc::Sender<protocol::Request>) -> Infallible {
+    let Some(mut terminal) = terminal else {
         return std::future::pending().await;
     };
     loop {
@@ -245,7 +244,9 @@ async fn resized(terminal: &mut Option<Terminal>) -> TerminalSize {
         let now = size(&terminal.fd);
         if now != terminal.size {
             terminal.size = now;
-            return now;
+            let request = protocol::Request::Resize(now.columns, now.rows, now.width, now.height);
+            // A session that has ended needs no size.
+            let _ = session.send(request).await;
         }
     }
 }
