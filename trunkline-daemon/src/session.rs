@@ -18,6 +18,9 @@ use crate::stdio::{Input, Output};
 /// A command whose output nobody takes any more gets this long to notice before its session is closed.
 const AFTER_BROKEN_PIPE: Duration = Duration::from_secs(2);
 
+/// Pieces of output written at once: 512 KiB of sshd's packets, within IOV_MAX.
+const PIECES: usize = 16;
+
 /// Runs a session to its end and returns the last frame. `inputs` are the client's frames about it; their end means
 /// that the client is gone.
 pub(crate) async fn run(
@@ -478,17 +481,21 @@ async fn drain(
     replies: &mpsc::Sender<Reply>,
     frame: impl Fn(Vec<u8>) -> Reply,
 ) -> std::io::Result<()> {
-    while let Some(data) = reader.chunk().await {
+    let mut pieces = Vec::new();
+    while reader.chunks(&mut pieces, PIECES).await > 0 {
         match &mut sink {
-            Sink::Fd(output) => output.write_all(data).await?,
+            Sink::Fd(output) => pieces = output.write_all(pieces).await?,
             Sink::Frames => {
-                replies
-                    .send(frame(data.to_vec()))
-                    .await
-                    .map_err(|_| std::io::ErrorKind::BrokenPipe)?;
+                for data in &pieces {
+                    replies
+                        .send(frame(data.to_vec()))
+                        .await
+                        .map_err(|_| std::io::ErrorKind::BrokenPipe)?;
+                }
             }
             Sink::Null => {}
         }
+        pieces.clear();
     }
     Ok(())
 }

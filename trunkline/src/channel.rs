@@ -338,6 +338,19 @@ impl ChannelReader {
         std::future::poll_fn(|cx| self.poll_chunk(cx)).await
     }
 
+    /// Adds all data that is there to `pieces`, at most `limit` pieces, and waits while there is none. 0 at the stream's
+    /// end. A consumer that takes more at a time is woken less often.
+    pub async fn chunks(&mut self, pieces: &mut Vec<Bytes>, limit: usize) -> usize {
+        let before = pieces.len();
+        if self.current.is_empty() {
+            self.queue.recv_many(pieces, limit).await;
+        } else {
+            pieces.push(std::mem::take(&mut self.current));
+        }
+        self.read(pieces[before..].iter().map(Bytes::len).sum());
+        pieces.len() - before
+    }
+
     /// Whether the end of the stream was the server's word, and not the loss of the connection. To be asked at the end.
     pub(crate) fn is_complete(&self) -> bool {
         self.shared.complete.load(Ordering::Acquire)

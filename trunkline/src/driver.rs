@@ -276,8 +276,9 @@ impl Driver {
             (read, usize::MAX)
         } else {
             if buffer.capacity() - buffer.len() < self.read_size / 4 {
-                buffer.reserve(self.read_size);
+                self.proto.reserve_receive(self.read_size);
             }
+            let buffer = self.proto.receive_buffer();
             let room = buffer.capacity() - buffer.len();
             (poll_read_buf(Pin::new(&mut self.io), cx, buffer), room)
         };

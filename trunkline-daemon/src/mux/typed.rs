@@ -71,7 +71,7 @@ impl Typed {
                     _ => self.escapes.echo(action),
                 };
                 // A screen that takes nothing is no reason to leave the user without the action.
-                let _ = self.screen.write_all(Bytes::from(shown)).await;
+                let _ = self.screen.write_all(vec![Bytes::from(shown)]).await;
                 match (action, control) {
                     (Action::Disconnect, Some(control)) => {
                         control.close();
