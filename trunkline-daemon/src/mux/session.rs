@@ -120,7 +120,9 @@ impl Client<'_> {
         // The terminal may be raw. One that takes no more is told nothing.
         let telling = async {
             if let Ok(mut output) = Output::new(stderr) {
-                let _ = output.write_all(format!("trunkline: {error}\r\n").into()).await;
+                let _ = output
+                    .write_all(vec![format!("trunkline: {error}\r\n").into()])
+                    .await;
             }
         };
         tokio::select! {
