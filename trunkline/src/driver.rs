@@ -15,10 +15,10 @@ use tokio::time::Sleep;
 use tokio_util::io::poll_read_buf;
 use trunkline_proto::{
     AuthTurn, ChannelEvent, ChannelId, DisconnectReason, Event, GlobalRequestId, IncomingKind,
-    KeyboardPrompt, OpenFailure, SessionRequest, Stream,
+    KeyboardPrompt, OpenFailure, Stream,
 };
 
-use crate::channel::{Awaited, ExitStatus, Op, Port, execution};
+use crate::channel::{ExitStatus, Op, Port, execution};
 use crate::error::{Error, Execution};
 use crate::metrics::Metrics;
 
@@ -276,9 +276,8 @@ impl Driver {
             (read, usize::MAX)
         } else {
             if buffer.capacity() - buffer.len() < self.read_size / 4 {
-                self.proto.reserve_receive(self.read_size);
+                buffer.reserve(self.read_size);
             }
-            let buffer = self.proto.receive_buffer();
             let room = buffer.capacity() - buffer.len();
             (poll_read_buf(Pin::new(&mut self.io), cx, buffer), room)
         };
@@ -505,15 +504,11 @@ impl Driver {
         &mut self,
         id: ChannelId,
         port: &mut Port,
-        request: &SessionRequest,
+        request: &trunkline_proto::SessionRequest,
         reply: Option<oneshot::Sender<bool>>,
     ) {
         if request.wants_reply() {
-            port.replies.push_back(match (reply, request) {
-                (Some(reply), _) => Awaited::Asked(reply),
-                (None, SessionRequest::Pty { .. }) => Awaited::Terminal,
-                (None, _) => Awaited::Unasked,
-            });
+            port.replies.push_back(reply);
         }
         port.starts |= request.starts();
         self.proto.request(id, request);
@@ -595,6 +590,9 @@ impl Driver {
             } => {
                 if let Some(mut port) = self.ports.remove(&id) {
                     let error = self.refused(&port.what, reason.0, description);
+                    if let Some(lease) = &mut port.lease {
+                        lease.refused();
+                    }
                     end_port(&mut port, &error, Execution::DidNotStart);
                 }
             }
@@ -682,12 +680,8 @@ impl Driver {
         let Some(port) = self.ports.get_mut(&id) else {
             return;
         };
-        match port.replies.pop_front() {
-            Some(Awaited::Asked(reply)) => {
-                let _ = reply.send(success);
-            }
-            Some(Awaited::Terminal) if !success => port.shared.refuse_terminal(),
-            _ => {}
+        if let Some(Some(reply)) = port.replies.pop_front() {
+            let _ = reply.send(success);
         }
         if !started {
             return;

@@ -110,29 +110,9 @@ impl Pool {
         command: &Command,
         interaction: &Interaction,
     ) -> Result<Session, Error> {
-        self.session_placed(command, interaction, Policy::place_session)
-            .await
-    }
-
-    /// Starts a command on a connection with nothing else on it, where there may be one more; else as [`Self::session`].
-    pub(crate) async fn session_apart(
-        self: &Arc<Self>,
-        command: &Command,
-        interaction: &Interaction,
-    ) -> Result<Session, Error> {
-        self.session_placed(command, interaction, Policy::place_session_apart)
-            .await
-    }
-
-    async fn session_placed(
-        self: &Arc<Self>,
-        command: &Command,
-        interaction: &Interaction,
-        place: fn(&mut Policy, Instant) -> Placement,
-    ) -> Result<Session, Error> {
         loop {
             let freed = self.freed.notified();
-            let Some((lane, mut session, proven)) = self.place_session(command, interaction, place) else {
+            let Some((lane, mut session, proven)) = self.place_session(command, interaction) else {
                 freed.await;
                 continue;
             };
@@ -156,18 +136,18 @@ impl Pool {
         self: &Arc<Self>,
         command: &Command,
         interaction: &Interaction,
-        place: fn(&mut Policy, Instant) -> Placement,
     ) -> Option<(LaneId, Session, bool)> {
         let now = Instant::now();
         let mut state = self.state();
         state.refresh(now);
         loop {
-            let placement = place(&mut state.policy, now);
+            let placement = state.policy.place_session(now);
             let lease = |lane| Lease {
                 pool: Arc::downgrade(self),
                 lane,
                 tunnel: false,
                 placed: now,
+                refused: false,
             };
             match placement {
                 Placement::Spare(id) => {
@@ -227,6 +207,7 @@ impl Pool {
                             lane,
                             tunnel: true,
                             placed,
+                            refused: false,
                         },
                     );
                 }
@@ -269,6 +250,7 @@ impl Pool {
                 lane: held,
                 tunnel: true,
                 placed: now,
+                refused: false,
             },
         )
     }
@@ -367,7 +349,7 @@ impl Pool {
 
     fn learn_limit(&self, lane: LaneId, was_spare: bool) -> bool {
         let mut state = self.state();
-        let news = state.policy.session_refused(lane, was_spare);
+        let news = state.policy.session_refused(lane, was_spare, Instant::now());
         let limit = state.policy.session_limit();
         drop(state);
         if news {
@@ -487,6 +469,15 @@ pub(crate) struct Lease {
     lane: LaneId,
     tunnel: bool,
     placed: Instant,
+    /// Whether the server refused it.
+    refused: bool,
+}
+
+impl Lease {
+    /// The server refused the channel.
+    pub(crate) fn refused(&mut self) {
+        self.refused = true;
+    }
 }
 
 impl Drop for Lease {
@@ -496,6 +487,8 @@ impl Drop for Lease {
         let mut state = pool.state();
         if self.tunnel {
             state.policy.tunnel_ended(self.lane, self.placed, now);
+        } else if self.refused {
+            state.policy.session_never_opened(self.lane, self.placed, now);
         } else {
             state.policy.session_ended(self.lane, self.placed, now);
         }

@@ -4,7 +4,7 @@
 //! passes [`Settings::busy_above`] keeps what runs on it and gets nothing new, so that a bulk stream never slows a
 //! command: the next one finds a quiet lane, or a new one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::settings::Settings;
@@ -43,7 +43,14 @@ struct Lane {
     retired: bool,
     /// The most sessions that were open at once on it: the server allows that many.
     proven: u32,
+    /// When sessions ended that the server may still count: see [`CLOSING`].
+    ended: VecDeque<Instant>,
 }
+
+/// sshd gives a session's place back once it has handled all packets that came with our CLOSE (channels.c,
+/// `channel_garbage_collect`, from `channel_after_poll`): a session asked for in the same breath is refused. Packets of
+/// this side that are further apart than this do not travel together.
+const CLOSING: Duration = Duration::from_millis(200);
 
 /// Traffic of a lane, as a moving rate.
 #[derive(Debug)]
@@ -54,6 +61,12 @@ struct Traffic {
 }
 
 impl Lane {
+    /// Sessions that ended so lately that the server may still count them.
+    fn closing(&self, now: Instant) -> u32 {
+        let lately = |ended: &&Instant| now.saturating_duration_since(**ended) < CLOSING;
+        u32::try_from(self.ended.iter().rev().take_while(lately).count()).unwrap_or(u32::MAX)
+    }
+
     fn ended(&mut self, placed: Instant, now: Instant) {
         if let Some(at) = self.starts.iter().position(|start| *start == placed) {
             self.starts.swap_remove(at);
@@ -172,7 +185,7 @@ impl Policy {
         } else if let Some(id) = self.find(|lane| quiet(lane) && room(lane)) {
             Placement::Open {
                 lane: id,
-                proven: self.is_proven(id),
+                proven: self.is_proven(id, now),
             }
         } else if self
             .find(|lane| !lane.retired && quiet(lane) && lane.spares_opening > 0)
@@ -185,39 +198,14 @@ impl Policy {
         } else if let Some(id) = self.find(room) {
             Placement::Open {
                 lane: id,
-                proven: self.is_proven(id),
+                proven: self.is_proven(id, now),
             }
         } else {
             return Placement::Wait;
         };
-        self.count_session(chosen, now);
-        chosen
-    }
-
-    /// Places a session that is to have a connection for itself, and counts it: on a lane with nothing on it, on a new
-    /// one, or, when there may be no more, as any other.
-    pub(crate) fn place_session_apart(&mut self, now: Instant) -> Placement {
-        let empty = |lane: &Lane| !lane.retired && lane.sessions == 0 && lane.tunnels == 0;
-        let chosen = if let Some(id) = self.find(|lane| empty(lane) && lane.spares_ready > 0) {
-            Placement::Spare(id)
-        } else if let Some(id) = self.find(|lane| empty(lane) && lane.spares_opening == 0) {
-            Placement::Open {
-                lane: id,
-                proven: true,
-            }
-        } else if self.lanes.len() < self.settings.max_lanes {
-            Placement::Connect(self.add_lane(now))
-        } else {
-            return self.place_session(now);
-        };
-        self.count_session(chosen, now);
-        chosen
-    }
-
-    fn count_session(&mut self, chosen: Placement, now: Instant) {
         let (Placement::Spare(id) | Placement::Open { lane: id, .. } | Placement::Connect(id)) = chosen
         else {
-            return;
+            return chosen;
         };
         let taken_spare = matches!(chosen, Placement::Spare(_));
         if let Some(lane) = self.lanes.get_mut(&id) {
@@ -227,6 +215,7 @@ impl Policy {
         }
         let running = self.lanes.values().map(|lane| lane.sessions).sum();
         self.note_demand(running, now);
+        chosen
     }
 
     /// Places a tunnel, and counts it: like a session, but MaxSessions does not bound it.
@@ -289,6 +278,7 @@ impl Policy {
                 },
                 retired: false,
                 proven: 1,
+                ended: VecDeque::new(),
             },
         );
         id
@@ -330,21 +320,34 @@ impl Policy {
         }
     }
 
-    /// A session, or one opened ahead, was refused: the server's limit is what was open besides. Returns whether that
-    /// is news worth another try elsewhere: with nothing else open it is a refusal that no other lane would lift.
-    pub(crate) fn session_refused(&mut self, lane: LaneId, was_spare: bool) -> bool {
+    /// A session, or one opened ahead, was refused: the server's limit is what was open besides, and what it may not have
+    /// closed yet. Returns whether another try is worth while: with nothing else open it is a refusal that no other lane
+    /// would lift.
+    pub(crate) fn session_refused(&mut self, lane: LaneId, was_spare: bool, now: Instant) -> bool {
         let Some(lane) = self.lanes.get_mut(&lane) else {
             return false;
         };
         if was_spare {
             lane.spares_opening = lane.spares_opening.saturating_sub(1);
         }
-        let besides = lane.sessions.saturating_sub(u32::from(!was_spare)) + lane.spares_ready;
+        let open = lane.sessions.saturating_sub(u32::from(!was_spare)) + lane.spares_ready;
+        let besides = open + lane.closing(now);
         if besides == 0 {
             return false;
         }
-        self.session_limit = Some(self.session_limit.map_or(besides, |limit| limit.min(besides)));
+        self.session_limit = match self.session_limit {
+            None if besides >= self.settings.sessions_per_lane => None,
+            limit => Some(limit.map_or(besides, |limit| limit.min(besides))),
+        };
         true
+    }
+
+    /// What was placed as a session on a lane never became one.
+    pub(crate) fn session_never_opened(&mut self, lane: LaneId, placed: Instant, now: Instant) {
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.sessions = lane.sessions.saturating_sub(1);
+            lane.ended(placed, now);
+        }
     }
 
     pub(crate) fn session_confirmed(&mut self, lane: LaneId) {
@@ -355,9 +358,11 @@ impl Policy {
 
     /// The session that was placed at `placed` has ended.
     pub(crate) fn session_ended(&mut self, lane: LaneId, placed: Instant, now: Instant) {
+        self.session_never_opened(lane, placed, now);
         if let Some(lane) = self.lanes.get_mut(&lane) {
-            lane.sessions = lane.sessions.saturating_sub(1);
-            lane.ended(placed, now);
+            lane.ended
+                .retain(|ended| now.saturating_duration_since(*ended) < CLOSING);
+            lane.ended.push_back(now);
         }
     }
 
@@ -412,10 +417,10 @@ impl Policy {
             .max(1)
     }
 
-    fn is_proven(&self, lane: LaneId) -> bool {
-        self.lanes
-            .get(&lane)
-            .is_some_and(|lane| lane.sessions + lane.spares_ready + lane.spares_opening < lane.proven)
+    fn is_proven(&self, lane: LaneId, now: Instant) -> bool {
+        self.lanes.get(&lane).is_some_and(|lane| {
+            lane.sessions + lane.spares_ready + lane.spares_opening + lane.closing(now) < lane.proven
+        })
     }
 
     fn find(&self, suits: impl Fn(&Lane) -> bool) -> Option<LaneId> {
@@ -480,8 +485,8 @@ mod tests {
         let first = connect(&mut policy, now);
         policy.place_session(now);
         policy.place_session(now);
-        assert!(policy.session_refused(first, false));
-        policy.session_ended(first, now, now);
+        assert!(policy.session_refused(first, false, now));
+        policy.session_never_opened(first, now, now);
         assert_eq!(policy.session_limit(), Some(2));
         assert!(matches!(policy.place_session(now), Placement::Connect(_)));
     }
@@ -490,8 +495,32 @@ mod tests {
     fn a_refusal_with_nothing_else_open_is_final() {
         let (mut policy, now) = policy();
         let first = connect(&mut policy, now);
-        assert!(!policy.session_refused(first, false));
+        assert!(!policy.session_refused(first, false, now));
         assert_eq!(policy.session_limit(), None);
+    }
+
+    #[test]
+    fn what_the_server_may_not_have_closed_yet_counts_as_open() {
+        let (mut policy, now) = policy();
+        let lane = connect(&mut policy, now);
+        for _ in 0..3 {
+            policy.place_session(now);
+            policy.session_confirmed(lane);
+        }
+        policy.session_ended(lane, now, now);
+        policy.session_ended(lane, now, now);
+        // Four were open once, but two of them may still be.
+        for _ in 0..2 {
+            assert_eq!(policy.place_session(now), Placement::Open { lane, proven: false });
+        }
+        assert!(policy.session_refused(lane, false, now));
+        assert_eq!(policy.session_limit(), Some(5));
+        // With nothing else open, the one that has just ended is the reason of the refusal.
+        for _ in 0..3 {
+            policy.session_ended(lane, now, now);
+        }
+        assert!(policy.session_refused(lane, false, now));
+        assert!(!policy.session_refused(lane, false, now + CLOSING));
     }
 
     #[test]
@@ -499,7 +528,7 @@ mod tests {
         let (mut policy, now) = policy();
         let lane = connect(&mut policy, now);
         assert_eq!(policy.open_spares(lane, now), 1);
-        assert!(policy.session_refused(lane, true));
+        assert!(policy.session_refused(lane, true, now));
         assert_eq!(policy.session_limit(), Some(1));
         assert_eq!(policy.open_spares(lane, now), 0);
     }
@@ -555,18 +584,6 @@ mod tests {
             policy.session_ended(lane, placed, now);
         }
         assert!(!policy.is_busy(lane));
-    }
-
-    #[test]
-    fn a_session_apart_gets_an_empty_lane_or_a_new_one() {
-        let (mut policy, now) = policy();
-        let lane = connect(&mut policy, now);
-        let Placement::Connect(apart) = policy.place_session_apart(now) else {
-            panic!("the first lane has a session");
-        };
-        assert_ne!(lane, apart);
-        policy.session_ended(lane, now, now);
-        assert!(matches!(policy.place_session_apart(now), Placement::Open { lane: l, .. } if l == lane));
     }
 
     #[test]
