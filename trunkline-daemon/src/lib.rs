@@ -12,7 +12,6 @@ pub mod server;
 mod session;
 mod socket;
 mod stdio;
-pub mod terminal;
 
 pub use socket::FrameError;
 

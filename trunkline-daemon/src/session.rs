@@ -7,19 +7,15 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use trunkline::config::{HostConfig, RequestTty, SessionType};
 use trunkline::{
-    ChannelReader, ChannelStream, ChannelWriter, Command, Engine, Error, Execution, ExitStatus, Host,
-    Interaction, Pty, SessionControl, SessionParts, TerminalSize,
+    ChannelReader, ChannelWriter, Command, Engine, Error, Execution, ExitStatus, Host, Interaction, Pty,
+    SessionControl, SessionParts, TerminalSize,
 };
 
-use crate::mux::Typed;
 use crate::protocol::{Exit, Failure, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty};
 use crate::stdio::{Input, Output};
 
 /// A command whose output nobody takes any more gets this long to notice before its session is closed.
 const AFTER_BROKEN_PIPE: Duration = Duration::from_secs(2);
-
-/// Pieces of output written at once: 512 KiB of sshd's packets, within IOV_MAX.
-const PIECES: usize = 16;
 
 /// Runs a session to its end and returns the last frame. `inputs` are the client's frames about it; their end means
 /// that the client is gone.
@@ -68,7 +64,8 @@ async fn try_run(
                 warm,
             })
             .await;
-        return Ok(tunnel(streams, stream, &host, replies, inputs).await);
+        let (reader, writer) = stream.into_split();
+        return Ok(tunnel(streams, reader, writer, replies, inputs).await);
     }
     let _forwards = crate::forwards::start(&host, interaction).await?;
     if program == Program::Nothing {
@@ -189,37 +186,13 @@ fn command(config: &HostConfig, request: &SessionRequest, program: &Program, pty
         Program::Subsystem(name) => Command::subsystem(name),
         Program::Configured | Program::Nothing | Program::Stdio(..) => Command::shell(),
     };
-    let env = &request.host.world.env;
-    let sendable = env
-        .iter()
-        .filter_map(|(name, value)| Some((name.to_str()?, value)));
-    for (name, value) in
-        sendable.filter(|(name, _)| config.send_env.iter().any(|pattern| sends(pattern, name)))
-    {
-        command = command.env(name, std::os::unix::ffi::OsStrExt::as_bytes(value.as_os_str()));
-    }
-    for (name, value) in &config.set_env {
-        command = command.env(name, value.clone());
+    for (name, value) in config.session_env(&request.host.world) {
+        command = command.env(name, value);
     }
     if let Some(pty) = pty {
         command = command.pty(pty);
     }
     command.agent_forwarding(config.forward_agent != trunkline::config::ForwardAgent::No)
-}
-
-/// Whether a SendEnv pattern, with `*` and `?`, matches a name.
-fn sends(pattern: &str, name: &str) -> bool {
-    fn matches(pattern: &[u8], name: &[u8]) -> bool {
-        match (pattern.split_first(), name.split_first()) {
-            (None, None) => true,
-            (Some((b'*', rest)), _) if matches(rest, name) => true,
-            (Some((b'*', _)), Some((_, name))) => matches(pattern, name),
-            (Some((b'?', rest)), Some((_, name))) => matches(rest, name),
-            (Some((p, rest)), Some((n, name))) => p == n && matches(rest, name),
-            _ => false,
-        }
-    }
-    matches(pattern.as_bytes(), name.as_bytes())
 }
 
 /// The client's side of the three streams.
@@ -231,8 +204,6 @@ pub(crate) struct Streams {
 
 enum Source {
     Fd(Input),
-    /// A terminal that stock ssh has passed.
-    Terminal(Typed),
     Frames,
     Null,
 }
@@ -269,14 +240,6 @@ impl Streams {
             stdout: sink(stdout)?,
             stderr: sink(stderr)?,
         })
-    }
-
-    /// Takes the input from a terminal that came along instead.
-    pub(crate) fn typed(self, typed: Typed) -> Self {
-        Self {
-            stdin: Source::Terminal(typed),
-            ..self
-        }
     }
 }
 
@@ -344,7 +307,7 @@ pub(crate) async fn pump(
                 _ => Ok(status),
             }
         }
-        never = feed(streams.stdin, stdin, frames, Some(&control), host) => match never {},
+        never = feed(streams.stdin, stdin, frames) => match never {},
         error = Deadline::wait(until.deadline, host) => {
             if control.is_waiting() {
                 return Err(error);
@@ -381,12 +344,11 @@ fn unwritten(error: std::io::Error, status: &ExitStatus) -> Error {
 /// Moves a tunnel's data until the far end has closed (ssh's `-W`).
 pub(crate) async fn tunnel(
     streams: Streams,
-    stream: ChannelStream,
-    host: &Host,
+    mut reader: ChannelReader,
+    writer: ChannelWriter,
     replies: &mpsc::Sender<Reply>,
     mut inputs: mpsc::Receiver<Request>,
 ) -> Reply {
-    let (mut reader, writer) = stream.into_split();
     let (framed, frames) = mpsc::unbounded_channel();
     let attend = async {
         while let Some(request) = inputs.recv().await {
@@ -397,7 +359,7 @@ pub(crate) async fn tunnel(
     };
     tokio::select! {
         _ = drain(&mut reader, streams.stdout, replies, Reply::Output) => {}
-        never = feed(streams.stdin, writer, frames, None, host) => match never {},
+        never = feed(streams.stdin, writer, frames) => match never {},
         () = attend => {}
     }
     Reply::Exit(Exit::Status(0))
@@ -418,12 +380,9 @@ async fn feed(
     source: Source,
     mut stdin: ChannelWriter,
     mut frames: mpsc::UnboundedReceiver<Vec<u8>>,
-    control: Option<&SessionControl>,
-    host: &Host,
 ) -> std::convert::Infallible {
     match source {
         Source::Null => {}
-        Source::Terminal(typed) => typed.feed(&mut stdin, control, host).await,
         // A command that takes no more input ends the feeding, not the session.
         Source::Frames => {
             while let Some(data) = frames.recv().await {
@@ -481,21 +440,17 @@ async fn drain(
     replies: &mpsc::Sender<Reply>,
     frame: impl Fn(Vec<u8>) -> Reply,
 ) -> std::io::Result<()> {
-    let mut pieces = Vec::new();
-    while reader.chunks(&mut pieces, PIECES).await > 0 {
+    while let Some(data) = reader.chunk().await {
         match &mut sink {
-            Sink::Fd(output) => pieces = output.write_all(pieces).await?,
+            Sink::Fd(output) => output.write_all(data).await?,
             Sink::Frames => {
-                for data in &pieces {
-                    replies
-                        .send(frame(data.to_vec()))
-                        .await
-                        .map_err(|_| std::io::ErrorKind::BrokenPipe)?;
-                }
+                replies
+                    .send(frame(data.to_vec()))
+                    .await
+                    .map_err(|_| std::io::ErrorKind::BrokenPipe)?;
             }
             Sink::Null => {}
         }
-        pieces.clear();
     }
     Ok(())
 }
@@ -506,16 +461,5 @@ fn terminal_size((columns, rows, width, height): (u32, u32, u32, u32)) -> Termin
         rows,
         width,
         height,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn send_env_patterns_are_those_of_ssh_config() {
-        assert!(sends("LC_*", "LC_ALL") && sends("LANG", "LANG") && sends("L?NG", "LANG") && sends("*", "X"));
-        assert!(!sends("LC_*", "LANG") && !sends("LANG", "LANGUAGE") && !sends("", "X"));
     }
 }

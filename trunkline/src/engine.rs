@@ -50,7 +50,7 @@ pub struct Engine {
 
 struct Inner {
     settings: Settings,
-    resolver: Resolver,
+    resolver: Arc<Resolver>,
     memory: Arc<Memory>,
     pools: Mutex<HashMap<SharingKey, Arc<Pool>>>,
     /// Handshakes under way, in all and to each server.
@@ -82,11 +82,28 @@ impl Engine {
             MemoryPlace::Process => Memory::in_memory(),
             MemoryPlace::Folder(folder) => Memory::open(&folder),
         };
+        Self::with(settings, Arc::new(memory), Arc::new(Resolver::new()))
+    }
+
+    /// An engine that knows what this one knows (settings, host memory, answers of `ssh -G`) and shares no connection
+    /// with it. Must be called inside a tokio runtime.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        let Inner {
+            settings,
+            memory,
+            resolver,
+            ..
+        } = &*self.inner;
+        Self::with(settings.clone(), memory.clone(), resolver.clone())
+    }
+
+    fn with(settings: Settings, memory: Arc<Memory>, resolver: Arc<Resolver>) -> Self {
         let inner = Arc::new(Inner {
             handshakes: Arc::new(Semaphore::new(settings.handshakes.max(1))),
             settings,
-            resolver: Resolver::new(),
-            memory: Arc::new(memory),
+            resolver,
+            memory,
             pools: Mutex::default(),
             gates: Mutex::default(),
             metrics: Arc::default(),
@@ -515,14 +532,6 @@ impl Host {
     pub async fn sftp(&self) -> Result<Sftp, Error> {
         let early = self.pool.is_openssh();
         let session = self.start(&Command::subsystem("sftp")).await?;
-        Ok(Sftp::on(session, &self.config.original_host, early))
-    }
-
-    /// Opens an SFTP session on a connection with nothing else on it, as long as the host may have one more.
-    pub(crate) async fn sftp_apart(&self) -> Result<Sftp, Error> {
-        let early = self.pool.is_openssh();
-        let command = Command::subsystem("sftp");
-        let session = self.pool.session_apart(&command, &self.interaction).await?;
         Ok(Sftp::on(session, &self.config.original_host, early))
     }
 

@@ -1,6 +1,7 @@
 //! The resolved configuration of one host, typed.
 
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -539,6 +540,17 @@ impl HostConfig {
         config.directives = directives;
         Ok(config)
     }
+
+    /// The environment variables that SendEnv and SetEnv ask for, in the order in which OpenSSH's client sends them.
+    pub fn session_env<'a>(&'a self, world: &'a World) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+        let sendable = world
+            .env
+            .iter()
+            .filter_map(|(name, value)| Some((name.to_str()?, value.as_bytes())))
+            .filter(|(name, _)| self.send_env.iter().any(|pattern| sends(pattern, name)));
+        let set = self.set_env.iter();
+        sendable.chain(set.map(|(name, value)| (name.as_str(), value.as_bytes())))
+    }
 }
 
 /// What `ssh -G` would say of an explicit host where it differs from the defaults of [`HostConfig::read`]. The names are
@@ -742,6 +754,21 @@ fn is_subsequence(part: &[String], whole: &[String]) -> bool {
 
 fn either(names: Vec<String>, older: Vec<String>) -> Vec<String> {
     if names.is_empty() { older } else { names }
+}
+
+/// Whether a SendEnv pattern, with `*` and `?`, matches a name.
+fn sends(pattern: &str, name: &str) -> bool {
+    fn matches(pattern: &[u8], name: &[u8]) -> bool {
+        match (pattern.split_first(), name.split_first()) {
+            (None, None) => true,
+            (Some((b'*', rest)), _) if matches(rest, name) => true,
+            (Some((b'*', _)), Some((_, name))) => matches(pattern, name),
+            (Some((b'?', rest)), Some((_, name))) => matches(rest, name),
+            (Some((p, rest)), Some((n, name))) => p == n && matches(rest, name),
+            _ => false,
+        }
+    }
+    matches(pattern.as_bytes(), name.as_bytes())
 }
 
 #[cfg(test)]
@@ -1152,5 +1179,11 @@ pub(crate) mod tests {
                 .map(str::to_owned)
                 .collect()
         })
+    }
+
+    #[test]
+    fn send_env_patterns_are_those_of_ssh_config() {
+        assert!(sends("LC_*", "LC_ALL") && sends("LANG", "LANG") && sends("L?NG", "LANG") && sends("*", "X"));
+        assert!(!sends("LC_*", "LANG") && !sends("LANG", "LANGUAGE") && !sends("", "X"));
     }
 }
