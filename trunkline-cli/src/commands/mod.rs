@@ -4,6 +4,4 @@ pub(crate) mod daemon;
 pub(crate) mod generate;
 pub(crate) mod hosts;
 pub(crate) mod run;
-pub(crate) mod setup;
 pub(crate) mod ssh;
-pub(crate) mod up;

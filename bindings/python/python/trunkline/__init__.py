@@ -1,0 +1,62 @@
+"""One warm SSH connection per host, shared by everything you run.
+
+    import trunkline
+
+    with trunkline.connect("db1") as db1:
+        print(db1.run("uptime").stdout)
+
+``trunkline.aio`` is the same for asyncio, ``trunkline.Group`` runs commands on many hosts.
+"""
+
+import atexit as _atexit
+
+from . import _native
+from ._connection import Connection, Lane, connect
+from ._errors import (
+    AuthenticationError,
+    ClosedError,
+    CommandError,
+    ConfigurationError,
+    Error,
+    ForkError,
+    HostKeyError,
+    LimitError,
+    LocalError,
+    NetworkError,
+    PeerError,
+    TimeoutError,
+)
+from ._group import Group, GroupRun, HostResult
+from ._log import enable_logging
+from ._process import Process
+from ._result import CompletedProcess, Terminal
+
+__version__ = _native.VERSION
+
+__all__ = [
+    "AuthenticationError",
+    "ClosedError",
+    "CommandError",
+    "CompletedProcess",
+    "ConfigurationError",
+    "Connection",
+    "Error",
+    "ForkError",
+    "Group",
+    "GroupRun",
+    "HostKeyError",
+    "HostResult",
+    "Lane",
+    "LimitError",
+    "LocalError",
+    "NetworkError",
+    "PeerError",
+    "Process",
+    "Terminal",
+    "TimeoutError",
+    "connect",
+    "enable_logging",
+]
+
+# Connections are told that they end; a server that does not listen gets this many seconds.
+_atexit.register(_native.shut_down, 0.5)

@@ -1,0 +1,140 @@
+"""Exceptions, one class for each of the engine's kinds of error."""
+
+from __future__ import annotations
+
+import builtins
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._result import CompletedProcess
+
+
+class Error(Exception):
+    """Something went wrong.
+
+    ``execution`` says what it means for the command that was asked for: ``"did not start"`` (trying again is safe),
+    ``"may have started"``, or ``"finished"``. ``stdout`` and ``stderr`` are what it had written by then.
+    """
+
+    kind = "error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        execution: str = "did not start",
+        stdout: bytes = b"",
+        stderr: bytes = b"",
+    ) -> None:
+        super().__init__(message)
+        self.execution = execution
+        self.stdout = stdout
+        self.stderr = stderr
+
+    @property
+    def may_have_run(self) -> bool:
+        """Whether the command may have run, in part or to its end."""
+        return self.execution != "did not start"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions cross process boundaries (multiprocessing, pytest-xdist) by pickling, which knows no keywords.
+        state = {"execution": self.execution, "stdout": self.stdout, "stderr": self.stderr}
+        return type(self), self.args, state
+
+
+class PeerError(Error):
+    """The server broke the protocol, or shares no algorithm with this side."""
+
+    kind = "peer"
+
+
+class NetworkError(Error, ConnectionError):
+    """The network: unreachable, refused, reset, ended."""
+
+    kind = "network"
+
+
+class TimeoutError(Error, builtins.TimeoutError):
+    """Something took longer than it may."""
+
+    kind = "timeout"
+
+
+class HostKeyError(Error):
+    """The host key is unknown, changed or revoked. Nothing was signed and nothing sent."""
+
+    kind = "host_key"
+
+
+class AuthenticationError(Error):
+    """The server accepted none of the authentication methods."""
+
+    kind = "authentication"
+
+
+class ConfigurationError(Error):
+    """ssh_config, or what was asked for."""
+
+    kind = "configuration"
+
+
+class LimitError(Error):
+    """The server refused: a session, a forwarding, a command."""
+
+    kind = "limit"
+
+
+class LocalError(Error):
+    """This machine: a file, a socket, the daemon."""
+
+    kind = "local"
+
+
+class ClosedError(Error):
+    """What was used is closed."""
+
+    kind = "closed"
+
+
+class ForkError(Error):
+    """What was used belongs to the parent process; a child made by ``os.fork`` connects anew."""
+
+    kind = "fork"
+
+
+class CommandError(Error):
+    """A command that was run with ``check=True`` ended with another status than 0. ``result`` has all there is."""
+
+    kind = "command"
+
+    def __init__(self, result: CompletedProcess[Any]) -> None:
+        ended = f"signal {result.signal}" if result.signal else f"status {result.returncode}"
+        super().__init__(f"the command {result.command!r} ended with {ended}", execution="finished")
+        self.result = result
+        self.stdout = result.stdout
+        self.stderr = result.stderr
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.result,)
+
+
+_BY_KIND: dict[str, type[Error]] = {
+    kind.kind: kind
+    for kind in (
+        PeerError,
+        NetworkError,
+        TimeoutError,
+        HostKeyError,
+        AuthenticationError,
+        ConfigurationError,
+        LimitError,
+        LocalError,
+        ClosedError,
+        ForkError,
+    )
+}
+
+
+def from_native(kind: str, message: str, execution: str, stdout: bytes, stderr: bytes) -> Error:
+    """The exception for a failure of the native module, which calls this."""
+    return _BY_KIND.get(kind, Error)(message, execution=execution, stdout=stdout, stderr=stderr)

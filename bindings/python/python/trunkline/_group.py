@@ -1,0 +1,251 @@
+"""Many hosts at once, from one thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from . import _native
+from ._errors import ClosedError, Error
+from ._options import Ask, Daemon, Options, StrPath
+from ._result import Command, CompletedProcess, Input, check_codec, completed, input_bytes, wanted
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True)
+class HostResult:
+    """What one host of a group answered: a result, or the error in its place."""
+
+    #: Its name, as the group has it.
+    host: str
+    #: Its place in the group.
+    index: int
+    #: What the command left.
+    result: CompletedProcess[Any] | None
+    #: Why there is no result; ``execution`` says whether the command may have run.
+    error: Error | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command ran and ended with status 0."""
+        return self.result is not None and self.result.ok
+
+    def unwrap(self) -> CompletedProcess[Any]:
+        """The result; raises the error."""
+        if self.result is None:
+            raise self.error or Error("there is no result")
+        return self.result
+
+
+class Group:
+    """Hosts to run commands on: names, ranges and lists such as ``db[01-20],web1``, patterns of ssh_config's aliases such
+    as ``web*``, files of names as ``@FILE``; or hosts of Ansible inventories, of which ``hosts`` then picks some by
+    Ansible's patterns (all, when it is ``None``) and ``limit`` fewer.
+
+    The other arguments are those of ``connect``. Connections are made as hosts are used, and shared with whatever else
+    uses them.
+    """
+
+    def __init__(
+        self,
+        hosts: str | Iterable[str] | None = None,
+        *,
+        inventory: StrPath | Iterable[StrPath] | None = None,
+        limit: str | None = None,
+        config: StrPath | None = None,
+        user: str | None = None,
+        port: int | None = None,
+        identity: StrPath | Iterable[StrPath] | None = None,
+        agent: bool | StrPath = True,
+        known_hosts: StrPath | Literal[False] | None = None,
+        password: str | None = None,
+        passphrase: str | None = None,
+        ask: Ask | None = None,
+        options: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        share: bool = True,
+        daemon: Daemon = "auto",
+    ) -> None:
+        self._options = Options(
+            config=config,
+            user=user,
+            port=port,
+            identity=identity,
+            agent=agent,
+            known_hosts=known_hosts,
+            password=password,
+            passphrase=passphrase,
+            ask=ask,
+            options=options,
+            timeout=timeout,
+            share=share,
+            daemon=daemon,
+        )
+        self._engine = _native.Engine.shared() if share else _native.Engine.apart()
+        #: Hosts of an inventory that cannot be reached so (another connection plugin, no name), each with the reason.
+        self.skipped: list[tuple[str, str]] = []
+        targets = self._targets(hosts, inventory, limit)
+        reached = self._options.reached(self._engine)
+        reached = self._options.reached(self._engine)
+        self._hosts = {name: reached(destination, args) for name, destination, args in targets}
+        self._closed = False
+
+    def _targets(
+        self,
+        hosts: str | Iterable[str] | None,
+        inventory: StrPath | Iterable[StrPath] | None,
+        limit: str | None,
+    ) -> list[tuple[str, str, list[str]]]:
+        expressions = [hosts] if isinstance(hosts, str) else hosts
+        if inventory is not None:
+            sources = [inventory] if isinstance(inventory, str) or not isinstance(inventory, Iterable) else inventory
+            pattern = "all" if expressions is None else ",".join(expressions)
+            targets, self.skipped = _native.inventory(list(sources), pattern, limit).wait()
+            return targets
+        if expressions is None:
+            raise ValueError("a group needs hosts, or an inventory")
+        if limit is not None:
+            raise ValueError("a limit narrows an inventory")
+        names = dict.fromkeys(
+            name for expression in expressions for name in _native.expand(expression, self._options.config)
+        )
+        if not names:
+            raise ValueError("the group names no host")
+        return [(name, name, []) for name in names]
+
+    @property
+    def hosts(self) -> list[str]:
+        """The names of its hosts, in order, each once."""
+        return list(self._hosts)
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def run(
+        self,
+        command: Command,
+        *,
+        input: Input | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        encoding: str | None = "utf-8",
+        errors: str = "backslashreplace",
+        at_once: int = 100,
+    ) -> GroupRun:
+        """Runs a command on every host, on ``at_once`` of them at a time; the other arguments are those of
+        ``Connection.run``, ``timeout`` for each host.
+
+        Iterate over what it returns for results as they complete, or call ``wait`` on it for all of them in the hosts'
+        order. Nothing is raised for a host that fails: its result holds the error.
+        """
+        if self._closed:
+            raise ClosedError("the group is closed")
+        if at_once < 1:
+            raise ValueError("at_once is at least 1")
+        check_codec(encoding, errors)
+        start = wanted(command, env)
+        data = input_bytes(input, encoding)
+        line = start["program"] or b""
+
+        def finish(outcome: Any) -> CompletedProcess[Any]:
+            return completed(line, outcome, encoding, errors)
+
+        jobs = ((name, host.run(start, data, timeout)) for name, host in self._hosts.items())
+        return GroupRun(jobs, at_once, finish)
+
+    def close(self) -> None:
+        """With ``share=False``, closes its connections."""
+        self._closed = True
+        if not self._options.share:
+            self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<trunkline.Group of {len(self)} hosts>"
+
+
+class GroupRun:
+    """A command under way on many hosts; an iterator of ``HostResult``, as they complete.
+
+    It goes on while something is waited for. ``cancel``, and leaving a ``with`` block early, close what still runs.
+    """
+
+    def __init__(self, jobs: Iterator[tuple[str, _native.Operation[Any]]], at_once: int, finish: Any) -> None:
+        self._jobs = enumerate(jobs)
+        self._finish = finish
+        self._completions = _native.Completions()
+        self._running: dict[int, tuple[str, _native.Running]] = {}
+        self._ready: list[HostResult] = []
+        self._begin(at_once)
+
+    def _begin(self, count: int) -> None:
+        for _ in range(count):
+            job = next(self._jobs, None)
+            if job is None:
+                return
+            index, (name, operation) = job
+            self._running[index] = (name, operation.begin(self._completions, index))
+
+    def __iter__(self) -> Iterator[HostResult]:
+        return self
+
+    def __next__(self) -> HostResult:
+        while not self._ready:
+            if not self._running:
+                raise StopIteration
+            self._completions.wait()
+            self._collect()
+        return self._ready.pop(0)
+
+    def _collect(self) -> None:
+        for index, ok, value in self._completions.drain():
+            if index not in self._running:
+                # It was cancelled as it ended.
+                continue
+            name, _ = self._running.pop(index)
+            result, error = None, None
+            if ok:
+                result = self._finish(value)
+            elif isinstance(value, Error):
+                error = value
+            elif isinstance(value, BaseException):
+                raise value
+            self._ready.append(HostResult(name, index, result, error))
+            self._begin(1)
+
+    def wait(self, timeout: float | None = None) -> list[HostResult]:
+        """Waits for all that have not been iterated over, and returns them in the hosts' order.
+
+        Raises ``TimeoutError`` after ``timeout`` seconds; what has come by then is kept for the next call.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while self._running:
+            if end is not None and time.monotonic() >= end:
+                raise TimeoutError(f"{len(self._running)} hosts have not answered within {timeout} s")
+            self._completions.wait(None if end is None else max(0.0, end - time.monotonic()))
+            self._collect()
+        results, self._ready = sorted(self._ready, key=lambda result: result.index), []
+        return results
+
+    def cancel(self) -> None:
+        """Closes what still runs and begins nothing more; results that are there can still be taken."""
+        self._jobs = enumerate(())
+        for _, running in self._running.values():
+            running.abort()
+        self._running.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.cancel()

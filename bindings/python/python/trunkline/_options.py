@@ -1,0 +1,121 @@
+"""What ``connect`` takes, as ssh's own options: what a destination means is decided by ssh_config."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from . import _native
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeAlias
+
+#: A path, as for ``open``.
+StrPath: TypeAlias = "str | os.PathLike[str]"
+
+#: Asked with the kind of question ("password", "passphrase", "host key", "keyboard-interactive" or "confirm"), its text,
+#: and whether the answer may be seen as it is typed; ``None`` is no answer.
+Ask: TypeAlias = "Callable[[str, str, bool], str | None]"
+
+#: Where the connections are: in a process of their own that all programs share, or in this one.
+Daemon: TypeAlias = 'bool | Literal["auto"]'
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to connect; see ``connect`` for each."""
+
+    config: StrPath | None = None
+    user: str | None = None
+    port: int | None = None
+    identity: StrPath | Iterable[StrPath] | None = None
+    agent: bool | StrPath = True
+    known_hosts: StrPath | Literal[False] | None = None
+    password: str | None = None
+    passphrase: str | None = None
+    ask: Ask | None = None
+    options: Mapping[str, str] | None = None
+    timeout: float | None = None
+    share: bool = True
+    daemon: Daemon = "auto"
+
+    def ssh_args(self) -> list[str]:
+        """The arguments for ssh."""
+        args: list[str] = []
+        if self.config is not None:
+            args += ["-F", os.fspath(self.config)]
+        if self.user is not None:
+            args += ["-l", self.user]
+        if self.port is not None:
+            if not 0 < self.port < 65536:
+                raise ValueError(f"{self.port} is no port")
+            args += ["-p", str(self.port)]
+        identities = [self.identity] if isinstance(self.identity, (str, os.PathLike)) else self.identity
+        for identity in identities or ():
+            args += ["-i", os.fspath(identity)]
+        settings = dict(self.options or {})
+        if self.agent is not True:
+            settings["IdentityAgent"] = "none" if self.agent is False else os.fspath(self.agent)
+        if self.known_hosts is False:
+            settings["StrictHostKeyChecking"] = "no"
+            settings["UserKnownHostsFile"] = settings["GlobalKnownHostsFile"] = "none"
+        elif self.known_hosts is not None:
+            settings["UserKnownHostsFile"] = _quoted(os.fspath(self.known_hosts))
+        if self.password is not None and self.ask is None:
+            # The same wrong answer three times locks accounts.
+            settings["NumberOfPasswordPrompts"] = "1"
+        if self.timeout is not None:
+            if not self.timeout > 0:
+                raise ValueError("a timeout is a positive number of seconds")
+            settings["ConnectTimeout"] = str(max(1, round(self.timeout)))
+        # A session runs what it is given, and listens nowhere unasked.
+        settings.update(RemoteCommand="none", ClearAllForwardings="yes")
+        for name, value in settings.items():
+            args += ["-o", f"{name}={value}"]
+        return args
+
+    def asker(self) -> Ask | None:
+        """Who answers questions."""
+        if self.password is None and self.passphrase is None:
+            return self.ask
+        return self._answer
+
+    def _answer(self, kind: str, text: str, echo: bool) -> str | None:
+        if kind == "passphrase" and self.passphrase is not None:
+            return self.passphrase
+        if kind in ("password", "keyboard-interactive") and not echo and self.password is not None:
+            return self.password
+        return self.ask(kind, text, echo) if self.ask else None
+
+    def daemon_command(self) -> list[str] | None:
+        """``None`` for connections in this process, else how the daemon is started; empty if it runs already."""
+        if self.daemon is False or not self.share:
+            return None
+        if self.daemon == "auto":
+            return [] if _native.daemon_runs() else None
+        if self.daemon is not True:
+            raise ValueError('daemon is True, False or "auto"')
+        program = os.environ.get("TRUNKLINE_PROGRAM") or shutil.which("trunkline")
+        if program is None:
+            raise FileNotFoundError("daemon=True needs the program trunkline on PATH, or TRUNKLINE_PROGRAM set to its file")
+        return [program, "daemon", "--detach"]
+
+    def reached(self, engine: _native.Engine) -> Callable[[str, Sequence[str]], _native.Host]:
+        """What makes hosts of destinations and further arguments for ssh, on the connections of ``engine``."""
+        args, ask, daemon = self.ssh_args(), self.asker(), self.daemon_command()
+        world = _native.World()
+
+        def reach(destination: str, more: Sequence[str] = ()) -> _native.Host:
+            if not isinstance(destination, str):
+                raise TypeError(f"a destination is a str, not {type(destination).__name__}")
+            return _native.Host(engine, world, destination, [*args, *more], ask, daemon)
+
+        return reach
+
+
+def _quoted(value: str) -> str:
+    """A value that ssh_config would split at blanks."""
+    return f'"{value}"' if " " in value else value

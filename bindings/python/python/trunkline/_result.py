@@ -1,0 +1,129 @@
+"""Commands as they are given, and what is left of them."""
+
+from __future__ import annotations
+
+import codecs
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, AnyStr, Generic, TypedDict, cast
+
+from ._errors import CommandError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeAlias
+
+#: A line for the user's login shell on the server, or words, which are quoted for it.
+Command: TypeAlias = "str | bytes | Iterable[str | bytes]"
+
+#: Data for a command.
+Input: TypeAlias = "str | bytes | bytearray | memoryview"
+
+
+class Wanted(TypedDict):
+    """What the native module starts."""
+
+    program: bytes | None
+    subsystem: bool
+    env: list[tuple[str, bytes]]
+    terminal: tuple[str, int, int] | None
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """A terminal for a command: the kind that programs are to take it for, and its size in characters."""
+
+    term: str = "xterm-256color"
+    columns: int = 80
+    rows: int = 24
+
+
+@dataclass(frozen=True)
+class CompletedProcess(Generic[AnyStr]):
+    """What a command left, much like ``subprocess.CompletedProcess``."""
+
+    #: As it was sent to the server.
+    command: str
+    #: Its status as a shell would show it: 128 and the number for a signal, 255 if the server told nothing.
+    returncode: int
+    #: The name, without "SIG", of the signal that ended it.
+    signal: str | None
+    stdout: AnyStr
+    stderr: AnyStr
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended with status 0."""
+        return self.returncode == 0
+
+    def check_returncode(self) -> None:
+        """Raises ``CommandError`` unless the status is 0."""
+        if not self.ok:
+            raise CommandError(self)
+
+
+def wanted(
+    command: Command | None,
+    env: Mapping[str, str] | None = None,
+    terminal: Terminal | bool = False,
+    subsystem: bool = False,
+) -> Wanted:
+    """The native module's form of a command; ``None`` is the login shell."""
+    if terminal is True:
+        terminal = Terminal()
+    return {
+        "program": None if command is None else command_line(command),
+        "subsystem": subsystem,
+        "env": [(name, value.encode("utf-8", "surrogateescape")) for name, value in (env or {}).items()],
+        "terminal": (terminal.term, terminal.columns, terminal.rows) if terminal else None,
+    }
+
+
+def command_line(command: Command) -> bytes:
+    """The line that the server's shell gets: words are quoted, so that they arrive as they are."""
+    if isinstance(command, bytes):
+        line = command
+    elif isinstance(command, str):
+        line = command.encode("utf-8", "surrogateescape")
+    else:
+        words = [word.decode("utf-8", "surrogateescape") if isinstance(word, bytes) else word for word in command]
+        line = shlex.join(words).encode("utf-8", "surrogateescape")
+    if b"\0" in line:
+        raise ValueError("a command cannot contain a NUL character")
+    return line
+
+
+def input_bytes(data: Input | None, encoding: str | None) -> bytes | None:
+    """What goes to the command's standard input."""
+    if data is None:
+        return None
+    if isinstance(data, str):
+        return data.encode(encoding or "utf-8")
+    return bytes(data)
+
+
+def check_codec(encoding: str | None, errors: str) -> None:
+    """Fails for what cannot decode, before anything is run."""
+    if encoding is not None:
+        codecs.lookup(encoding)
+        codecs.lookup_error(errors)
+
+
+def completed(
+    line: bytes,
+    outcome: tuple[int, str | None, bytes, bytes],
+    encoding: str | None,
+    errors: str,
+) -> CompletedProcess[Any]:
+    """The outcome of a run, decoded where an encoding is given."""
+    code, signal, stdout, stderr = outcome
+    command = line.decode("utf-8", "backslashreplace")
+    if encoding is None:
+        return CompletedProcess(command, code, signal, stdout, stderr)
+    return CompletedProcess(
+        command,
+        code,
+        signal,
+        cast("Any", stdout).decode(encoding, errors),
+        cast("Any", stderr).decode(encoding, errors),
+    )

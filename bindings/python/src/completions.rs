@@ -1,0 +1,109 @@
+//! [`Completions`]: outcomes on their way to one thread or event loop, which is woken once for many.
+
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::error::{self, Failure};
+use crate::operation::{Outcome, SLICE};
+use crate::process::OfProcess;
+
+/// Outcomes of operations that were begun. Its descriptor can be read while there are any.
+#[pyclass(frozen, module = "trunkline._native")]
+pub(crate) struct Completions {
+    queue: OfProcess<Arc<Queue>>,
+}
+
+/// Guarded by the engine's threads and the reader alike, for as long as it takes to add or take.
+pub(crate) struct Queue {
+    done: Mutex<Vec<(u64, Result<Outcome, Failure>)>>,
+    /// An eventfd, written when the queue ceases to be empty, read when it is emptied.
+    wake: OwnedFd,
+}
+
+impl Queue {
+    fn done(&self) -> MutexGuard<'_, Vec<(u64, Result<Outcome, Failure>)>> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, token: u64, outcome: Result<Outcome, Failure>) {
+        let mut done = self.done();
+        let first = done.is_empty();
+        done.push((token, outcome));
+        if first {
+            // Cannot fail: the counter is 0 or 1.
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Completions {
+    pub(crate) fn queue(&self) -> PyResult<&Arc<Queue>> {
+        self.queue.get()
+    }
+}
+
+#[pymethods]
+impl Completions {
+    #[new]
+    fn new() -> PyResult<Self> {
+        let wake =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
+        let queue = Queue {
+            done: Mutex::default(),
+            wake,
+        };
+        Ok(Self {
+            queue: OfProcess::new(Arc::new(queue)),
+        })
+    }
+
+    fn fileno(&self) -> PyResult<i32> {
+        Ok(self.queue()?.wake.as_raw_fd())
+    }
+
+    /// Everything that is there: a token, whether it went well, and the value or the exception.
+    fn drain(&self, py: Python<'_>) -> PyResult<Vec<(u64, bool, Py<PyAny>)>> {
+        let queue = self.queue()?;
+        let done = {
+            let mut done = queue.done();
+            let _ = rustix::io::read(&queue.wake, &mut [0; 8]);
+            std::mem::take(&mut *done)
+        };
+        let told = |outcome: Result<Outcome, Failure>| {
+            let raised = |error: PyErr| (false, error.into_value(py).into_any());
+            match outcome {
+                Ok(outcome) => outcome(py).map_or_else(raised, |value| (true, value)),
+                Err(failure) => raised(error::exception(py, failure)),
+            }
+        };
+        Ok(done
+            .into_iter()
+            .map(|(token, outcome)| {
+                let (ok, value) = told(outcome);
+                (token, ok, value)
+            })
+            .collect())
+    }
+
+    /// Waits until there is something, without the GIL, for at most `limit` seconds and never for long; whether there is.
+    /// Exceptions of signal handlers are raised.
+    #[pyo3(signature = (limit=None))]
+    fn wait(&self, py: Python<'_>, limit: Option<f64>) -> PyResult<bool> {
+        let queue = self.queue()?;
+        let limit = limit.map_or(SLICE, |limit| {
+            Duration::try_from_secs_f64(limit).map_or(SLICE, |limit| limit.min(SLICE))
+        });
+        let timeout = Timespec::try_from(limit).ok();
+        let polled = py.detach(|| poll(&mut [PollFd::new(&queue.wake, PollFlags::IN)], timeout.as_ref()));
+        py.check_signals()?;
+        match polled {
+            Ok(ready) => Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(std::io::Error::from(error).into()),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Failures on their way to Python: `trunkline._errors` makes the exceptions.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyBytes;
+use trunkline::{Error, ErrorKind, Execution};
+use trunkline_daemon::client::ClientError;
+use trunkline_daemon::protocol;
+
+/// A failure of the engine, the daemon or this binding, as an exception will tell it.
+#[derive(Debug, Clone)]
+pub(crate) struct Failure {
+    /// [`ErrorKind`]'s name, "closed" or "fork".
+    kind: String,
+    message: String,
+    /// [`Execution`]'s words.
+    execution: String,
+    /// Output that had come by then.
+    output: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Failure {
+    fn new(kind: &str, message: impl Into<String>, execution: Execution) -> Self {
+        Self {
+            kind: kind.into(),
+            message: message.into(),
+            execution: execution.as_str().into(),
+            output: None,
+        }
+    }
+
+    pub(crate) fn forked() -> Self {
+        let message = "this belongs to the parent process: connect anew in a child made by fork";
+        Self::new("fork", message, Execution::DidNotStart)
+    }
+
+    pub(crate) fn closed(what: &str) -> Self {
+        Self::new("closed", format!("the {what} is closed"), Execution::DidNotStart)
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Configuration.as_str(), message, Execution::DidNotStart)
+    }
+
+    pub(crate) fn local(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Local.as_str(), message, Execution::DidNotStart)
+    }
+
+    /// With what the command had written by then.
+    #[must_use]
+    pub(crate) fn with_output(mut self, stdout: Vec<u8>, stderr: Vec<u8>) -> Self {
+        self.output = Some((stdout, stderr));
+        self
+    }
+
+    /// As seen by a command that may have begun.
+    #[must_use]
+    pub(crate) fn after_start(mut self) -> Self {
+        if self.execution == Execution::DidNotStart.as_str() {
+            self.execution = Execution::MayHaveStarted.as_str().into();
+        }
+        self
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::new(error.kind().as_str(), error.to_string(), error.execution())
+    }
+}
+
+impl From<protocol::Failure> for Failure {
+    fn from(failure: protocol::Failure) -> Self {
+        let protocol::Failure {
+            kind,
+            message,
+            execution,
+        } = failure;
+        Self {
+            kind,
+            message,
+            execution,
+            output: None,
+        }
+    }
+}
+
+/// Failures to reach the daemon. One that went away in the middle may have begun.
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let execution = match error {
+            ClientError::Gone => Execution::MayHaveStarted,
+            _ => Execution::DidNotStart,
+        };
+        Self::new(ErrorKind::Local.as_str(), error.to_string(), execution)
+    }
+}
+
+/// The exception for a failure, which names the class by its kind.
+pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
+    static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let Failure {
+        kind,
+        message,
+        execution,
+        output,
+    } = failure;
+    let make = match MAKE.import(py, "trunkline._errors", "from_native") {
+        Ok(make) => make,
+        Err(error) => return error,
+    };
+    let (stdout, stderr) = output.unwrap_or_default();
+    let arguments = (
+        kind,
+        message,
+        execution,
+        PyBytes::new(py, &stdout),
+        PyBytes::new(py, &stderr),
+    );
+    match make.call1(arguments) {
+        Ok(exception) => PyErr::from_value(exception),
+        Err(error) => error,
+    }
+}

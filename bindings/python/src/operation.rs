@@ -1,0 +1,142 @@
+//! [`Operation`]: something that may take time, waited for by a thread or begun for an event loop.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::{IntoPyObject, IntoPyObjectExt as _};
+use tokio::task::AbortHandle;
+
+use crate::completions::Completions;
+use crate::error::{self, Failure};
+use crate::process::{OfProcess, Process};
+
+/// What came of it, still to be made a Python object, for which the GIL is needed.
+pub(crate) type Outcome = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+
+/// The work, and the runtime that it needs.
+struct Work {
+    process: Arc<Process>,
+    future: BoxFuture<'static, Result<Outcome, Failure>>,
+}
+
+/// How long a wait goes on without a look at signals.
+pub(crate) const SLICE: Duration = Duration::from_millis(50);
+
+/// Something that may take time. Nothing happens before it is waited for or begun, which can be done once.
+#[pyclass(frozen, module = "trunkline._native")]
+pub(crate) struct Operation {
+    /// Guards the work until it is taken.
+    work: Mutex<Option<OfProcess<Work>>>,
+}
+
+impl Operation {
+    pub(crate) fn new<T>(
+        process: &Arc<Process>,
+        work: impl Future<Output = Result<T, Failure>> + Send + 'static,
+    ) -> Self
+    where
+        T: for<'py> IntoPyObject<'py> + Send + 'static,
+    {
+        let work =
+            work.map(|result| result.map(|value| -> Outcome { Box::new(move |py| value.into_py_any(py)) }));
+        Self {
+            work: Mutex::new(Some(OfProcess::new(Work {
+                process: process.clone(),
+                future: work.boxed(),
+            }))),
+        }
+    }
+
+    fn take(&self) -> PyResult<Work> {
+        let taken = self.work.lock().unwrap_or_else(PoisonError::into_inner).take();
+        taken
+            .ok_or_else(|| PyRuntimeError::new_err("an operation is used once"))?
+            .take()
+    }
+}
+
+#[pymethods]
+impl Operation {
+    /// Waits for the outcome, in this thread, without the GIL. An exception of a signal handler (Ctrl-C) gives the work
+    /// up and is raised.
+    fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let Work { process, future } = self.take()?;
+        let _context = process.runtime.enter();
+        let mut work = pin!(future);
+        let mut poll_for = |limit| py.detach(|| poll_until(work.as_mut(), limit));
+        let outcome = loop {
+            match poll_for(handles_signals().then_some(SLICE)) {
+                Some(outcome) => break outcome,
+                None => py.check_signals()?,
+            }
+        };
+        outcome.map_err(|failure| error::exception(py, failure))?(py)
+    }
+
+    /// Begins the work on the engine's threads; `completions` will have the outcome under `token`.
+    fn begin(&self, completions: &Completions, token: u64) -> PyResult<Running> {
+        let Work { process, future } = self.take()?;
+        let queue = completions.queue()?.clone();
+        let task = process.runtime.spawn(async move {
+            let outcome = future.await;
+            queue.push(token, outcome);
+        });
+        Ok(Running {
+            task: OfProcess::new(task.abort_handle()),
+        })
+    }
+}
+
+/// An operation that was begun.
+#[pyclass(frozen, module = "trunkline._native")]
+pub(crate) struct Running {
+    task: OfProcess<AbortHandle>,
+}
+
+#[pymethods]
+impl Running {
+    /// Gives the work up: a session that it was about is closed. There may still be an outcome.
+    fn abort(&self) {
+        if let Some(task) = self.task.here() {
+            task.abort();
+        }
+    }
+}
+
+/// Whether Python runs signal handlers in this thread: only in its main one.
+fn handles_signals() -> bool {
+    rustix::thread::gettid() == rustix::process::getpid()
+}
+
+/// Polls `work` on this thread until it is done, for at most `limit`.
+fn poll_until<F: Future>(mut work: std::pin::Pin<&mut F>, limit: Option<Duration>) -> Option<F::Output> {
+    /// Wakes the thread that waits.
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let end = limit.map(|limit| Instant::now() + limit);
+    loop {
+        if let Poll::Ready(output) = work.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return Some(output);
+        }
+        match end.map(|end| end.saturating_duration_since(Instant::now())) {
+            Some(Duration::ZERO) => return None,
+            Some(left) => thread::park_timeout(left),
+            None => thread::park(),
+        }
+    }
+}

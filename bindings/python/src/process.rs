@@ -1,0 +1,177 @@
+//! What belongs to this process alone: the runtime's threads and the engines on it. A child that `fork` made has neither;
+//! it gets its own on first use, and what it inherited says so instead of waiting for threads that are not there.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use tokio::runtime::{Builder, Runtime};
+use trunkline::{MemoryPlace, Settings};
+use trunkline_daemon::place::Place;
+
+use crate::error::{self, Failure};
+
+/// The runtime of one process, and the engine that its connections share.
+pub(crate) struct Process {
+    pub(crate) runtime: Runtime,
+    pub(crate) engine: trunkline::Engine,
+}
+
+/// Guards the process's own state while it is looked up or made. Only taken with the GIL held and never waited under, so
+/// that no thread can hold it while another forks.
+static CURRENT: Mutex<Option<OfProcess<Arc<Process>>>> = Mutex::new(None);
+
+impl Process {
+    /// This process's, made on first use.
+    pub(crate) fn current(_py: Python<'_>) -> PyResult<Arc<Self>> {
+        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(process) = current.as_ref().and_then(OfProcess::here) {
+            return Ok(process.clone());
+        }
+        let process = Arc::new(Self::new()?);
+        *current = Some(OfProcess::new(process.clone()));
+        Ok(process)
+    }
+
+    fn new() -> PyResult<Self> {
+        let runtime = Builder::new_multi_thread()
+            .thread_name("trunkline")
+            .enable_all()
+            .build()?;
+        let engine = {
+            let _context = runtime.enter();
+            trunkline::Engine::new(Settings::default(), memory_place())
+        };
+        Ok(Self { runtime, engine })
+    }
+}
+
+/// Host memory is a cache: without a place for it, only speed is lost.
+fn memory_place() -> MemoryPlace {
+    let place = Place::find(|name| std::env::var_os(name).map(Into::into));
+    match place.map(|place| place.make_state().map(|()| place)) {
+        Ok(Ok(place)) => MemoryPlace::Folder(place.state),
+        Ok(Err(error)) | Err(error) => {
+            tracing::warn!("host memory is not kept: {error}");
+            MemoryPlace::Process
+        }
+    }
+}
+
+/// Ends the connections of this process's shared engine, for which they get `limit` seconds, and the runtime's threads.
+/// Called when the interpreter exits; whatever is used afterwards gets new ones.
+#[pyfunction]
+pub(crate) fn shut_down(py: Python<'_>, limit: f64) {
+    let current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let Some(process) = current.as_ref().and_then(OfProcess::here).cloned() else {
+        return;
+    };
+    drop(current);
+    let limit = Duration::try_from_secs_f64(limit).unwrap_or_default();
+    py.detach(|| {
+        process.runtime.block_on(process.engine.shut_down(limit));
+        // Others may hold it, who then find that their work was given up.
+        if let Ok(process) = Arc::try_unwrap(process).map_err(drop) {
+            process.runtime.shutdown_background();
+        }
+    });
+}
+
+/// An engine: connections are shared by all who use the same one.
+#[pyclass(frozen, module = "trunkline._native")]
+pub(crate) struct Engine {
+    pub(crate) inner: OfProcess<(Arc<Process>, trunkline::Engine)>,
+}
+
+#[pymethods]
+impl Engine {
+    /// The process's own.
+    #[staticmethod]
+    fn shared(py: Python<'_>) -> PyResult<Self> {
+        let process = Process::current(py)?;
+        let engine = process.engine.clone();
+        Ok(Self {
+            inner: OfProcess::new((process, engine)),
+        })
+    }
+
+    /// One that shares connections with nobody.
+    #[staticmethod]
+    fn apart(py: Python<'_>) -> PyResult<Self> {
+        let process = Process::current(py)?;
+        let engine = {
+            let _context = process.runtime.enter();
+            process.engine.apart()
+        };
+        Ok(Self {
+            inner: OfProcess::new((process, engine)),
+        })
+    }
+
+    /// Closes its connections at once, with all that runs on them.
+    fn close(&self) -> PyResult<()> {
+        self.inner.get()?.1.close(true, |_| true);
+        Ok(())
+    }
+
+    /// Its counters: name and value.
+    fn counters(&self) -> PyResult<Vec<(&'static str, u64)>> {
+        let metrics = self.inner.get()?.1.metrics();
+        Ok(vec![
+            ("bytes_sent", metrics.bytes_sent.value()),
+            ("bytes_received", metrics.bytes_received.value()),
+            ("connections_started", metrics.connections_started.value()),
+            (
+                "connections_authenticated",
+                metrics.connections_authenticated.value(),
+            ),
+            ("channels_opened", metrics.channels_opened.value()),
+        ])
+    }
+}
+
+/// Something that only works in the process that made it: threads stand behind it, which a forked child has not.
+pub(crate) struct OfProcess<T> {
+    pid: u32,
+    value: Option<T>,
+}
+
+impl<T> OfProcess<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self {
+            pid: std::process::id(),
+            value: Some(value),
+        }
+    }
+
+    /// The value, if this is its process.
+    pub(crate) fn here(&self) -> Option<&T> {
+        self.value.as_ref().filter(|_| self.pid == std::process::id())
+    }
+
+    /// The value.
+    ///
+    /// # Errors
+    /// `ForkError` in a child of its process.
+    pub(crate) fn get(&self) -> Result<&T, PyErr> {
+        self.here()
+            .ok_or_else(|| Python::attach(|py| error::exception(py, Failure::forked())))
+    }
+
+    pub(crate) fn take(mut self) -> Result<T, PyErr> {
+        self.get()?;
+        match self.value.take() {
+            Some(value) => Ok(value),
+            None => Err(Python::attach(|py| error::exception(py, Failure::forked()))),
+        }
+    }
+}
+
+impl<T> Drop for OfProcess<T> {
+    /// A lock inside may have been copied as it was held by a thread that the child has not: nothing of it is touched.
+    fn drop(&mut self) {
+        if self.pid != std::process::id() {
+            std::mem::forget(self.value.take());
+        }
+    }
+}

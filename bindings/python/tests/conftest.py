@@ -1,0 +1,80 @@
+"""Real servers for the tests: stock sshd on loopback, from the workspace's testkit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trunkline
+
+WORKSPACE = Path(__file__).resolve().parents[3]
+
+
+class Testbed:
+    """Servers that run until ``close``."""
+
+    __test__ = False
+
+    def __init__(self, *arguments: str) -> None:
+        program = os.environ.get("TRUNKLINE_TESTBED", str(WORKSPACE / "target/debug/trunkline-testbed"))
+        if not Path(program).exists():
+            pytest.fail(f"{program} is missing: cargo build -p trunkline-testkit --bins")
+        self._process = subprocess.Popen([program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.about: dict[str, Any] = json.loads(self._process.stdout.readline())
+        self.config: str = self.about["ssh_config"]
+        self.aliases: list[str] = self.about["aliases"]
+        self.ports: list[int] = self.about["ports"]
+        self.folder = Path(self.about["dir"])
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keeps the tests away from the user's daemon, host memory and agent."""
+    # A socket's path has room for 107 bytes, which pytest's folders use up.
+    os.environ["TRUNKLINE_DIR"] = str(tmp_path_factory.mktemp("state"))
+    os.environ.pop("SSH_AUTH_SOCK", None)
+
+
+@pytest.fixture(scope="session")
+def testbed() -> Iterator[Testbed]:
+    bed = Testbed("--servers", "3", "--config", "MaxStartups 500", "--config", "AcceptEnv TEST_*")
+    yield bed
+    bed.close()
+
+
+@pytest.fixture
+def box(testbed: Testbed) -> Iterator[trunkline.Connection]:
+    """A connection to one server, in this process."""
+    with trunkline.connect(testbed.aliases[0], config=testbed.config, daemon=False) as connection:
+        yield connection
+
+
+def run_python(program: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    """Runs a program in an interpreter of its own, which must end by itself."""
+    return subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    """Waits for something that another process or thread brings about."""
+    pause = threading.Event()
+    for _ in range(3000):
+        if true():
+            return
+        pause.wait(0.01)
+    pytest.fail("it did not come true")

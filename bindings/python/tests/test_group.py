@@ -1,0 +1,76 @@
+"""Many hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trunkline
+from conftest import Testbed
+
+
+@pytest.fixture
+def group(testbed: Testbed) -> trunkline.Group:
+    return trunkline.Group("box[1-3]", config=testbed.config, daemon=False)
+
+
+def test_results_come_in_order_and_as_they_complete(group: trunkline.Group) -> None:
+    assert group.hosts == ["box1", "box2", "box3"]
+    results = group.run("echo $PPID").wait()
+    assert [result.host for result in results] == group.hosts
+    assert all(result.ok for result in results)
+    assert {result.index for result in group.run("true")} == {0, 1, 2}
+
+
+def test_the_slowest_host_holds_up_no_result(group: trunkline.Group, testbed: Testbed, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    command = f'test "${{SSH_CONNECTION##* }}" != {testbed.ports[0]} || until test -e {gate}; do sleep 0.01; done'
+    with group.run(command) as run:
+        assert {next(run).host, next(run).host} == {"box2", "box3"}
+        gate.touch()
+        assert next(run).host == "box1"
+        assert list(run) == []
+
+
+def test_a_host_that_fails_is_a_value(testbed: Testbed) -> None:
+    group = trunkline.Group(["box1", "no-such-host.invalid"], config=testbed.config, daemon=False)
+    good, bad = group.run("echo x", at_once=1).wait()
+    assert good.unwrap().stdout == "x\n"
+    assert not bad.ok
+    assert isinstance(bad.error, trunkline.NetworkError)
+    assert not bad.error.may_have_run
+    with pytest.raises(trunkline.NetworkError):
+        bad.unwrap()
+
+
+def test_no_more_hosts_are_begun_than_allowed(group: trunkline.Group, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    results = group.run(f"echo begin >>{log}; sleep 0.05; echo end >>{log}", at_once=1).wait()
+    assert all(result.ok for result in results)
+    assert log.read_text().split() == ["begin", "end"] * 3
+
+
+def test_what_is_cancelled_ends(group: trunkline.Group) -> None:
+    with group.run("sleep 1000"):
+        pass
+    with pytest.raises(TimeoutError):
+        group.run("sleep 1000").wait(0.1)
+
+
+def test_an_inventory_names_the_hosts(testbed: Testbed, tmp_path: Path) -> None:
+    inventory = tmp_path / "hosts.ini"
+    inventory.write_text(
+        "[web]\nweb1 ansible_host=box1\nweb2 ansible_host=box2\n[db]\ndb1 ansible_host=box3\nhere ansible_connection=local\n"
+    )
+    group = trunkline.Group("web", inventory=inventory, config=testbed.config, daemon=False)
+    assert group.hosts == ["web1", "web2"]
+    assert all(result.ok for result in group.run("true"))
+    everything = trunkline.Group(inventory=inventory, limit="db", config=testbed.config)
+    assert everything.hosts == ["db1"]
+    assert [name for name, _ in everything.skipped] == ["here"]
+
+
+@pytest.mark.parametrize("hosts", ["", "a[1-", "nothing-here*"])
+def test_bad_expressions_are_value_errors(hosts: str, testbed: Testbed) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        trunkline.Group(hosts, config=testbed.config)

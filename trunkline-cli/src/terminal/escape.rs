@@ -1,0 +1,342 @@
+//! ssh's escape sequences: at the start of a line, the escape character turns the next one into a request to
+//! the client. Pure: bytes in, bytes to forward and [`Action`]s out. OpenSSH's `process_escapes` is the
+//! reference.
+
+use crate::ssh_args::EscapeChar;
+use std::fmt::Write;
+
+/// Picks the escape sequences out of what the user types.
+#[derive(Debug, Clone)]
+pub(crate) struct EscapeFilter {
+    escape: EscapeChar,
+    command_line: bool,
+    /// The last byte forwarded was a newline, or none was forwarded yet.
+    at_line_start: bool,
+    /// An escape character was read and held back.
+    pending: bool,
+}
+
+/// What to do next with typed input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Send these bytes to the server.
+    Forward(Vec<u8>),
+    /// Do this.
+    Act(Action),
+}
+
+/// What an escape sequence asks the client for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// `~.`: end the session. Nothing typed behind it is read.
+    Disconnect,
+    /// `~^Z`: suspend the client.
+    Suspend,
+    /// `~B`: send a break (RFC 4335).
+    Break,
+    /// `~R`: exchange keys anew.
+    Rekey,
+    /// `~v`: log more.
+    MoreVerbose,
+    /// `~V`: log less.
+    LessVerbose,
+    /// `~#`: list the forwarded connections.
+    ListForwards,
+    /// `~&`: go to the background and wait there for forwarded connections. Nothing typed behind it is read;
+    /// the server is sent an end-of-file character (4), as ssh does.
+    Background,
+    /// `~C`: open a command line to add and cancel forwards.
+    CommandLine,
+    /// `~C`, where `EnableEscapeCommandline` is off (its default): say so.
+    CommandLineDisabled,
+    /// `~?`: print [`EscapeFilter::help`].
+    Help,
+}
+
+impl EscapeFilter {
+    /// A filter for a session that has just begun. `command_line` is `EnableEscapeCommandline`.
+    pub(crate) fn new(escape: EscapeChar, command_line: bool) -> Self {
+        Self {
+            escape,
+            command_line,
+            at_line_start: true,
+            pending: false,
+        }
+    }
+
+    /// Takes what was typed, in pieces of any size, and returns what to do in order. An escape character at
+    /// the very end of `typed` is held back until the next call decides what it means.
+    pub(crate) fn feed(&mut self, typed: &[u8]) -> Vec<Step> {
+        let EscapeChar::Byte(escape) = self.escape else {
+            return if typed.is_empty() {
+                Vec::new()
+            } else {
+                vec![Step::Forward(typed.to_vec())]
+            };
+        };
+        let mut steps = Vec::new();
+        let mut forward = Vec::new();
+        for &byte in typed {
+            if std::mem::take(&mut self.pending) {
+                if let Some(action) = self.action(byte) {
+                    // The line has not moved on: another sequence may follow at once.
+                    if !forward.is_empty() {
+                        steps.push(Step::Forward(std::mem::take(&mut forward)));
+                    }
+                    steps.push(Step::Act(action));
+                    if matches!(action, Action::Disconnect | Action::Background) {
+                        return steps;
+                    }
+                    continue;
+                }
+                if byte != escape {
+                    forward.push(escape);
+                }
+            } else if self.at_line_start && byte == escape {
+                self.pending = true;
+                continue;
+            }
+            self.at_line_start = matches!(byte, b'\r' | b'\n');
+            forward.push(byte);
+        }
+        if !forward.is_empty() {
+            steps.push(Step::Forward(forward));
+        }
+        steps
+    }
+
+    /// The list that `~?` shows, with a terminal's line ends; empty where there is no escape character.
+    pub(crate) fn help(&self) -> String {
+        let EscapeChar::Byte(escape) = self.escape else {
+            return String::new();
+        };
+        let escape = caret(escape);
+        let mut text = format!("{escape}?\r\nAt the start of a line:\r\n");
+        for (character, meaning) in HELP {
+            if *character != "C" || self.command_line {
+                // Writing to a String cannot fail.
+                _ = write!(text, " {escape}{character:<3} {meaning}\r\n");
+            }
+        }
+        _ = write!(text, " {escape}{escape:<3} send {escape} itself\r\n");
+        text
+    }
+
+    /// What to show on the terminal when `action` is taken, its line end included; empty where the action
+    /// prints something of its own ([`Action::Help`], the new log level) or nothing.
+    pub(crate) fn echo(&self, action: Action) -> String {
+        let EscapeChar::Byte(escape) = self.escape else {
+            return String::new();
+        };
+        let escape = caret(escape);
+        match action {
+            Action::Disconnect => format!("{escape}.\r\n"),
+            Action::Suspend => format!("{escape}^Z [suspended]\r\n"),
+            Action::Break => format!("{escape}B\r\n"),
+            Action::ListForwards => format!("{escape}#\r\n"),
+            Action::Background => format!("{escape}& [in the background]\r\n"),
+            Action::CommandLineDisabled => {
+                format!("{escape}C is off; EnableEscapeCommandline=yes turns it on\r\n")
+            }
+            Action::Rekey
+            | Action::MoreVerbose
+            | Action::LessVerbose
+            | Action::CommandLine
+            | Action::Help => String::new(),
+        }
+    }
+
+    fn action(&self, byte: u8) -> Option<Action> {
+        Some(match byte {
+            b'.' => Action::Disconnect,
+            CONTROL_Z => Action::Suspend,
+            b'B' => Action::Break,
+            b'R' => Action::Rekey,
+            b'v' => Action::MoreVerbose,
+            b'V' => Action::LessVerbose,
+            b'#' => Action::ListForwards,
+            b'&' => Action::Background,
+            b'C' if self.command_line => Action::CommandLine,
+            b'C' => Action::CommandLineDisabled,
+            b'?' => Action::Help,
+            _ => return None,
+        })
+    }
+}
+
+const CONTROL_Z: u8 = 26;
+
+const HELP: &[(&str, &str)] = &[
+    (".", "end this session"),
+    ("^Z", "suspend the client; `fg` resumes it"),
+    ("&", "wait in the background for forwarded connections to end"),
+    ("#", "list forwarded connections"),
+    ("C", "open a command line for forwards"),
+    ("B", "send a break to the server"),
+    ("R", "exchange new keys"),
+    ("v", "log more"),
+    ("V", "log less"),
+    ("?", "show this list"),
+];
+
+/// A byte as people write it: `~`, or `^A` for a control character.
+fn caret(byte: u8) -> String {
+    match byte {
+        0..32 => format!("^{}", char::from(byte | 64)),
+        127 => "^?".to_owned(),
+        _ => char::from(byte).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TILDE: EscapeChar = EscapeChar::Byte(b'~');
+
+    fn steps(typed: &[u8]) -> Vec<Step> {
+        EscapeFilter::new(TILDE, false).feed(typed)
+    }
+
+    fn forward(bytes: &[u8]) -> Step {
+        Step::Forward(bytes.to_vec())
+    }
+
+    #[test]
+    fn a_sequence_counts_only_at_the_start_of_a_line() {
+        assert_eq!(steps(b"~."), [Step::Act(Action::Disconnect)]);
+        assert_eq!(steps(b"a~."), [forward(b"a~.")]);
+        assert_eq!(
+            steps(b"ls\r~?x"),
+            [forward(b"ls\r"), Step::Act(Action::Help), forward(b"x")]
+        );
+        assert_eq!(
+            steps(b"\n~#~B"),
+            [
+                forward(b"\n"),
+                Step::Act(Action::ListForwards),
+                Step::Act(Action::Break)
+            ]
+        );
+        assert_eq!(steps(b"~~~."), [forward(b"~~.")]);
+        assert_eq!(steps(b"~x~."), [forward(b"~x~.")]);
+        assert_eq!(steps(b"~\r~R"), [forward(b"~\r"), Step::Act(Action::Rekey)]);
+    }
+
+    #[test]
+    fn every_sequence_has_its_action() {
+        for (typed, action) in [
+            (b"~.", Action::Disconnect),
+            (b"~\x1a", Action::Suspend),
+            (b"~B", Action::Break),
+            (b"~R", Action::Rekey),
+            (b"~v", Action::MoreVerbose),
+            (b"~V", Action::LessVerbose),
+            (b"~#", Action::ListForwards),
+            (b"~&", Action::Background),
+            (b"~C", Action::CommandLineDisabled),
+            (b"~?", Action::Help),
+        ] {
+            assert_eq!(steps(typed), [Step::Act(action)]);
+        }
+        assert_eq!(
+            EscapeFilter::new(TILDE, true).feed(b"~C"),
+            [Step::Act(Action::CommandLine)]
+        );
+        assert_eq!(
+            EscapeFilter::new(EscapeChar::Byte(1), false).feed(b"\x01.x"),
+            [Step::Act(Action::Disconnect)]
+        );
+    }
+
+    #[test]
+    fn nothing_behind_the_end_of_the_session_is_read() {
+        assert_eq!(
+            steps(b"a\r~.rm -rf x\r"),
+            [forward(b"a\r"), Step::Act(Action::Disconnect)]
+        );
+        assert_eq!(steps(b"~&x"), [Step::Act(Action::Background)]);
+    }
+
+    #[test]
+    fn the_help_lists_what_works() {
+        let help = EscapeFilter::new(TILDE, false).help();
+        assert!(!help.contains("~C") && help.lines().all(|line| !line.contains("\n")));
+        for (character, _) in HELP.iter().filter(|(character, _)| *character != "C") {
+            assert!(
+                help.contains(&format!(" ~{character} ")),
+                "~{character} is listed"
+            );
+        }
+        assert!(
+            EscapeFilter::new(EscapeChar::Byte(1), true)
+                .help()
+                .contains(" ^AC ")
+        );
+        assert_eq!(EscapeFilter::new(EscapeChar::None, true).help(), "");
+    }
+
+    #[test]
+    fn the_user_sees_which_sequence_was_taken() {
+        let filter = EscapeFilter::new(TILDE, false);
+        assert_eq!(filter.echo(Action::Disconnect), "~.\r\n");
+        assert!(
+            filter
+                .echo(Action::CommandLineDisabled)
+                .contains("EnableEscapeCommandline")
+        );
+        assert_eq!(filter.echo(Action::Help), "");
+    }
+
+    /// All that a filter makes of `typed` when it comes in pieces of these lengths, with neighbours joined.
+    fn in_pieces(filter: &mut EscapeFilter, typed: &[u8], lengths: &[usize]) -> Vec<Step> {
+        let mut joined: Vec<Step> = Vec::new();
+        let mut rest = typed;
+        let mut lengths = lengths.iter().cycle();
+        while !rest.is_empty() {
+            let length = lengths
+                .next()
+                .map_or(rest.len(), |&length| length.min(rest.len()));
+            let (piece, behind) = rest.split_at(length);
+            rest = behind;
+            for step in filter.feed(piece) {
+                match (joined.last_mut(), step) {
+                    (Some(Step::Forward(before)), Step::Forward(more)) => before.extend(more),
+                    (_, step @ Step::Act(Action::Disconnect | Action::Background)) => {
+                        joined.push(step);
+                        return joined;
+                    }
+                    (_, step) => joined.push(step),
+                }
+            }
+        }
+        joined
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn without_the_escape_character_bytes_pass_unchanged(
+            typed in prop::collection::vec(any::<u8>(), 1..200),
+            lengths in prop::collection::vec(1..20usize, 1..5),
+        ) {
+            let transparent = in_pieces(&mut EscapeFilter::new(EscapeChar::None, true), &typed, &lengths);
+            prop_assert_eq!(transparent, [forward(&typed)]);
+            let plain: Vec<u8> = typed.into_iter().filter(|&byte| byte != b'~').chain(*b"x").collect();
+            let filtered = in_pieces(&mut EscapeFilter::new(TILDE, true), &plain, &lengths);
+            prop_assert_eq!(filtered, [forward(&plain)]);
+        }
+
+        #[test]
+        fn chunking_changes_nothing(
+            typed in prop::collection::vec(prop::sample::select(b"~~~\r\n.a?B&C".to_vec()), 0..40),
+            lengths in prop::collection::vec(1..5usize, 1..5),
+        ) {
+            let whole = in_pieces(&mut EscapeFilter::new(TILDE, true), &typed, &[typed.len().max(1)]);
+            let pieces = in_pieces(&mut EscapeFilter::new(TILDE, true), &typed, &lengths);
+            prop_assert_eq!(whole, pieces);
+        }
+    }
+}
