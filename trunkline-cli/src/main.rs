@@ -7,7 +7,8 @@ mod settings;
 mod ssh_args;
 mod terminal;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -35,6 +36,10 @@ enum Command {
         #[arg(allow_hyphen_values = true, trailing_var_arg = true)]
         arguments: Vec<OsString>,
     },
+    /// Have the ssh that runs this use a shared connection. For the lines that `setup ssh` writes into ssh_config.
+    Up,
+    /// Have other programs use shared connections: ssh and all that runs it, git, rsync, Ansible.
+    Setup(commands::setup::Args),
     /// Run one command on many hosts.
     Run(commands::run::Args),
     /// List connections.
@@ -66,6 +71,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    let mut typed = std::env::args_os();
+    if typed.next().is_some_and(|name| is_named_ssh(&name)) {
+        return commands::ssh::main(typed.collect(), Backend::new(false));
+    }
     // ssh's options are not clap's: `trunkline ssh` is taken as typed, up to its last argument.
     let mut arguments = std::env::args_os().skip(1);
     let no_daemon = std::env::args_os()
@@ -74,13 +83,20 @@ fn main() -> ExitCode {
     if no_daemon {
         arguments.next();
     }
-    if arguments.next().is_some_and(|first| first == "ssh") {
+    let command = arguments.next();
+    if command.as_ref().is_some_and(|command| command == "ssh") {
         return commands::ssh::main(arguments.collect(), Backend::new(no_daemon));
+    }
+    // Every ssh waits for `up`: it does without clap, which builds the whole tree of commands first.
+    if command.is_some_and(|command| command == "up") && arguments.len() == 0 && !no_daemon {
+        return commands::up::main(&Backend::new(false));
     }
     let cli = Cli::parse();
     let backend = Backend::new(cli.no_daemon);
     let result = match cli.command {
         Command::Ssh { arguments } => return commands::ssh::main(arguments, backend),
+        Command::Up => return commands::up::main(&backend),
+        Command::Setup(args) => commands::setup::main(&args),
         Command::Run(args) => commands::run::main(args, &backend),
         Command::Ls(args) => commands::hosts::ls(&args, &backend),
         Command::Check(args) => commands::hosts::check(&args, &backend),
@@ -101,6 +117,13 @@ fn main() -> ExitCode {
             ExitCode::from(OWN_ERROR)
         }
     }
+}
+
+/// Whether the program runs under a name for which it takes ssh's arguments: for programs that are told where ssh is and
+/// not with which arguments to run it.
+pub(crate) fn is_named_ssh(name: &OsStr) -> bool {
+    let name = Path::new(name).file_name().unwrap_or_default();
+    name.as_encoded_bytes().starts_with(b"ssh")
 }
 
 /// The exit status for errors of our own, as ssh's.

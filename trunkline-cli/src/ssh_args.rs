@@ -43,6 +43,8 @@ pub(crate) struct SshArgs {
     pub(crate) stdio_forward: Option<OsString>,
     /// `-O command`: a request to a running master.
     pub(crate) mux_command: Option<OsString>,
+    /// `-S path`: the control socket, overruling `ControlPath`. `none` is one way to name none.
+    pub(crate) control_path: Option<OsString>,
     /// `-Q feature`: list algorithms.
     pub(crate) query: Option<OsString>,
     /// `-G`: print the resolved configuration.
@@ -270,7 +272,6 @@ struct Meaning {
     no_stdin: Option<bool>,
     background: Option<bool>,
     x11: bool,
-    own_mux_socket: bool,
 }
 
 /// The values of `SessionType`.
@@ -318,6 +319,7 @@ impl Meaning {
             no_command: false,
             stdio_forward: None,
             mux_command: None,
+            control_path: None,
             query: None,
             print_config: false,
             version: false,
@@ -336,7 +338,6 @@ impl Meaning {
             no_stdin: None,
             background: None,
             x11: false,
-            own_mux_socket: false,
         }
     }
 
@@ -427,7 +428,7 @@ impl Meaning {
                 self.resolve_with(*letter, None);
                 self.x11 = *letter != b'x';
             }
-            b'S' => self.own_mux_socket = value.is_some_and(|path| path != "none"),
+            b'S' => self.args.control_path = value.cloned(),
             b'M' => self.needs("-M makes ssh the master of its own control socket"),
             b'P' => self.needs("-P means one thing or another depending on ssh's version"),
             other => return Err(UsageError::UnknownOption((*other).into())),
@@ -499,7 +500,7 @@ impl Meaning {
         if self.x11 {
             self.needs("-X and -Y forward X11");
         }
-        if self.own_mux_socket {
+        if self.args.control_path.as_ref().is_some_and(|path| path != "none") {
             self.needs("-S names a control socket of ssh's own");
         }
         self.args.tty = self.tty.unwrap_or_default();

@@ -12,6 +12,7 @@ pub mod server;
 mod session;
 mod socket;
 mod stdio;
+pub mod terminal;
 
 pub use socket::FrameError;
 

@@ -5,7 +5,10 @@
 //! before the answer to its hello (host key, authentication, network), or by a failure in answer to its request.
 
 mod client;
+mod forwards;
 mod packets;
+mod session;
+mod typed;
 mod wire;
 
 use std::collections::HashMap;
@@ -20,12 +23,14 @@ use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use trunkline::config::{HostConfig, SharingKey};
+use trunkline::config::{ControlMaster, HostConfig, SharingKey};
 use trunkline::{Engine, Error, Host, Interaction};
 
 use crate::place::{Place, make_private, words};
 use crate::protocol::HostRequest;
 use crate::server::engine_request;
+use forwards::Forwards;
+pub(crate) use typed::Typed;
 
 /// The mux sockets of a daemon, one for each destination that asked for one.
 pub(crate) struct Sockets {
@@ -40,6 +45,7 @@ pub(crate) struct Sockets {
 /// Where the clients of one destination come.
 struct Socket {
     path: PathBuf,
+    forwards: Forwards,
     /// Guards what decides who may come, and what has become of it.
     state: Mutex<State>,
 }
@@ -78,6 +84,9 @@ const MAX_PATH: usize = 103;
 /// A host that only a password opens would otherwise be tried in vain before each of its commands.
 const AFTER_FAILURE: Duration = Duration::from_secs(30);
 
+/// How long a request for a socket waits to hear that the host cannot be reached: `trunkline up` gives up after 180 ms.
+const QUICK_FAILURE: Duration = Duration::from_millis(100);
+
 /// Accepting failed, most likely for want of file descriptors: clients that end give some back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -98,15 +107,24 @@ impl Sockets {
         })
     }
 
-    /// Serves a host's clients at `path`, if they are not served there already, and begins to connect.
+    /// Serves a host's clients at `path`, if they are not served there already, and begins to connect. Without a path,
+    /// its ControlPath has to be one of ours.
     ///
     /// # Errors
     /// The host needs the system's ssh, or could not be reached a moment ago; the path cannot be used, or is another
     /// host's.
-    pub(crate) async fn listen(self: &Arc<Self>, request: HostRequest, path: PathBuf) -> Result<(), Error> {
-        check_path(&path)?;
+    pub(crate) async fn listen(
+        self: &Arc<Self>,
+        request: HostRequest,
+        path: Option<PathBuf>,
+    ) -> Result<(), Error> {
         let nobody = Interaction::none();
         let host = self.engine.host_for(&engine_request(&request), &nobody).await?;
+        let path = match path {
+            Some(path) => path,
+            None => self.control_path(host.config())?,
+        };
+        check_path(&path)?;
         let key = host.config().sharing_key();
         let known = self.table().get(&path).cloned();
         if let Some(socket) = known
@@ -125,8 +143,37 @@ impl Sockets {
         if let Some(why) = socket.recent_failure() {
             return Err(Error::Usage(why));
         }
-        tokio::spawn(async move { socket.connect(&host).await });
-        Ok(())
+        let connecting = tokio::spawn(async move { socket.connect(&host).await });
+        // Stock ssh would wait for the connection just as well; but when it is let down then, it complains.
+        match tokio::time::timeout(QUICK_FAILURE, connecting).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) | Err(_) => Ok(()),
+        }
+    }
+
+    /// The path at which stock ssh will look for a master, where that is ours to serve.
+    fn control_path(&self, host: &HostConfig) -> Result<PathBuf, Error> {
+        let name = &host.original_host;
+        let Some(path) = &host.control_path else {
+            return Err(Error::Usage(format!(
+                "{name}: its configuration has no ControlPath, or `ControlPath none`"
+            )));
+        };
+        // A slash in the user's or the host's name would lead elsewhere.
+        if path.parent() != Some(&self.folder) {
+            return Err(Error::Usage(format!(
+                "{name}: its ControlPath is {}, not in {}",
+                path.display(),
+                self.folder.display()
+            )));
+        }
+        // `auto` removes a socket that refuses it, and listens in its place.
+        if host.control_master != ControlMaster::No {
+            return Err(Error::Usage(format!(
+                "{name}: its ControlMaster is to be ssh itself"
+            )));
+        }
+        Ok(path.clone())
     }
 
     /// The socket at `path`, listening for clients of this host.
@@ -141,6 +188,7 @@ impl Sockets {
         let socket = table.entry(path.to_owned()).or_insert_with(|| {
             Arc::new(Socket {
                 path: path.to_owned(),
+                forwards: Forwards::default(),
                 state: Mutex::new(State {
                     request: request.clone(),
                     host: host.clone(),
@@ -161,8 +209,10 @@ impl Sockets {
                     path.display()
                 )));
             }
-            (state.request, state.host, state.key, state.failed) = (request, host.clone(), key, None);
+            (state.key, state.failed) = (key, None);
         }
+        // What an earlier request said may mean another host by now.
+        (state.request, state.host) = (request, host.clone());
         if !state.listening.as_ref().is_some_and(Listening::stands) {
             state.listening = None;
             if self.ending.borrow().is_some() {
@@ -240,8 +290,9 @@ impl Sockets {
 
     /// Closes the connections of a socket's host, whatever runs on them, and the socket, as an OpenSSH master that is
     /// told to exit. The daemon goes on.
-    fn terminate(&self, socket: &Socket) {
+    async fn terminate(&self, socket: &Socket) {
         socket.stop();
+        socket.forwards.abort().await;
         let key = socket.state().key;
         self.engine.close(true, |host| host.sharing_key() == key);
     }

@@ -56,8 +56,9 @@ pub enum Request {
         /// The host.
         host: HostRequest,
         /// The socket's path: absolute, shorter than 104 bytes, in a folder that is the user's alone. The folder
-        /// [`Place::mux`](crate::place::Place::mux) is made when it is missing.
-        path: PathBuf,
+        /// [`Place::mux`](crate::place::Place::mux) is made when it is missing. `None` for the host's ControlPath,
+        /// which then has to be in that folder, without a ControlMaster.
+        path: Option<PathBuf>,
     },
     /// What has connections: answered by [`Reply::Hosts`].
     List,

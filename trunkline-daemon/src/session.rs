@@ -7,15 +7,19 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use trunkline::config::{HostConfig, RequestTty, SessionType};
 use trunkline::{
-    ChannelReader, ChannelWriter, Command, Engine, Error, Execution, ExitStatus, Host, Interaction, Pty,
-    SessionControl, SessionParts, TerminalSize,
+    ChannelReader, ChannelStream, ChannelWriter, Command, Engine, Error, Execution, ExitStatus, Host,
+    Interaction, Pty, SessionControl, SessionParts, TerminalSize,
 };
 
+use crate::mux::Typed;
 use crate::protocol::{Exit, Failure, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty};
 use crate::stdio::{Input, Output};
 
 /// A command whose output nobody takes any more gets this long to notice before its session is closed.
 const AFTER_BROKEN_PIPE: Duration = Duration::from_secs(2);
+
+/// Pieces of output written at once: 512 KiB of sshd's packets, within IOV_MAX.
+const PIECES: usize = 16;
 
 /// Runs a session to its end and returns the last frame. `inputs` are the client's frames about it; their end means
 /// that the client is gone.
@@ -64,8 +68,7 @@ async fn try_run(
                 warm,
             })
             .await;
-        let (reader, writer) = stream.into_split();
-        return Ok(tunnel(streams, reader, writer, replies, inputs).await);
+        return Ok(tunnel(streams, stream, &host, replies, inputs).await);
     }
     let _forwards = crate::forwards::start(&host, interaction).await?;
     if program == Program::Nothing {
@@ -204,6 +207,8 @@ pub(crate) struct Streams {
 
 enum Source {
     Fd(Input),
+    /// A terminal that stock ssh has passed.
+    Terminal(Typed),
     Frames,
     Null,
 }
@@ -240,6 +245,14 @@ impl Streams {
             stdout: sink(stdout)?,
             stderr: sink(stderr)?,
         })
+    }
+
+    /// Takes the input from a terminal that came along instead.
+    pub(crate) fn typed(self, typed: Typed) -> Self {
+        Self {
+            stdin: Source::Terminal(typed),
+            ..self
+        }
     }
 }
 
@@ -307,7 +320,7 @@ pub(crate) async fn pump(
                 _ => Ok(status),
             }
         }
-        never = feed(streams.stdin, stdin, frames) => match never {},
+        never = feed(streams.stdin, stdin, frames, Some(&control), host) => match never {},
         error = Deadline::wait(until.deadline, host) => {
             if control.is_waiting() {
                 return Err(error);
@@ -344,11 +357,12 @@ fn unwritten(error: std::io::Error, status: &ExitStatus) -> Error {
 /// Moves a tunnel's data until the far end has closed (ssh's `-W`).
 pub(crate) async fn tunnel(
     streams: Streams,
-    mut reader: ChannelReader,
-    writer: ChannelWriter,
+    stream: ChannelStream,
+    host: &Host,
     replies: &mpsc::Sender<Reply>,
     mut inputs: mpsc::Receiver<Request>,
 ) -> Reply {
+    let (mut reader, writer) = stream.into_split();
     let (framed, frames) = mpsc::unbounded_channel();
     let attend = async {
         while let Some(request) = inputs.recv().await {
@@ -359,7 +373,7 @@ pub(crate) async fn tunnel(
     };
     tokio::select! {
         _ = drain(&mut reader, streams.stdout, replies, Reply::Output) => {}
-        never = feed(streams.stdin, writer, frames) => match never {},
+        never = feed(streams.stdin, writer, frames, None, host) => match never {},
         () = attend => {}
     }
     Reply::Exit(Exit::Status(0))
@@ -380,9 +394,12 @@ async fn feed(
     source: Source,
     mut stdin: ChannelWriter,
     mut frames: mpsc::UnboundedReceiver<Vec<u8>>,
+    control: Option<&SessionControl>,
+    host: &Host,
 ) -> std::convert::Infallible {
     match source {
         Source::Null => {}
+        Source::Terminal(typed) => typed.feed(&mut stdin, control, host).await,
         // A command that takes no more input ends the feeding, not the session.
         Source::Frames => {
             while let Some(data) = frames.recv().await {
@@ -440,17 +457,21 @@ async fn drain(
     replies: &mpsc::Sender<Reply>,
     frame: impl Fn(Vec<u8>) -> Reply,
 ) -> std::io::Result<()> {
-    while let Some(data) = reader.chunk().await {
+    let mut pieces = Vec::new();
+    while reader.chunks(&mut pieces, PIECES).await > 0 {
         match &mut sink {
-            Sink::Fd(output) => output.write_all(data).await?,
+            Sink::Fd(output) => pieces = output.write_all(pieces).await?,
             Sink::Frames => {
-                replies
-                    .send(frame(data.to_vec()))
-                    .await
-                    .map_err(|_| std::io::ErrorKind::BrokenPipe)?;
+                for data in &pieces {
+                    replies
+                        .send(frame(data.to_vec()))
+                        .await
+                        .map_err(|_| std::io::ErrorKind::BrokenPipe)?;
+                }
             }
             Sink::Null => {}
         }
+        pieces.clear();
     }
     Ok(())
 }

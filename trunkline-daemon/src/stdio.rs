@@ -2,15 +2,16 @@
 //!
 //! They are shared with the client and whoever else has them, so that nothing about them may be changed: an
 //! `O_NONBLOCK` set here would be seen there. Pipes are opened anew through /proc, which gives a description of our
-//! own; sockets have flags for a single call; what can be neither is written from a thread that may block.
+//! own, and so are terminals; sockets have flags for a single call; what can be neither is used from a thread that may
+//! block.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use rustix::fs::{FileType, Mode, OFlags};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -22,6 +23,9 @@ enum Way {
     Socket(AsyncFd<OwnedFd>),
     /// By calls that may block, in a thread for such.
     Blocking(Arc<OwnedFd>),
+    /// The same for a terminal that cannot be opened anew, another user's: a read waits until there is something to be
+    /// read, so that no thread is left behind to take what is typed for the next program.
+    Watched(AsyncFd<OwnedFd>),
 }
 
 impl Way {
@@ -29,6 +33,10 @@ impl Way {
         let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
         match kind {
             FileType::Socket => Ok(Self::Socket(watched(fd, interest)?)),
+            FileType::CharacterDevice if rustix::termios::isatty(&fd) => match reopen(&fd, access) {
+                Ok(own) => Ok(Self::Own(watched(own, interest)?)),
+                Err(_) => Ok(Self::Watched(watched(fd, interest)?)),
+            },
             FileType::Fifo => match reopen(&fd, access) {
                 Ok(own) => Ok(Self::Own(watched(own, interest)?)),
                 // A pipe of another user's, or no /proc.
@@ -63,46 +71,76 @@ impl Output {
         Way::find(fd, OFlags::WRONLY, Interest::WRITABLE).map(Self)
     }
 
-    /// Writes all of `data`.
-    pub(crate) async fn write_all(&mut self, data: Bytes) -> io::Result<()> {
-        let mut rest = &data[..];
+    /// Writes all of `pieces`, and gives the vector back, empty, to be filled again.
+    pub(crate) async fn write_all(&mut self, mut pieces: Vec<Bytes>) -> io::Result<Vec<Bytes>> {
+        let mut rest = Rest::of(&pieces);
         match &self.0 {
             Way::Own(fd) => {
-                while !rest.is_empty() {
-                    let written = fd
-                        .async_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd, rest)?))
-                        .await?;
-                    rest = &rest[written..];
+                while let Some(slices) = rest.slices() {
+                    let write = |fd: &OwnedFd| Ok(rustix::io::writev(fd, &slices)?);
+                    let written = fd.async_io(Interest::WRITABLE, write).await?;
+                    rest.advance(written);
                 }
             }
             Way::Socket(fd) => {
                 let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-                while !rest.is_empty() {
-                    let sent = fd
-                        .async_io(Interest::WRITABLE, |fd| Ok(rustix::net::send(fd, rest, flags)?))
-                        .await?;
-                    rest = &rest[sent..];
+                while let Some(slices) = rest.slices() {
+                    let send = |fd: &OwnedFd| {
+                        Ok(rustix::net::sendmsg(
+                            fd,
+                            &slices,
+                            &mut SendAncillaryBuffer::default(),
+                            flags,
+                        )?)
+                    };
+                    let sent = fd.async_io(Interest::WRITABLE, send).await?;
+                    rest.advance(sent);
                 }
             }
             Way::Blocking(fd) => {
                 let fd = fd.clone();
-                blocking(move || {
-                    let mut rest = &data[..];
-                    while !rest.is_empty() {
-                        match rustix::io::write(&fd, rest) {
-                            Ok(written) => rest = &rest[written..],
-                            Err(rustix::io::Errno::INTR) => {}
-                            // Someone else made it non-blocking: wait as it should have.
-                            Err(rustix::io::Errno::AGAIN) => wait_for(&fd, rustix::event::PollFlags::OUT)?,
-                            Err(error) => return Err(error.into()),
-                        }
-                    }
-                    Ok(())
-                })
-                .await?;
+                return blocking(move || write_blocking(&*fd, pieces)).await;
+            }
+            Way::Watched(fd) => {
+                let fd = fd.get_ref().try_clone()?;
+                return blocking(move || write_blocking(fd, pieces)).await;
             }
         }
-        Ok(())
+        pieces.clear();
+        Ok(pieces)
+    }
+}
+
+/// What is left to write of some pieces.
+struct Rest<'a> {
+    pieces: &'a [Bytes],
+    /// Bytes of the first piece that are written.
+    written: usize,
+}
+
+impl<'a> Rest<'a> {
+    fn of(pieces: &'a [Bytes]) -> Self {
+        Self { pieces, written: 0 }
+    }
+
+    /// `None` when all is written.
+    fn slices(&self) -> Option<Vec<IoSlice<'a>>> {
+        let (first, others) = self.pieces.split_first()?;
+        let first = std::iter::once(&first[self.written..]);
+        let others = others.iter().map(|piece| &piece[..]);
+        Some(first.chain(others).map(IoSlice::new).collect())
+    }
+
+    fn advance(&mut self, mut written: usize) {
+        while let Some((first, others)) = self.pieces.split_first() {
+            let left = first.len() - self.written;
+            if written < left {
+                self.written += written;
+                return;
+            }
+            written -= left;
+            (self.pieces, self.written) = (others, 0);
+        }
     }
 }
 
@@ -137,21 +175,12 @@ impl Input {
             }
             Way::Blocking(fd) => {
                 let fd = fd.clone();
-                blocking(move || {
-                    let mut chunk = vec![0; CHUNK];
-                    loop {
-                        match rustix::io::read(&fd, &mut chunk) {
-                            Ok(n) => {
-                                chunk.truncate(n);
-                                return Ok(chunk.into());
-                            }
-                            Err(rustix::io::Errno::INTR) => {}
-                            Err(rustix::io::Errno::AGAIN) => wait_for(&fd, rustix::event::PollFlags::IN)?,
-                            Err(error) => return Err(error.into()),
-                        }
-                    }
-                })
-                .await
+                blocking(move || read_blocking(&*fd)).await
+            }
+            Way::Watched(fd) => {
+                fd.readable().await?.clear_ready();
+                let fd = fd.get_ref().try_clone()?;
+                blocking(move || read_blocking(fd)).await
             }
         }
     }
@@ -163,7 +192,37 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
         .map_err(io::Error::other)?
 }
 
-fn wait_for(fd: &OwnedFd, what: rustix::event::PollFlags) -> io::Result<()> {
+fn write_blocking(fd: impl AsFd, mut pieces: Vec<Bytes>) -> io::Result<Vec<Bytes>> {
+    let mut rest = Rest::of(&pieces);
+    while let Some(slices) = rest.slices() {
+        match rustix::io::writev(&fd, &slices) {
+            Ok(written) => rest.advance(written),
+            Err(rustix::io::Errno::INTR) => {}
+            // Someone else made it non-blocking: wait as it should have.
+            Err(rustix::io::Errno::AGAIN) => wait_for(&fd, rustix::event::PollFlags::OUT)?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    pieces.clear();
+    Ok(pieces)
+}
+
+fn read_blocking(fd: impl AsFd) -> io::Result<Bytes> {
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        match rustix::io::read(&fd, &mut chunk) {
+            Ok(n) => {
+                chunk.truncate(n);
+                return Ok(chunk.into());
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => wait_for(&fd, rustix::event::PollFlags::IN)?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn wait_for(fd: impl AsFd, what: rustix::event::PollFlags) -> io::Result<()> {
     let borrowed = fd.as_fd();
     rustix::event::poll(&mut [rustix::event::PollFd::new(&borrowed, what)], None)?;
     Ok(())
@@ -185,7 +244,7 @@ mod tests {
         let (mut reader, writer) = std::io::pipe().unwrap();
         let shared = writer.try_clone().unwrap();
         let mut output = Output::new(OwnedFd::from(writer)).unwrap();
-        output.write_all(Bytes::from_static(b"out")).await.unwrap();
+        output.write_all(vec![Bytes::from_static(b"out")]).await.unwrap();
         assert!(!is_nonblocking(&shared));
         drop((output, shared));
         let mut text = String::new();
@@ -203,18 +262,35 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_sink_that_takes_little_at_a_time_gets_every_piece_in_order() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let pieces: Vec<_> = (0..40u8).map(|n| Bytes::from(vec![n; 10_007])).collect();
+        let expected = pieces.concat();
+        let reading = std::thread::spawn(move || {
+            let mut read = Vec::new();
+            let mut reader = reader;
+            reader.read_to_end(&mut read).unwrap();
+            read
+        });
+        let mut output = Output::new(OwnedFd::from(writer)).unwrap();
+        assert!(output.write_all(pieces).await.unwrap().is_empty());
+        drop(output);
+        assert_eq!(reading.join().unwrap(), expected);
+    }
+
+    #[tokio::test]
     async fn sockets_and_files_work_too() {
         let (a, mut b) = std::os::unix::net::UnixStream::pair().unwrap();
         let mut output = Output::new(a.try_clone().unwrap().into()).unwrap();
-        output.write_all(Bytes::from_static(b"x")).await.unwrap();
+        output.write_all(vec![Bytes::from_static(b"x")]).await.unwrap();
         let mut byte = [0];
         b.read_exact(&mut byte).unwrap();
         assert!(!is_nonblocking(&a));
 
         let mut file = tempfile::tempfile().unwrap();
         let mut output = Output::new(file.try_clone().unwrap().into()).unwrap();
-        output.write_all(Bytes::from_static(b"one")).await.unwrap();
-        output.write_all(Bytes::from_static(b"two")).await.unwrap();
+        output.write_all(vec![Bytes::from_static(b"one")]).await.unwrap();
+        output.write_all(vec![Bytes::from_static(b"two")]).await.unwrap();
         use std::io::Seek as _;
         file.rewind().unwrap();
         let mut input = Input::new(file.into()).unwrap();

@@ -243,6 +243,12 @@ impl Connection {
         self.transport.receive_buffer()
     }
 
+    /// Makes room for at least `room` bytes in [`receive_buffer`](Self::receive_buffer), in a block whose data has been
+    /// consumed where there is one.
+    pub fn reserve_receive(&mut self, room: usize) {
+        self.transport.reserve_receive(room);
+    }
+
     /// Bytes received that do not make a whole packet yet.
     pub fn unread(&self) -> usize {
         self.transport.unread()

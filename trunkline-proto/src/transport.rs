@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::identification::{CLIENT_ID, Finder, ServerId};
 use crate::kex::{Agreed, Direction, Ephemeral, ExchangeHash, Step};
 use crate::message::{self, Disconnect, DisconnectReason, ExtInfo, KexInit};
+use crate::receive::ReceiveBuffer;
 use crate::signature;
 use crate::wire::{Reader, Writer};
 
@@ -123,7 +124,7 @@ pub(crate) struct Transport {
     last_kex: Option<Instant>,
     authenticated: bool,
 
-    incoming: BytesMut,
+    incoming: ReceiveBuffer,
     opener: Opener,
     sequence_in: u32,
     received: Traffic,
@@ -170,7 +171,7 @@ impl Transport {
             rekey_wanted: false,
             last_kex: None,
             authenticated: false,
-            incoming: BytesMut::new(),
+            incoming: ReceiveBuffer::default(),
             opener: Opener::plaintext(),
             sequence_in: 0,
             received: Traffic::default(),
@@ -250,22 +251,27 @@ impl Transport {
 
     /// Bytes received that are not yet a whole packet.
     pub(crate) fn unread(&self) -> usize {
-        self.incoming.len()
+        self.incoming.unread.len()
     }
 
     // Input.
 
     /// The buffer that bytes from the server are appended to.
     pub(crate) fn receive_buffer(&mut self) -> &mut BytesMut {
-        &mut self.incoming
+        &mut self.incoming.unread
+    }
+
+    /// Makes room for `room` bytes in the receive buffer.
+    pub(crate) fn reserve_receive(&mut self, room: usize) {
+        self.incoming.reserve(room);
     }
 
     /// The next thing in the received bytes; `None` when more bytes are needed, or the host key's acceptance.
     pub(crate) fn receive(&mut self, now: Instant) -> Result<Option<Inbound>, Error> {
         loop {
             if self.server_id.is_none() {
-                let (id, used) = self.finder.find(&self.incoming)?;
-                self.incoming.advance(used);
+                let (id, used) = self.finder.find(&self.incoming.unread)?;
+                self.incoming.unread.advance(used);
                 let Some(id) = id else { return Ok(None) };
                 self.server_id = Some(id);
                 if matches!(self.kex, Kex::Idle) {
@@ -354,9 +360,7 @@ impl Transport {
 
     /// Gives the memory of empty buffers back.
     pub(crate) fn release_buffers(&mut self) {
-        if self.incoming.is_empty() {
-            self.incoming = BytesMut::new();
-        }
+        self.incoming.release();
         if self.outgoing.is_empty() {
             self.outgoing = BytesMut::new();
         }
@@ -368,15 +372,15 @@ impl Transport {
     fn open_packet(&mut self) -> Result<Option<Bytes>, Error> {
         let Some(len) = self
             .opener
-            .packet_len(self.sequence_in, &mut self.incoming, MAX_PACKET)
+            .packet_len(self.sequence_in, &mut self.incoming.unread, MAX_PACKET)
             .map_err(opening)?
         else {
             return Ok(None);
         };
-        if self.incoming.len() < len {
+        if self.incoming.unread.len() < len {
             return Ok(None);
         }
-        let mut packet = self.incoming.split_to(len);
+        let mut packet = self.incoming.unread.split_to(len);
         let payload = self.opener.open(self.sequence_in, &mut packet).map_err(opening)?;
         self.sequence_in = self.sequence_in.wrapping_add(1);
         self.received.packets += 1;

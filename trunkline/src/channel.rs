@@ -95,6 +95,8 @@ pub(crate) struct ChannelShared {
     closed: AtomicBool,
     /// The server has ended its stream or the channel: what was received is all there is.
     complete: AtomicBool,
+    /// The server gave the session no terminal.
+    terminal_refused: AtomicBool,
     writer: AtomicWaker,
 }
 
@@ -107,6 +109,7 @@ impl ChannelShared {
             queued: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             complete: AtomicBool::new(false),
+            terminal_refused: AtomicBool::new(false),
             writer: AtomicWaker::new(),
         })
     }
@@ -133,6 +136,14 @@ impl ChannelShared {
 
     pub(crate) fn complete(&self) {
         self.complete.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn refuse_terminal(&self) {
+        self.terminal_refused.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_terminal_refused(&self) -> bool {
+        self.terminal_refused.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -201,6 +212,16 @@ impl ExitStatus {
     }
 }
 
+/// Who waits for an answer of the server.
+pub(crate) enum Awaited {
+    /// Nobody.
+    Unasked,
+    /// Somebody who asked.
+    Asked(oneshot::Sender<bool>),
+    /// Whoever looks whether the session got its terminal.
+    Terminal,
+}
+
 /// The driver's end of a channel.
 pub(crate) struct Port {
     pub(crate) shared: Arc<ChannelShared>,
@@ -211,8 +232,8 @@ pub(crate) struct Port {
     /// Told when the channel is closed.
     pub(crate) done: Option<oneshot::Sender<Result<ExitStatus, Error>>>,
     pub(crate) exit: ExitStatus,
-    /// Answers awaited, in order: `None` for those nobody asked to see.
-    pub(crate) replies: VecDeque<Option<oneshot::Sender<bool>>>,
+    /// Answers awaited, in order.
+    pub(crate) replies: VecDeque<Awaited>,
     /// Whether `started` waits for a command's confirmation, not only for the opening.
     pub(crate) starts: bool,
     /// What a refusal is called.
@@ -315,6 +336,19 @@ impl ChannelReader {
     /// The next piece of data, without copying it; `None` at the stream's end.
     pub async fn chunk(&mut self) -> Option<Bytes> {
         std::future::poll_fn(|cx| self.poll_chunk(cx)).await
+    }
+
+    /// Adds all data that is there to `pieces`, at most `limit` pieces, and waits while there is none. 0 at the stream's
+    /// end. A consumer that takes more at a time is woken less often.
+    pub async fn chunks(&mut self, pieces: &mut Vec<Bytes>, limit: usize) -> usize {
+        let before = pieces.len();
+        if self.current.is_empty() {
+            self.queue.recv_many(pieces, limit).await;
+        } else {
+            pieces.push(std::mem::take(&mut self.current));
+        }
+        self.read(pieces[before..].iter().map(Bytes::len).sum());
+        pieces.len() - before
     }
 
     /// Whether the end of the stream was the server's word, and not the loss of the connection. To be asked at the end.

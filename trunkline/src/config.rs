@@ -43,6 +43,14 @@ pub use world::World;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// The ssh_config of whoever runs this process. As for ssh, the password database says where it is, and `HOME` nothing.
+///
+/// # Errors
+/// [`ConfigError::NoAccount`].
+pub fn user_config_file() -> Result<PathBuf, ConfigError> {
+    Ok(world::Account::current()?.home.join(".ssh/config"))
+}
+
 /// Why a destination could not be resolved. The same failure may answer several waiting callers, hence `Clone`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -15,10 +15,10 @@ use tokio::time::Sleep;
 use tokio_util::io::poll_read_buf;
 use trunkline_proto::{
     AuthTurn, ChannelEvent, ChannelId, DisconnectReason, Event, GlobalRequestId, IncomingKind,
-    KeyboardPrompt, OpenFailure, Stream,
+    KeyboardPrompt, OpenFailure, SessionRequest, Stream,
 };
 
-use crate::channel::{ExitStatus, Op, Port, execution};
+use crate::channel::{Awaited, ExitStatus, Op, Port, execution};
 use crate::error::{Error, Execution};
 use crate::metrics::Metrics;
 
@@ -276,8 +276,9 @@ impl Driver {
             (read, usize::MAX)
         } else {
             if buffer.capacity() - buffer.len() < self.read_size / 4 {
-                buffer.reserve(self.read_size);
+                self.proto.reserve_receive(self.read_size);
             }
+            let buffer = self.proto.receive_buffer();
             let room = buffer.capacity() - buffer.len();
             (poll_read_buf(Pin::new(&mut self.io), cx, buffer), room)
         };
@@ -504,11 +505,15 @@ impl Driver {
         &mut self,
         id: ChannelId,
         port: &mut Port,
-        request: &trunkline_proto::SessionRequest,
+        request: &SessionRequest,
         reply: Option<oneshot::Sender<bool>>,
     ) {
         if request.wants_reply() {
-            port.replies.push_back(reply);
+            port.replies.push_back(match (reply, request) {
+                (Some(reply), _) => Awaited::Asked(reply),
+                (None, SessionRequest::Pty { .. }) => Awaited::Terminal,
+                (None, _) => Awaited::Unasked,
+            });
         }
         port.starts |= request.starts();
         self.proto.request(id, request);
@@ -680,8 +685,12 @@ impl Driver {
         let Some(port) = self.ports.get_mut(&id) else {
             return;
         };
-        if let Some(Some(reply)) = port.replies.pop_front() {
-            let _ = reply.send(success);
+        match port.replies.pop_front() {
+            Some(Awaited::Asked(reply)) => {
+                let _ = reply.send(success);
+            }
+            Some(Awaited::Terminal) if !success => port.shared.refuse_terminal(),
+            _ => {}
         }
         if !started {
             return;

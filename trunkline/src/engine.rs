@@ -535,6 +535,14 @@ impl Host {
         Ok(Sftp::on(session, &self.config.original_host, early))
     }
 
+    /// Opens an SFTP session on a connection with nothing else on it, as long as the host may have one more.
+    pub(crate) async fn sftp_apart(&self) -> Result<Sftp, Error> {
+        let early = self.pool.is_openssh();
+        let command = Command::subsystem("sftp");
+        let session = self.pool.session_apart(&command, &self.interaction).await?;
+        Ok(Sftp::on(session, &self.config.original_host, early))
+    }
+
     /// Opens a TCP connection from the server to `host`:`port`.
     ///
     /// # Errors

@@ -82,6 +82,11 @@ impl ForwardHandle {
         })
     }
 
+    /// Whether it has ended by itself: see [`ForwardEvent::Failed`].
+    pub fn has_ended(&self) -> bool {
+        self.task.is_finished()
+    }
+
     /// What it has done so far.
     pub fn counters(&self) -> ForwardCounters {
         let Shared {

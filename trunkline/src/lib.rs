@@ -26,6 +26,7 @@ pub mod prompt;
 mod session;
 mod settings;
 pub mod sftp;
+pub mod transfer;
 
 pub use channel::{ChannelReader, ChannelStream, ChannelWriter, ExitStatus};
 pub use connection::{Connection, ConnectionInfo};

@@ -110,9 +110,29 @@ impl Pool {
         command: &Command,
         interaction: &Interaction,
     ) -> Result<Session, Error> {
+        self.session_placed(command, interaction, Policy::place_session)
+            .await
+    }
+
+    /// Starts a command on a connection with nothing else on it, where there may be one more; else as [`Self::session`].
+    pub(crate) async fn session_apart(
+        self: &Arc<Self>,
+        command: &Command,
+        interaction: &Interaction,
+    ) -> Result<Session, Error> {
+        self.session_placed(command, interaction, Policy::place_session_apart)
+            .await
+    }
+
+    async fn session_placed(
+        self: &Arc<Self>,
+        command: &Command,
+        interaction: &Interaction,
+        place: fn(&mut Policy, Instant) -> Placement,
+    ) -> Result<Session, Error> {
         loop {
             let freed = self.freed.notified();
-            let Some((lane, mut session, proven)) = self.place_session(command, interaction) else {
+            let Some((lane, mut session, proven)) = self.place_session(command, interaction, place) else {
                 freed.await;
                 continue;
             };
@@ -136,12 +156,13 @@ impl Pool {
         self: &Arc<Self>,
         command: &Command,
         interaction: &Interaction,
+        place: fn(&mut Policy, Instant) -> Placement,
     ) -> Option<(LaneId, Session, bool)> {
         let now = Instant::now();
         let mut state = self.state();
         state.refresh(now);
         loop {
-            let placement = state.policy.place_session(now);
+            let placement = place(&mut state.policy, now);
             let lease = |lane| Lease {
                 pool: Arc::downgrade(self),
                 lane,

@@ -346,6 +346,12 @@ impl SessionControl {
         self.shared.id().is_none()
     }
 
+    /// Whether the server gave the session no terminal, though it was asked for one; known once the session has started.
+    /// The command runs without.
+    pub fn is_terminal_refused(&self) -> bool {
+        self.shared.is_terminal_refused()
+    }
+
     /// Says that nobody reads the command's output any more. OpenSSH's servers then let it die of SIGPIPE; others take no
     /// notice.
     pub fn end_of_write(&self) {

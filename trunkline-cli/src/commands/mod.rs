@@ -4,4 +4,6 @@ pub(crate) mod daemon;
 pub(crate) mod generate;
 pub(crate) mod hosts;
 pub(crate) mod run;
+pub(crate) mod setup;
 pub(crate) mod ssh;
+pub(crate) mod up;

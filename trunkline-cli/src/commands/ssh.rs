@@ -15,13 +15,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use trunkline_daemon::client::{ClientError, ReplyReader, RequestWriter};
 use trunkline_daemon::protocol::{Exit, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty};
+use trunkline_daemon::terminal::escape::{Action, Available, EscapeFilter, Step};
+use trunkline_daemon::terminal::modes::{self, WindowSize};
 
 use crate::OWN_ERROR;
 use crate::backend::{Backend, host_request, runtime};
 use crate::commands::hosts::put;
 use crate::ssh_args::{EscapeChar, SshArgs, TtyRequest, UsageError};
-use crate::terminal::escape::{Action, EscapeFilter, Step};
-use crate::terminal::modes::{self, WindowSize};
 use crate::terminal::raw::RawMode;
 
 /// Runs it. Ends the process itself where a blocking read of the terminal would keep it.
@@ -273,8 +273,13 @@ impl Talk<'_> {
                         }
                         if *tty {
                             self.console.raw = Some(RawMode::enter(std::io::stdin()));
-                            let escape = self.args.escape.unwrap_or(escape.map_or(EscapeChar::None, EscapeChar::Byte));
-                            escapes = Some(EscapeFilter::new(escape, false));
+                            let escape = match self.args.escape {
+                                Some(EscapeChar::Byte(byte)) => Some(byte),
+                                Some(EscapeChar::None) => None,
+                                None => *escape,
+                            };
+                            let available = Available::Own { command_line: false };
+                            escapes = Some(EscapeFilter::new(escape, available));
                         }
                         if let Some(typed) = typed_tx.take().filter(|_| self.framed_stdin) {
                             read_terminal(typed);
@@ -405,7 +410,10 @@ impl Talk<'_> {
                     .insist("trunkline: the log level is the daemon's (TRUNKLINE_LOG)");
             }
             Action::ListForwards => self.console.insist("trunkline: see `trunkline ls`"),
-            Action::Background | Action::CommandLine | Action::CommandLineDisabled => {
+            Action::Background
+            | Action::CommandLine
+            | Action::CommandLineDisabled
+            | Action::Unavailable(_) => {
                 self.console
                     .insist("trunkline: not here; use another `trunkline ssh`, which shares the connection");
             }

@@ -14,7 +14,7 @@ use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::modes::IUCLC;
+use trunkline_daemon::terminal::modes::IUCLC;
 
 /// A terminal in raw mode for as long as this lives.
 ///

@@ -1,21 +1,256 @@
 //! Sessions of stock ssh.
 
-use crate::home::{assert_status, server, text};
+use std::process::Stdio;
+use std::thread;
+
+use rustix::process::{Signal, kill_process};
+use trunkline_testkit::{Relay, write_ssh_config};
+
+use crate::home::{assert_status, end_of, finish, finish_with, server, sshd, text, wait_until};
 use crate::stock::Stock;
 
 #[test]
 fn a_command_has_its_status_and_output_over_the_daemons_connection() {
     let stock = Stock::new(server());
+    for status in [0, 1, 7, 255] {
+        assert_status(&stock.on(format!("exit {status}")), status);
+    }
     let output = stock.on("echo out; echo err >&2; exit 7");
     assert_status(&output, 7);
     assert_eq!(
         (text(&output.stdout), text(&output.stderr)),
         ("out\n".into(), "err\n".into())
     );
-    let output = stock.control(&["check"]);
-    let pid = stock.home.daemon().unwrap().as_raw_nonzero();
-    assert_eq!(text(&output.stderr), format!("Master running (pid={pid})\r\n"));
     stock.assert_logins(1);
+}
+
+#[test]
+fn a_command_that_a_signal_ends_makes_ssh_exit_as_over_its_own_connection() {
+    let stock = Stock::new(server());
+    let own = finish(stock.server.ssh().arg(stock.server.alias()).arg("kill -TERM $$"));
+    let shared = stock.on("kill -TERM $$");
+    assert_eq!(shared.status.code(), own.status.code());
+}
+
+#[test]
+fn streams_are_binary_clean_both_ways() {
+    let stock = Stock::new(server());
+    let mut bytes = vec![0_u8; 64 << 20];
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for chunk in bytes.chunks_exact_mut(8) {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        chunk.copy_from_slice(&state.to_le_bytes());
+    }
+    let output = finish_with(stock.ssh().args([stock.server.alias(), "cat"]), &bytes);
+    assert_status(&output, 0);
+    assert!(output.stdout == bytes, "what cat was given comes back");
+    stock.assert_logins(1);
+}
+
+#[test]
+fn an_empty_command_is_the_login_shell_and_reads_its_input() {
+    let stock = Stock::new(server());
+    let output = finish_with(
+        stock.ssh().args(["-T", stock.server.alias()]),
+        b"echo $((6*7)); exit 4\n",
+    );
+    assert_status(&output, 4);
+    assert!(text(&output.stdout).contains("42"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn variables_travel_by_send_env_and_set_env() {
+    let stock = Stock::new(sshd().config("AcceptEnv FIRST SECOND").start().unwrap());
+    let output = finish(
+        stock
+            .ssh()
+            .args(["-o", "SendEnv=FIRST", "-o", "SetEnv=SECOND=b=c"])
+            .env("FIRST", "a\u{e4}")
+            .args([stock.server.alias(), "echo $FIRST $SECOND"]),
+    );
+    assert_eq!(text(&output.stdout), "a\u{e4} b=c\n");
+    stock.assert_logins(1);
+}
+
+#[test]
+fn more_clients_at_once_than_a_connection_may_have_sessions_all_succeed() {
+    let stock = Stock::new(sshd().config("MaxSessions 10").start().unwrap());
+    stock.warm();
+    let gate = stock.home.path("gate");
+    let wait = format!(
+        "while ! test -e {}; do sleep 0.01; done; echo done",
+        gate.display()
+    );
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..40).map(|_| scope.spawn(|| stock.on(&wait))).collect();
+        wait_until("all of them run", || stock.home.sessions() == 40);
+        std::fs::write(&gate, "").unwrap();
+        for client in clients {
+            let output = client.join().unwrap();
+            assert_status(&output, 0);
+            assert_eq!(
+                (text(&output.stdout), text(&output.stderr)),
+                ("done\n".into(), String::new())
+            );
+        }
+    });
+    assert!(
+        stock.server.authentications() >= 4,
+        "ten sessions for each connection"
+    );
+    assert!(
+        stock.server.authentications() <= 10,
+        "nobody made a connection of their own"
+    );
+}
+
+#[test]
+fn a_client_that_is_interrupted_takes_its_command_with_it() {
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let stock = Stock::new(server());
+        stock.warm();
+        let before = stock.descriptors();
+        let mut ssh = stock.ssh();
+        ssh.args([stock.server.alias(), "echo $$; exec sleep 1000"]);
+        let mut child = ssh.stdout(Stdio::piped()).spawn().unwrap();
+        let mut pid = String::new();
+        std::io::BufRead::read_line(
+            &mut std::io::BufReader::new(child.stdout.take().unwrap()),
+            &mut pid,
+        )
+        .unwrap();
+        kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
+        end_of(&mut child, "ssh");
+        // sshd closes the command's pipes; one that does not write does not notice, but its session is gone.
+        wait_until("the session is gone", || stock.home.sessions() == 0);
+        stock.wait_for_descriptors(before);
+        stock.warm();
+        stock.assert_logins(1);
+    }
+}
+
+#[test]
+fn ssh_says_so_and_exits_when_the_daemon_is_killed_under_it() {
+    let stock = Stock::new(server());
+    let mut ssh = stock.ssh();
+    ssh.args(["-v", stock.server.alias(), "echo begun; exec sleep 1000"]);
+    let mut child = ssh.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(
+        &mut std::io::BufReader::new(child.stdout.take().unwrap()),
+        &mut line,
+    )
+    .unwrap();
+    kill_process(stock.home.daemon().unwrap(), Signal::KILL).unwrap();
+    let status = end_of(&mut child, "ssh");
+    assert_eq!(status.code(), Some(255));
+    // The next one finds a socket that nobody serves, and makes its own connection; asking again brings the socket back.
+    let output = stock.on("echo alone");
+    assert_status(&output, 0);
+    let logins = stock.server.authentications();
+    stock.listen().unwrap();
+    stock.warm();
+    stock.warm();
+    stock.assert_logins(logins + 1);
+}
+
+#[test]
+fn a_connection_that_is_lost_ends_the_session_and_says_why() {
+    let server = server();
+    let relay = Relay::to(server.addr()).unwrap();
+    let config = server.ssh_config_via(server.alias(), relay.addr()).unwrap();
+    let stock = Stock::with_config(server, config);
+    let mut ssh = stock.ssh();
+    ssh.args([stock.server.alias(), "echo begun; exec sleep 1000"]);
+    let mut child = ssh.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(
+        &mut std::io::BufReader::new(child.stdout.take().unwrap()),
+        &mut line,
+    )
+    .unwrap();
+    relay.reset();
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
+    assert_eq!(end_of(&mut child, "ssh").code(), Some(255));
+    assert!(said.contains("may have started"), "{said}");
+    stock.warm();
+    stock.assert_logins(2);
+}
+
+#[test]
+fn a_host_that_cannot_be_reached_is_left_to_ssh_itself() {
+    let mut server = server();
+    let config = server.ssh_config();
+    server.stop();
+    let stock = Stock::with_config(server, config);
+    let output = stock.on("true");
+    assert_status(&output, 255);
+    assert!(
+        text(&output.stderr).contains("Connection refused"),
+        "{}",
+        text(&output.stderr)
+    );
+    // From now on nobody is kept waiting for what did not work a moment ago.
+    let failure = stock.listen().unwrap_err();
+    assert!(failure.message.contains("refused"), "{}", failure.message);
+}
+
+#[test]
+fn a_host_that_wants_a_password_is_left_to_ssh_itself_which_asks() {
+    let server = sshd()
+        .password("open sesame")
+        .authentication_methods("password")
+        .start()
+        .unwrap();
+    let stock = Stock::new(server);
+    let mut ssh = stock.ssh();
+    ssh.args(["-o", "BatchMode=no", stock.server.alias(), "echo in"]);
+    if let Some(askpass) = stock.server.askpass() {
+        ssh.env("SSH_ASKPASS", askpass)
+            .env("SSH_ASKPASS_REQUIRE", "force");
+    }
+    let output = finish(&mut ssh);
+    assert_status(&output, 0);
+    assert_eq!(text(&output.stdout), "in\n");
+}
+
+#[test]
+fn an_unknown_host_key_is_left_to_ssh_itself() {
+    let server = server();
+    let entry = server.host_entry(server.alias());
+    let mut unknown = entry.clone();
+    unknown.known_hosts = "/dev/null".into();
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("config");
+    write_ssh_config(&config, [unknown]).unwrap();
+    let stock = Stock::with_config(server, config);
+    let output = stock.on("true");
+    assert_status(&output, 255);
+    assert!(
+        text(&output.stderr).contains("Host key verification failed"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn what_the_connection_does_not_forward_is_left_to_ssh_itself() {
+    let stock = Stock::new(server());
+    stock.warm();
+    for option in ["ForwardAgent=yes", "ForwardX11=yes"] {
+        let mut ssh = stock.ssh();
+        ssh.args(["-o", option, stock.server.alias(), "echo own"]);
+        let output = finish(ssh.env("SSH_AUTH_SOCK", "/nowhere").env("DISPLAY", ":0"));
+        assert_status(&output, 0);
+        assert!(text(&output.stdout).contains("own"));
+        assert!(
+            text(&output.stderr).contains("forward"),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+    stock.assert_logins(3);
 }
 
 #[test]
@@ -27,18 +262,4 @@ fn a_client_leaves_no_descriptor_behind() {
         assert_status(&stock.on("cat"), 0);
     }
     stock.wait_for_descriptors(before);
-}
-
-#[test]
-fn stop_and_exit_remove_the_socket_and_listening_again_brings_it_back() {
-    let stock = Stock::new(server());
-    for what in ["stop", "exit"] {
-        stock.warm();
-        assert_status(&stock.control(&[what]), 0);
-        assert!(!stock.socket.exists());
-        stock.listen().unwrap();
-        assert!(stock.socket.exists() && stock.config().exists());
-    }
-    stock.warm();
-    stock.assert_logins(2);
 }

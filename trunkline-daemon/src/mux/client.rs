@@ -1,30 +1,25 @@
 //! One client of a mux socket, from its hello to its end.
 
 use std::ops::ControlFlow;
-use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use tokio::net::UnixStream;
-use tokio::sync::mpsc;
-use trunkline::{Command, Error, Execution, ExitStatus};
+use trunkline::{Error, Host};
 
 use super::packets::Packets;
-use super::wire::{NewSession, Reply, Request, VERSION};
+use super::wire::{Forward, Reply, Request, VERSION};
 use super::{Socket, Sockets};
-use crate::protocol::{self, Stdio};
 use crate::server::{check_peer, ending};
-use crate::session::{self, Streams, Until};
-use crate::stdio::Output;
 
 /// How long a client may take to introduce itself, which stock ssh does at once.
-const HELLO_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+const HELLO_LIMIT: Duration = Duration::from_secs(10);
 
 /// Serves one client.
 pub(super) async fn serve(stream: UnixStream, sockets: &Sockets, socket: &Socket) -> anyhow::Result<()> {
     check_peer(&stream)?;
     let mut client = Client {
         packets: Packets::new(stream),
-        sockets,
-        socket,
+        door: Door { sockets, socket },
     };
     if !client.greet().await? {
         return Ok(());
@@ -45,10 +40,24 @@ pub(super) async fn serve(stream: UnixStream, sockets: &Sockets, socket: &Socket
     }
 }
 
-struct Client<'a> {
-    packets: Packets,
+/// A client that has been let in.
+pub(super) struct Client<'a> {
+    pub(super) packets: Packets,
+    pub(super) door: Door<'a>,
+}
+
+/// Where it came in.
+#[derive(Clone, Copy)]
+pub(super) struct Door<'a> {
     sockets: &'a Sockets,
-    socket: &'a Socket,
+    pub(super) socket: &'a Socket,
+}
+
+impl Door<'_> {
+    /// The host behind it.
+    pub(super) async fn host(self) -> Result<Host, Error> {
+        self.sockets.host(self.socket).await
+    }
 }
 
 impl Client<'_> {
@@ -64,11 +73,11 @@ impl Client<'_> {
             Ok(Ok(None)) | Err(_) => return Ok(false),
         }
         let connected = async {
-            let host = self.sockets.host(self.socket).await?;
+            let host = self.door.host().await?;
             if host.is_warm() {
                 return Ok(());
             }
-            self.socket.connect(&host).await
+            self.door.socket.connect(&host).await
         };
         let connected = tokio::select! {
             connected = connected => connected,
@@ -89,123 +98,41 @@ impl Client<'_> {
                 pid: std::process::id(),
             },
             Request::NewSession(request) => return self.session(id, *request).await,
+            Request::NewStdioForward { target } => return self.stdio_forward(id, &target).await,
+            Request::OpenForward(asked) => self.open_forward(asked).await,
+            Request::CloseForward(asked) => match self.door.socket.forwards.close(&asked).await {
+                true => Reply::Ok,
+                // mux.c's words.
+                false => Reply::Failure("port not forwarded".into()),
+            },
             Request::StopListening => {
-                self.socket.stop();
+                self.door.socket.stop();
                 Reply::Ok
             }
             Request::Terminate => {
-                self.sockets.terminate(self.socket);
+                self.door.sockets.terminate(self.door.socket).await;
                 Reply::Ok
             }
-            _ => Reply::Failure("unsupported request".into()),
+            Request::Proxy | Request::Unknown => Reply::Failure("unsupported request".into()),
         };
         self.packets.reply(id, &reply).await?;
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Runs a session on the client's descriptors.
-    async fn session(&mut self, id: u32, request: NewSession) -> anyhow::Result<ControlFlow<()>> {
-        let Some(fds) = self.packets.descriptors(3).await? else {
-            return self.refuse(id, "the file descriptors did not come along").await;
+    async fn open_forward(&self, asked: Forward) -> Reply {
+        let opened = async {
+            let host = self.door.host().await?;
+            let cwd = self.door.socket.request().world.cwd;
+            self.door.socket.forwards.open(&host, &cwd, asked).await
         };
-        if request.tty {
-            return self.refuse(id, "no terminals yet").await;
-        }
-        let complaints = fds[2].try_clone()?;
-        let started = async {
-            let host = self.sockets.host(self.socket).await?;
-            let session = host.start(&command(&request)?).await?;
-            Ok::<_, Error>((host, session))
-        };
-        let started = tokio::select! {
-            started = started => started,
-            () = self.packets.left() => return Ok(ControlFlow::Break(())),
-        };
-        let (host, session) = match started {
-            Ok(started) => started,
-            Err(error) => return self.fail(id, &error, complaints).await,
-        };
-        let streams = Streams::new([Stdio::Passed; 3], fds)?;
-        let (replies, mut begun) = mpsc::channel(1);
-        let (_inputs, inputs) = mpsc::channel(1);
-        let begins = protocol::Reply::Begun {
-            tty: request.tty,
-            escape: None,
-            warm: true,
-        };
-        let parts = session.into_parts();
-        let running = session::pump(parts, begins, streams, &replies, inputs, Until::default(), &host);
-        let mut running = std::pin::pin!(running);
-        let mut opened = false;
-        let ended = loop {
-            tokio::select! {
-                biased;
-                Some(_) = begun.recv(), if !opened => {
-                    opened = true;
-                    self.packets.reply(id, &Reply::SessionOpened).await?;
-                }
-                ended = &mut running => break ended,
-                // A client that was interrupted or has died takes its session with it.
-                () = self.packets.left() => return Ok(ControlFlow::Break(())),
-            }
-        };
-        match ended {
-            Ok(status) => {
-                if !opened {
-                    self.packets.reply(id, &Reply::SessionOpened).await?;
-                }
-                // As OpenSSH's master: what a signal has ended has no status, and the client exits with 255.
-                if let ExitStatus::Exited(status) = status {
-                    self.packets.reply(id, &Reply::Exit(status)).await?;
-                }
-                Ok(ControlFlow::Break(()))
-            }
-            Err(error) if opened => {
-                complain(complaints, &error).await;
-                Ok(ControlFlow::Break(()))
-            }
-            Err(error) => self.fail(id, &error, complaints).await,
-        }
+        opened
+            .await
+            .unwrap_or_else(|error: Error| Reply::Failure(error.to_string()))
     }
 
     /// Says why a request is not done. A client that wanted a session makes a connection of its own for it.
-    async fn refuse(&self, id: u32, why: &str) -> anyhow::Result<ControlFlow<()>> {
+    pub(super) async fn refuse(&self, id: u32, why: &str) -> anyhow::Result<ControlFlow<()>> {
         self.packets.reply(id, &Reply::Failure(why.into())).await?;
         Ok(ControlFlow::Continue(()))
     }
-
-    /// Ends a session that did not begin. Only where it is certain that nothing has run may the client try again by
-    /// itself; else it is made to exit with 255.
-    async fn fail(&self, id: u32, error: &Error, complaints: OwnedFd) -> anyhow::Result<ControlFlow<()>> {
-        if error.execution() == Execution::DidNotStart {
-            return self.refuse(id, &error.to_string()).await;
-        }
-        self.packets.reply(id, &Reply::SessionOpened).await?;
-        complain(complaints, error).await;
-        Ok(ControlFlow::Break(()))
-    }
-}
-
-/// Tells the client's user why the session has ended, which the protocol has no words for.
-async fn complain(stderr: OwnedFd, error: &Error) {
-    // The terminal may be raw. One that takes no more is told nothing.
-    if let Ok(mut output) = Output::new(stderr) {
-        let _ = output.write_all(format!("trunkline: {error}\r\n").into()).await;
-    }
-}
-
-fn command(request: &NewSession) -> Result<Command, Error> {
-    let mut command = if request.subsystem {
-        let name = str::from_utf8(&request.command)
-            .map_err(|_| Error::Usage("the subsystem's name is not UTF-8".into()))?;
-        Command::subsystem(name)
-    } else if request.command.is_empty() {
-        Command::shell()
-    } else {
-        Command::exec(request.command.clone())
-    };
-    for (name, value) in &request.env {
-        command = command.env(name, value.clone());
-    }
-    Ok(command)
 }

@@ -33,6 +33,8 @@ const S_FAILURE: u32 = 0x8000_0003;
 const S_EXIT_MESSAGE: u32 = 0x8000_0004;
 const S_ALIVE: u32 = 0x8000_0005;
 const S_SESSION_OPENED: u32 = 0x8000_0006;
+const S_REMOTE_PORT: u32 = 0x8000_0007;
+const S_TTY_ALLOC_FAIL: u32 = 0x8000_0008;
 
 const FWD_LOCAL: u32 = 1;
 const FWD_REMOTE: u32 = 2;
@@ -224,6 +226,9 @@ pub(super) enum Reply {
         pid: u32,
     },
     SessionOpened,
+    RemotePort(u16),
+    /// Of a session, not to a request.
+    TtyAllocFail,
     /// Of a session, not to a request.
     Exit(u32),
 }
@@ -238,6 +243,8 @@ impl Reply {
             Self::Failure(reason) => packet(S_FAILURE).u32(id).string(reason),
             Self::Alive { pid } => packet(S_ALIVE).u32(id).u32(*pid),
             Self::SessionOpened => packet(S_SESSION_OPENED).u32(id).u32(SESSION),
+            Self::RemotePort(port) => packet(S_REMOTE_PORT).u32(id).u32(u32::from(*port)),
+            Self::TtyAllocFail => packet(S_TTY_ALLOC_FAIL).u32(SESSION),
             Self::Exit(status) => packet(S_EXIT_MESSAGE).u32(SESSION).u32(*status),
         };
         Writer::new().string(body.finish()).finish()

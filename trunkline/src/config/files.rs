@@ -332,7 +332,9 @@ fn has_foreign_condition(conditions: &[String]) -> bool {
             } else {
                 value
             };
-            let mut words = command.split_whitespace();
+            let mut words = command.split_whitespace().peekable();
+            // The stanza of `trunkline setup ssh` has the shell replace itself.
+            words.next_if_eq(&"exec");
             let program = words.next().unwrap_or_default();
             let ours = program.rsplit('/').next() == Some("trunkline") && words.next() == Some("up");
             // Anything a shell could do behind it is foreign.
@@ -453,6 +455,7 @@ mod tests {
         assert!(!volatile(
             "Match host x exec \"/usr/bin/trunkline up --quiet %n\""
         ));
+        assert!(!volatile("Match exec \"exec /usr/bin/trunkline up\""));
         assert!(volatile("Match exec \"test -f /x\""));
         assert!(volatile("match !exec test"));
         assert!(volatile("Match exec=\"test -f /x\""));

@@ -54,8 +54,9 @@ pub struct Request {
     pub world: Arc<World>,
 }
 
-/// Set in the environment of every `ssh -G`. `trunkline up` run by a `Match exec` must fail at once where it sees
-/// this variable: the answer is being made for the engine itself, which would otherwise ask itself for ever.
+/// Set in the environment of every `ssh -G`. `trunkline up` run by a `Match exec` must succeed at once, and do nothing
+/// else, where it sees this variable: the engine would otherwise ask itself for ever. It succeeds so that the answer is
+/// the configuration as it is when a mux socket is there, with the ControlPath that ssh would then use.
 pub const RESOLVING: &str = "TRUNKLINE_RESOLVING";
 
 impl Request {

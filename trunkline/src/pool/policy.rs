@@ -203,9 +203,34 @@ impl Policy {
         } else {
             return Placement::Wait;
         };
+        self.count_session(chosen, now);
+        chosen
+    }
+
+    /// Places a session that is to have a connection for itself, and counts it: on a lane with nothing on it, on a new
+    /// one, or, when there may be no more, as any other.
+    pub(crate) fn place_session_apart(&mut self, now: Instant) -> Placement {
+        let empty = |lane: &Lane| !lane.retired && lane.sessions == 0 && lane.tunnels == 0;
+        let chosen = if let Some(id) = self.find(|lane| empty(lane) && lane.spares_ready > 0) {
+            Placement::Spare(id)
+        } else if let Some(id) = self.find(|lane| empty(lane) && lane.spares_opening == 0) {
+            Placement::Open {
+                lane: id,
+                proven: true,
+            }
+        } else if self.lanes.len() < self.settings.max_lanes {
+            Placement::Connect(self.add_lane(now))
+        } else {
+            return self.place_session(now);
+        };
+        self.count_session(chosen, now);
+        chosen
+    }
+
+    fn count_session(&mut self, chosen: Placement, now: Instant) {
         let (Placement::Spare(id) | Placement::Open { lane: id, .. } | Placement::Connect(id)) = chosen
         else {
-            return chosen;
+            return;
         };
         let taken_spare = matches!(chosen, Placement::Spare(_));
         if let Some(lane) = self.lanes.get_mut(&id) {
@@ -215,7 +240,6 @@ impl Policy {
         }
         let running = self.lanes.values().map(|lane| lane.sessions).sum();
         self.note_demand(running, now);
-        chosen
     }
 
     /// Places a tunnel, and counts it: like a session, but MaxSessions does not bound it.
@@ -584,6 +608,18 @@ mod tests {
             policy.session_ended(lane, placed, now);
         }
         assert!(!policy.is_busy(lane));
+    }
+
+    #[test]
+    fn a_session_apart_gets_an_empty_lane_or_a_new_one() {
+        let (mut policy, now) = policy();
+        let lane = connect(&mut policy, now);
+        let Placement::Connect(apart) = policy.place_session_apart(now) else {
+            panic!("the first lane has a session");
+        };
+        assert_ne!(lane, apart);
+        policy.session_ended(lane, now, now);
+        assert!(matches!(policy.place_session_apart(now), Placement::Open { lane: l, .. } if l == lane));
     }
 
     #[test]

@@ -64,6 +64,8 @@ pub(crate) trait Plan: Send + Sync {
     fn wake(&self);
     /// The session is over.
     fn session_ended(&self);
+    /// Nobody waits for it any more: closes what it opened.
+    fn stop(&self, client: &mut Client);
 }
 
 impl Link {
@@ -260,7 +262,11 @@ impl Drop for Attached {
         let mut state = self.link.shared.state();
         let at = state.plans.iter().position(|(id, _)| *id == self.id);
         let plan = at.map(|at| state.plans.swap_remove(at));
+        if let Some((_, plan)) = &plan {
+            plan.stop(&mut state.client);
+        }
         drop(state);
+        self.link.shared.to_write.notify_one();
         // A plan may own what leads back here: it goes without the lock.
         drop(plan);
     }

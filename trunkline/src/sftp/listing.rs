@@ -109,15 +109,6 @@ impl Listing {
     }
 }
 
-impl Drop for Listing {
-    fn drop(&mut self) {
-        let running = &self.running;
-        self.sftp
-            .link()
-            .with_client(|client| running.walk().cancel(client));
-    }
-}
-
 impl Running {
     fn walk(&self) -> MutexGuard<'_, Walk> {
         self.walk.lock().unwrap_or_else(PoisonError::into_inner)
@@ -145,6 +136,10 @@ impl Plan for Running {
 
     fn session_ended(&self) {
         self.changed.notify_one();
+    }
+
+    fn stop(&self, client: &mut Client) {
+        self.walk().cancel(client);
     }
 }
 

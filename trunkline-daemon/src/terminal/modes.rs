@@ -1,7 +1,8 @@
 //! What a `pty-req` tells the server about the user's terminal: its modes and its size (RFC 4254 section
 //! 6.2).
 
-use rustix::fd::AsFd;
+use std::os::fd::AsFd;
+
 use rustix::termios::{
     ControlModes, InputModes, LocalModes, OutputModes, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize,
 };
@@ -10,20 +11,20 @@ use rustix::termios::{
 ///
 /// Zero means unknown, and the server then ignores the field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct WindowSize {
+pub struct WindowSize {
     /// Width in characters.
-    pub(crate) cols: u32,
+    pub cols: u32,
     /// Height in characters.
-    pub(crate) rows: u32,
+    pub rows: u32,
     /// Width in pixels.
-    pub(crate) xpixel: u32,
+    pub xpixel: u32,
     /// Height in pixels.
-    pub(crate) ypixel: u32,
+    pub ypixel: u32,
 }
 
 impl WindowSize {
     /// The size of the terminal that `terminal` refers to; all zero where it is none.
-    pub(crate) fn of(terminal: impl AsFd) -> Self {
+    pub fn of(terminal: impl AsFd) -> Self {
         tcgetwinsize(terminal).map_or_else(
             |_| Self::default(),
             |size| Self {
@@ -40,13 +41,13 @@ impl WindowSize {
 /// it is none, the list is empty but for its end mark, which is what ssh sends too.
 ///
 /// Call this before the terminal is put into raw mode, or give [`encode`] the modes it had before.
-pub(crate) fn of(terminal: impl AsFd) -> Vec<u8> {
+pub fn of(terminal: impl AsFd) -> Vec<u8> {
     tcgetattr(terminal).map_or_else(|_| vec![TTY_OP_END], |modes| encode(&modes))
 }
 
 /// Encodes terminal modes (RFC 4254 section 8): an opcode and a `uint32` for each, then `TTY_OP_END`. The
 /// order and the choice are those of OpenSSH's `ssh_tty_make_modes` on Linux.
-pub(crate) fn encode(modes: &Termios) -> Vec<u8> {
+pub fn encode(modes: &Termios) -> Vec<u8> {
     let mut encoded = Vec::with_capacity(5 * (2 + CHARACTERS.len() + FLAGS.len()) + 1);
     let mut put = |opcode: u8, value: u32| {
         encoded.push(opcode);
@@ -145,15 +146,27 @@ const FLAGS: &[(u8, Flag)] = &[
 ];
 
 /// Linux's IUCLC, which rustix names on some of its back ends only.
-pub(super) const IUCLC: u32 = 0o1000;
+pub const IUCLC: u32 = 0o1000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::terminal::raw::tests::pty;
+    use rustix::fs::{Mode, OFlags};
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     use rustix::termios::{OptionalActions, Winsize, tcsetattr, tcsetwinsize};
     use std::collections::BTreeMap;
     use std::fs::File;
+    use std::os::fd::OwnedFd;
+
+    /// A fresh pseudo-terminal: the master's end and the slave's.
+    fn pty() -> (OwnedFd, OwnedFd) {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal opens");
+        grantpt(&master).expect("a pseudo-terminal is granted");
+        unlockpt(&master).expect("a pseudo-terminal unlocks");
+        let name = ptsname(&master, Vec::new()).expect("a pseudo-terminal has a name");
+        let slave = rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty());
+        (master, slave.expect("the slave opens"))
+    }
 
     fn decode(encoded: &[u8]) -> BTreeMap<u8, u32> {
         let (&end, pairs) = encoded.split_last().expect("an end mark at least");

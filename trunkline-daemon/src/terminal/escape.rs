@@ -2,23 +2,35 @@
 //! the client. Pure: bytes in, bytes to forward and [`Action`]s out. OpenSSH's `process_escapes` is the
 //! reference.
 
-use crate::ssh_args::EscapeChar;
 use std::fmt::Write;
 
 /// Picks the escape sequences out of what the user types.
 #[derive(Debug, Clone)]
-pub(crate) struct EscapeFilter {
-    escape: EscapeChar,
-    command_line: bool,
+pub struct EscapeFilter {
+    escape: Option<u8>,
+    available: Available,
     /// The last byte forwarded was a newline, or none was forwarded yet.
     at_line_start: bool,
     /// An escape character was read and held back.
     pending: bool,
 }
 
+/// Which sequences there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Available {
+    /// Those of a client with a connection of its own. `command_line` is `EnableEscapeCommandline`.
+    Own {
+        /// Whether `~C` opens a command line.
+        command_line: bool,
+    },
+    /// Those of a session on somebody else's connection: what would concern the client's own process is left out
+    /// (clientloop.c, `process_escapes`, "noescape").
+    Shared,
+}
+
 /// What to do next with typed input.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
+pub enum Step {
     /// Send these bytes to the server.
     Forward(Vec<u8>),
     /// Do this.
@@ -27,7 +39,7 @@ pub(crate) enum Step {
 
 /// What an escape sequence asks the client for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Action {
+pub enum Action {
     /// `~.`: end the session. Nothing typed behind it is read.
     Disconnect,
     /// `~^Z`: suspend the client.
@@ -51,14 +63,16 @@ pub(crate) enum Action {
     CommandLineDisabled,
     /// `~?`: print [`EscapeFilter::help`].
     Help,
+    /// A sequence that a shared session does not have: say so.
+    Unavailable(u8),
 }
 
 impl EscapeFilter {
-    /// A filter for a session that has just begun. `command_line` is `EnableEscapeCommandline`.
-    pub(crate) fn new(escape: EscapeChar, command_line: bool) -> Self {
+    /// A filter for a session that has just begun, by the escape character (`None` for none).
+    pub fn new(escape: Option<u8>, available: Available) -> Self {
         Self {
             escape,
-            command_line,
+            available,
             at_line_start: true,
             pending: false,
         }
@@ -66,8 +80,8 @@ impl EscapeFilter {
 
     /// Takes what was typed, in pieces of any size, and returns what to do in order. An escape character at
     /// the very end of `typed` is held back until the next call decides what it means.
-    pub(crate) fn feed(&mut self, typed: &[u8]) -> Vec<Step> {
-        let EscapeChar::Byte(escape) = self.escape else {
+    pub fn feed(&mut self, typed: &[u8]) -> Vec<Step> {
+        let Some(escape) = self.escape else {
             return if typed.is_empty() {
                 Vec::new()
             } else {
@@ -106,14 +120,18 @@ impl EscapeFilter {
     }
 
     /// The list that `~?` shows, with a terminal's line ends; empty where there is no escape character.
-    pub(crate) fn help(&self) -> String {
-        let EscapeChar::Byte(escape) = self.escape else {
+    pub fn help(&self) -> String {
+        let Some(escape) = self.escape else {
             return String::new();
         };
         let escape = caret(escape);
         let mut text = format!("{escape}?\r\nAt the start of a line:\r\n");
         for (character, meaning) in HELP {
-            if *character != "C" || self.command_line {
+            let shown = match self.available {
+                Available::Own { command_line } => *character != "C" || command_line,
+                Available::Shared => SHARED.contains(character),
+            };
+            if shown {
                 // Writing to a String cannot fail.
                 _ = write!(text, " {escape}{character:<3} {meaning}\r\n");
             }
@@ -124,8 +142,8 @@ impl EscapeFilter {
 
     /// What to show on the terminal when `action` is taken, its line end included; empty where the action
     /// prints something of its own ([`Action::Help`], the new log level) or nothing.
-    pub(crate) fn echo(&self, action: Action) -> String {
-        let EscapeChar::Byte(escape) = self.escape else {
+    pub fn echo(&self, action: Action) -> String {
+        let Some(escape) = self.escape else {
             return String::new();
         };
         let escape = caret(escape);
@@ -138,6 +156,9 @@ impl EscapeFilter {
             Action::CommandLineDisabled => {
                 format!("{escape}C is off; EnableEscapeCommandline=yes turns it on\r\n")
             }
+            Action::Unavailable(byte) => {
+                format!("{escape}{} does not work in a shared session\r\n", caret(byte))
+            }
             Action::Rekey
             | Action::MoreVerbose
             | Action::LessVerbose
@@ -147,7 +168,7 @@ impl EscapeFilter {
     }
 
     fn action(&self, byte: u8) -> Option<Action> {
-        Some(match byte {
+        let own = match byte {
             b'.' => Action::Disconnect,
             CONTROL_Z => Action::Suspend,
             b'B' => Action::Break,
@@ -156,10 +177,18 @@ impl EscapeFilter {
             b'V' => Action::LessVerbose,
             b'#' => Action::ListForwards,
             b'&' => Action::Background,
-            b'C' if self.command_line => Action::CommandLine,
+            b'C' if self.available == (Available::Own { command_line: true }) => Action::CommandLine,
             b'C' => Action::CommandLineDisabled,
             b'?' => Action::Help,
             _ => return None,
+        };
+        let shared = matches!(
+            own,
+            Action::Disconnect | Action::Break | Action::Rekey | Action::Help
+        );
+        Some(match self.available {
+            Available::Shared if !shared => Action::Unavailable(byte),
+            _ => own,
         })
     }
 }
@@ -179,6 +208,9 @@ const HELP: &[(&str, &str)] = &[
     ("?", "show this list"),
 ];
 
+/// Those of [`HELP`] that a shared session has.
+const SHARED: &[&str] = &[".", "B", "R", "?"];
+
 /// A byte as people write it: `~`, or `^A` for a control character.
 fn caret(byte: u8) -> String {
     match byte {
@@ -193,10 +225,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const TILDE: EscapeChar = EscapeChar::Byte(b'~');
+    const TILDE: Option<u8> = Some(b'~');
+    const PLAIN: Available = Available::Own { command_line: false };
+    const FULL: Available = Available::Own { command_line: true };
 
     fn steps(typed: &[u8]) -> Vec<Step> {
-        EscapeFilter::new(TILDE, false).feed(typed)
+        EscapeFilter::new(TILDE, PLAIN).feed(typed)
     }
 
     fn forward(bytes: &[u8]) -> Step {
@@ -241,13 +275,29 @@ mod tests {
             assert_eq!(steps(typed), [Step::Act(action)]);
         }
         assert_eq!(
-            EscapeFilter::new(TILDE, true).feed(b"~C"),
+            EscapeFilter::new(TILDE, FULL).feed(b"~C"),
             [Step::Act(Action::CommandLine)]
         );
         assert_eq!(
-            EscapeFilter::new(EscapeChar::Byte(1), false).feed(b"\x01.x"),
+            EscapeFilter::new(Some(1), PLAIN).feed(b"\x01.x"),
             [Step::Act(Action::Disconnect)]
         );
+    }
+
+    #[test]
+    fn a_shared_session_has_only_what_concerns_itself() {
+        let mut filter = EscapeFilter::new(TILDE, Available::Shared);
+        assert_eq!(filter.feed(b"~B"), [Step::Act(Action::Break)]);
+        let unavailable = Action::Unavailable(CONTROL_Z);
+        assert_eq!(filter.feed(b"~\x1a"), [Step::Act(unavailable)]);
+        assert_eq!(
+            filter.echo(unavailable),
+            "~^Z does not work in a shared session\r\n"
+        );
+        let behind = [Step::Act(Action::Unavailable(b'&')), forward(b"x")];
+        assert_eq!(filter.feed(b"~&x"), behind);
+        let help = filter.help();
+        assert!(help.contains(" ~. ") && !help.contains("~&"), "{help}");
     }
 
     #[test]
@@ -261,7 +311,7 @@ mod tests {
 
     #[test]
     fn the_help_lists_what_works() {
-        let help = EscapeFilter::new(TILDE, false).help();
+        let help = EscapeFilter::new(TILDE, PLAIN).help();
         assert!(!help.contains("~C") && help.lines().all(|line| !line.contains("\n")));
         for (character, _) in HELP.iter().filter(|(character, _)| *character != "C") {
             assert!(
@@ -269,17 +319,13 @@ mod tests {
                 "~{character} is listed"
             );
         }
-        assert!(
-            EscapeFilter::new(EscapeChar::Byte(1), true)
-                .help()
-                .contains(" ^AC ")
-        );
-        assert_eq!(EscapeFilter::new(EscapeChar::None, true).help(), "");
+        assert!(EscapeFilter::new(Some(1), FULL).help().contains(" ^AC "));
+        assert_eq!(EscapeFilter::new(None, FULL).help(), "");
     }
 
     #[test]
     fn the_user_sees_which_sequence_was_taken() {
-        let filter = EscapeFilter::new(TILDE, false);
+        let filter = EscapeFilter::new(TILDE, PLAIN);
         assert_eq!(filter.echo(Action::Disconnect), "~.\r\n");
         assert!(
             filter
@@ -322,10 +368,10 @@ mod tests {
             typed in prop::collection::vec(any::<u8>(), 1..200),
             lengths in prop::collection::vec(1..20usize, 1..5),
         ) {
-            let transparent = in_pieces(&mut EscapeFilter::new(EscapeChar::None, true), &typed, &lengths);
+            let transparent = in_pieces(&mut EscapeFilter::new(None, FULL), &typed, &lengths);
             prop_assert_eq!(transparent, [forward(&typed)]);
             let plain: Vec<u8> = typed.into_iter().filter(|&byte| byte != b'~').chain(*b"x").collect();
-            let filtered = in_pieces(&mut EscapeFilter::new(TILDE, true), &plain, &lengths);
+            let filtered = in_pieces(&mut EscapeFilter::new(TILDE, FULL), &plain, &lengths);
             prop_assert_eq!(filtered, [forward(&plain)]);
         }
 
@@ -334,8 +380,8 @@ mod tests {
             typed in prop::collection::vec(prop::sample::select(b"~~~\r\n.a?B&C".to_vec()), 0..40),
             lengths in prop::collection::vec(1..5usize, 1..5),
         ) {
-            let whole = in_pieces(&mut EscapeFilter::new(TILDE, true), &typed, &[typed.len().max(1)]);
-            let pieces = in_pieces(&mut EscapeFilter::new(TILDE, true), &typed, &lengths);
+            let whole = in_pieces(&mut EscapeFilter::new(TILDE, FULL), &typed, &[typed.len().max(1)]);
+            let pieces = in_pieces(&mut EscapeFilter::new(TILDE, FULL), &typed, &lengths);
             prop_assert_eq!(whole, pieces);
         }
     }

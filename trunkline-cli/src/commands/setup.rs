@@ -1,0 +1,176 @@
+//! `trunkline setup`: has other programs use trunkline's connections, by lines in their own files.
+
+mod ansible;
+mod block;
+mod edited_file;
+mod git;
+mod rsync;
+mod ssh;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+
+use self::block::{Block, Found};
+use self::edited_file::EditedFile;
+
+/// Arguments of `trunkline setup`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    program: Program,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Program {
+    /// ssh, and with it scp, sftp, git, rsync and whatever else runs ssh: lines at the end of ~/.ssh/config.
+    Ssh(FileArgs),
+    /// git without `setup ssh`: core.sshCommand in your global configuration.
+    Git(Change),
+    /// rsync without `setup ssh`: RSYNC_RSH in your shell's profile.
+    Rsync(FileArgs),
+    /// Ansible: has its ssh keep to your ssh_config, where its own ControlPath would win.
+    Ansible(ansible::Args),
+}
+
+/// What is done to a configuration.
+#[derive(Debug, Clone, Copy, clap::Args)]
+struct Change {
+    /// Print what would be written, and change nothing.
+    #[arg(long)]
+    print: bool,
+    /// Take out what was written, and leave everything as it was.
+    #[arg(long, conflicts_with = "print")]
+    undo: bool,
+}
+
+/// The same to a file.
+#[derive(Debug, clap::Args)]
+struct FileArgs {
+    #[command(flatten)]
+    change: Change,
+    /// Another file than the usual one.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+/// `trunkline setup`.
+pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.program {
+        Program::Ssh(args) => ssh::main(args)?,
+        Program::Git(change) => git::main(*change)?,
+        Program::Rsync(args) => rsync::main(args)?,
+        Program::Ansible(args) => ansible::main(args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What became of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Written,
+    Unchanged,
+}
+
+/// Some lines that we keep in a file of the user's.
+struct Lines<'a> {
+    block: Block,
+    /// Each with its line end.
+    lines: String,
+    /// Puts the block where it belongs in a text without it.
+    insert: &'a dyn Fn(&str) -> anyhow::Result<String>,
+    /// What is left in the block's place when something follows that would mean something else without it.
+    bridge: &'a dyn Fn(&Found<'_>) -> &'static str,
+}
+
+impl Lines<'_> {
+    /// Does what was asked, and tells the user.
+    fn change(&self, path: &Path, change: Change) -> anyhow::Result<Outcome> {
+        let mut out = std::io::stdout();
+        let file = EditedFile::open(path)?;
+        let shown = file.path.display();
+        let found = self.block.find(file.text()).with_context(|| format!("{shown}"))?;
+        if change.undo {
+            let Some(found) = found else {
+                writeln!(
+                    out,
+                    "{shown} has no lines of `trunkline setup {}`",
+                    self.block.name
+                )?;
+                return Ok(Outcome::Unchanged);
+            };
+            file.restore(&found.removed((self.bridge)(&found)))?;
+            writeln!(out, "{shown} is without trunkline again")?;
+            return Ok(Outcome::Written);
+        }
+        let without = found.map_or_else(
+            || file.text().to_owned(),
+            |found| found.removed((self.bridge)(&found)),
+        );
+        let with = (self.insert)(&without)?;
+        if change.print {
+            writeln!(out, "# in {shown}\n{}", self.block.around(&self.lines).trim_end())?;
+            return Ok(Outcome::Unchanged);
+        }
+        if with == file.text() {
+            writeln!(
+                out,
+                "{shown} has them already, the lines of `trunkline setup {}`",
+                self.block.name
+            )?;
+            return Ok(Outcome::Unchanged);
+        }
+        file.replace(&with)?;
+        write!(out, "{shown} has new lines")?;
+        if file.text.is_some() {
+            write!(out, "; what it was before is in {}", file.backup().display())?;
+        }
+        writeln!(out)?;
+        Ok(Outcome::Written)
+    }
+}
+
+/// The program's path, to be written into files: the name on PATH where that is this program, because it stays when the
+/// program behind it is replaced.
+///
+/// # Errors
+/// The path has characters that would have to be quoted, each file in its own way.
+fn program() -> anyhow::Result<String> {
+    let this = std::env::current_exe().context("finding the program's own file")?;
+    let on_path = std::env::var_os("PATH").and_then(|path| {
+        std::env::split_paths(&path)
+            .map(|folder| folder.join("trunkline"))
+            .find(|file| file.is_absolute() && file.canonicalize().is_ok_and(|file| file == this))
+    });
+    plain(&on_path.unwrap_or(this))
+}
+
+/// A path that needs no quoting in a shell, in ssh_config, in git's configuration or in an INI file.
+fn plain(path: &Path) -> anyhow::Result<String> {
+    let text = path.to_str().unwrap_or_default();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@:,".contains(c);
+    if text.is_empty() || !text.chars().all(is_plain) {
+        bail!(
+            "{} has characters that would have to be quoted: move it to a path of letters, digits and ./_-+@:,",
+            path.display()
+        );
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_written_only_where_it_means_the_same_everywhere() {
+        assert!(plain(Path::new("/usr/local/bin/trunkline")).is_ok());
+        for path in [
+            "/a b", "/a'b", "/a\"b", "/a%b", "/a$b", "/a\\b", "/a;b", "/a#b", "/ä", "",
+        ] {
+            assert!(plain(Path::new(path)).is_err(), "{path}");
+        }
+    }
+}

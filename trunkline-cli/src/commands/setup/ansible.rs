@@ -1,0 +1,163 @@
+//! `trunkline setup ansible`.
+//!
+//! Ansible's ssh plugin gives ssh a ControlPath of its own whenever its arguments say ControlPersist, as those that it
+//! has by default do, and what the command line says wins. With arguments that do not, ssh_config decides.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+
+use super::block::Block;
+use super::{FileArgs, Lines, Outcome, plain, program};
+
+const BLOCK: Block = Block { name: "ansible" };
+
+const SECTION: &str = "[ssh_connection]";
+
+/// Arguments of `trunkline setup ansible`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    file: FileArgs,
+    /// Without `setup ssh`: a path for a link to this program, which Ansible then runs instead of ssh. Its name has to
+    /// begin with "ssh".
+    #[arg(long, value_name = "LINK")]
+    drop_in: Option<PathBuf>,
+}
+
+/// Runs it.
+pub(super) fn main(args: &Args) -> anyhow::Result<()> {
+    let (path, change) = match &args.file.file {
+        Some(path) => (path.clone(), args.file.change),
+        None => (effective_file()?, args.file.change),
+    };
+    let settings = match &args.drop_in {
+        None => vec![("ssh_args", "-o ControlMaster=no".to_owned())],
+        Some(link) => {
+            let name = plain(link)?;
+            if !link.is_absolute() || !crate::is_named_ssh(link.as_os_str()) {
+                bail!("{name} has to be an absolute path, of a name that begins with \"ssh\"");
+            }
+            vec![
+                ("ssh_executable", name.clone()),
+                ("sftp_extra_args", format!("-S {name}")),
+                ("scp_extra_args", format!("-S {name}")),
+            ]
+        }
+    };
+    let mut text = match args.drop_in {
+        None => "# Ansible's own arguments say ControlPersist, and bring a ControlPath that wins over ssh_config's.\n",
+        Some(_) => "# trunkline, under a name that makes it take ssh's arguments.\n",
+    }
+    .to_owned();
+    for (name, value) in &settings {
+        text.push_str(&format!("{name} = {value}\n"));
+    }
+    let names: Vec<&str> = settings.iter().map(|(name, _)| *name).collect();
+    let lines = Lines {
+        block: BLOCK,
+        lines: text.clone(),
+        insert: &|without| insert(without, &text, &names),
+        bridge: &|_| "",
+    };
+    if let (Some(link), false) = (&args.drop_in, change.print) {
+        link_to_program(link, change.undo)?;
+    }
+    if lines.change(&path, change)? == Outcome::Written && !change.undo {
+        match args.drop_in {
+            None => println!(
+                "Ansible's ssh follows your ssh_config now: `trunkline setup ssh` makes that trunkline"
+            ),
+            Some(_) => println!("Ansible runs trunkline instead of ssh"),
+        }
+    }
+    Ok(())
+}
+
+/// The file that Ansible would read here (its documentation, "The configuration file").
+fn effective_file() -> anyhow::Result<PathBuf> {
+    if let Some(path) = std::env::var_os("ANSIBLE_CONFIG") {
+        return Ok(path.into());
+    }
+    let home = PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?).join(".ansible.cfg");
+    let candidates = [
+        PathBuf::from("ansible.cfg"),
+        home.clone(),
+        PathBuf::from("/etc/ansible/ansible.cfg"),
+    ];
+    Ok(candidates.into_iter().find(|path| path.exists()).unwrap_or(home))
+}
+
+/// Puts the lines at the beginning of the section, which is made where it is missing.
+fn insert(text: &str, lines: &str, names: &[&str]) -> anyhow::Result<String> {
+    let mut at = 0;
+    let mut section = None;
+    let mut inside = false;
+    for line in text.split_inclusive('\n') {
+        at += line.len();
+        if line.starts_with('[') {
+            inside = line.trim_end() == SECTION;
+            if inside {
+                section = Some(at);
+            }
+        }
+        let name = line.split(['=', ':']).next().unwrap_or_default().trim();
+        if inside && names.contains(&name) {
+            bail!(
+                "{SECTION} says `{}` already: take that line out, or change it by hand to what --print shows",
+                line.trim()
+            );
+        }
+    }
+    Ok(match section {
+        Some(at) if text[..at].ends_with('\n') => {
+            format!("{}{}{}", &text[..at], BLOCK.around(lines), &text[at..])
+        }
+        Some(_) => BLOCK.append(text, lines),
+        None => BLOCK.append(text, &format!("{SECTION}\n{lines}")),
+    })
+}
+
+/// Makes the link, or takes it away; what is there and is no link to us is left alone.
+fn link_to_program(link: &Path, undo: bool) -> anyhow::Result<()> {
+    let program = program()?;
+    let shown = link.display();
+    match std::fs::read_link(link) {
+        Ok(target) if target != Path::new(&program) => bail!("{shown} is a link to something else already"),
+        Ok(_) if undo => std::fs::remove_file(link).with_context(|| format!("deleting {shown}")),
+        Ok(_) => Ok(()),
+        Err(_) if link.exists() => bail!("{shown} is there already, and is no link"),
+        Err(_) if undo => Ok(()),
+        Err(_) => std::os::unix::fs::symlink(&program, link).with_context(|| format!("making {shown}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARGS: [&str; 1] = ["ssh_args"];
+
+    #[test]
+    fn lines_go_into_their_section_and_out_again() {
+        for text in [
+            "",
+            "[defaults]\nforks = 9\n",
+            "[ssh_connection]",
+            "[defaults]\n; note\n[ssh_connection] \npipelining = true\n[x]\nssh_args = not this one\n",
+        ] {
+            let with = insert(text, "ssh_args = x\n", &ARGS).unwrap();
+            let section = with.find(SECTION).unwrap();
+            assert!(with.find("ssh_args = x").unwrap() > section, "{with}");
+            assert_eq!(with.matches(SECTION).count(), 1);
+            let found = BLOCK.find(&with).unwrap().unwrap();
+            assert_eq!(found.removed(""), text);
+        }
+    }
+
+    #[test]
+    fn a_setting_of_the_users_own_is_not_overruled() {
+        let error = insert("[ssh_connection]\nssh_args: -C\n", "ssh_args = x\n", &ARGS);
+        assert!(error.unwrap_err().to_string().contains("`ssh_args: -C`"));
+    }
+}

@@ -1,0 +1,150 @@
+//! The lines that are ours in a file that is the user's: found by their markers, put in, and taken out again.
+
+/// What a block is for: the word behind `trunkline setup`, which its markers bear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Block {
+    pub(super) name: &'static str,
+}
+
+/// A file with something wrong about its markers.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum BlockError {
+    /// Part of them was removed, or they were copied.
+    #[error(
+        "the lines from `{begin}` to `{end}` are not whole any more: take out what is left of them by hand, and try again"
+    )]
+    NotWhole {
+        /// The first line's beginning.
+        begin: String,
+        /// The last line.
+        end: String,
+    },
+}
+
+/// A text in three parts, the second of which is the block with its markers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Found<'a> {
+    pub(super) before: &'a str,
+    pub(super) block: &'a str,
+    pub(super) after: &'a str,
+}
+
+/// What the first marker says about how the block came into the file, so that taking it out restores what was there.
+const JOINED: &str = " (the line above had no end)";
+
+impl Block {
+    /// The beginning of its first line.
+    fn begin(self) -> String {
+        format!("# >>> trunkline setup {} >>>", self.name)
+    }
+
+    /// Its last line.
+    fn end(self) -> String {
+        format!("# <<< trunkline setup {} <<<", self.name)
+    }
+
+    /// The block as text, its lines between its markers.
+    pub(super) fn around(self, lines: &str) -> String {
+        self.with_note("", lines)
+    }
+
+    fn with_note(self, note: &str, lines: &str) -> String {
+        format!("{}{note}\n{lines}{}\n", self.begin(), self.end())
+    }
+
+    /// Looks for the block.
+    ///
+    /// # Errors
+    /// [`BlockError::NotWhole`].
+    pub(super) fn find(self, text: &str) -> Result<Option<Found<'_>>, BlockError> {
+        let (begin, end) = (self.begin(), self.end());
+        let (mut begins, mut ends) = (Vec::new(), Vec::new());
+        let mut at = 0;
+        for line in text.split_inclusive('\n') {
+            if line.starts_with(&begin) {
+                begins.push(at);
+            } else if line.trim_end() == end {
+                ends.push(at + line.len());
+            }
+            at += line.len();
+        }
+        match (&begins[..], &ends[..]) {
+            ([], []) => Ok(None),
+            (&[from], &[to]) if from < to => Ok(Some(Found {
+                before: &text[..from],
+                block: &text[from..to],
+                after: &text[to..],
+            })),
+            _ => Err(BlockError::NotWhole { begin, end }),
+        }
+    }
+
+    /// The text with the block at its end, where it may have been already.
+    pub(super) fn append(self, text: &str, lines: &str) -> String {
+        let joined = !text.is_empty() && !text.ends_with('\n');
+        if joined {
+            format!("{text}\n{}", self.with_note(JOINED, lines))
+        } else {
+            format!("{text}{}", self.around(lines))
+        }
+    }
+}
+
+impl Found<'_> {
+    /// The text without the block. `bridge` is put in its place where something follows it.
+    pub(super) fn removed(&self, bridge: &str) -> String {
+        let first_line = self.block.lines().next().unwrap_or_default();
+        let before = if self.after.is_empty() && first_line.ends_with(JOINED) {
+            self.before.strip_suffix('\n').unwrap_or(self.before)
+        } else {
+            self.before
+        };
+        format!("{before}{bridge}{}", self.after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BLOCK: Block = Block { name: "test" };
+
+    #[test]
+    fn a_block_is_found_whole_or_not_at_all() {
+        let text = BLOCK.append("a\n", "line\n");
+        assert_eq!(
+            text,
+            "a\n# >>> trunkline setup test >>>\nline\n# <<< trunkline setup test <<<\n"
+        );
+        let found = BLOCK.find(&text).unwrap().unwrap();
+        assert_eq!((found.before, found.after), ("a\n", ""));
+        assert_eq!(BLOCK.find("a\n"), Ok(None));
+        assert_eq!(Block { name: "other" }.find(&text), Ok(None));
+    }
+
+    #[test]
+    fn half_a_block_is_an_error() {
+        let text = BLOCK.around("line\n");
+        let lines: Vec<&str> = text.split_inclusive('\n').collect();
+        for broken in [
+            lines[..2].concat(),
+            lines[1..].concat(),
+            text.repeat(2),
+            [lines[2], lines[1], lines[0]].concat(),
+        ] {
+            assert!(BLOCK.find(&broken).is_err(), "{broken}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn taking_a_block_out_restores_the_text(text in "[ab#\n ]{0,20}", lines in "([a-c ]{0,9}\n){0,3}") {
+            let with = BLOCK.append(&text, &lines);
+            let found = BLOCK.find(&with).unwrap().unwrap();
+            prop_assert!(found.block.contains(&lines));
+            prop_assert_eq!(found.removed(""), text);
+        }
+    }
+}

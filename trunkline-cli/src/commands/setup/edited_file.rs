@@ -1,0 +1,172 @@
+//! A file of the user's that is changed in place: whole or not at all, through symlinks, with its mode and owner, and
+//! with a copy of what it was.
+
+use std::fs::{self, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+
+/// The file as it was read.
+#[derive(Debug)]
+pub(super) struct EditedFile {
+    /// As named: what the user is told.
+    pub(super) path: PathBuf,
+    /// Behind all symlinks.
+    target: PathBuf,
+    /// Its content; `None` where there is no file.
+    pub(super) text: Option<String>,
+}
+
+impl EditedFile {
+    /// Reads a file that need not exist.
+    ///
+    /// # Errors
+    /// It is something else than a file of text, or may not be read or written.
+    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+        let shown = path.display();
+        let target = match fs::canonicalize(path) {
+            Ok(target) => target,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if fs::symlink_metadata(path).is_ok() {
+                    bail!("{shown} is a symbolic link to nothing");
+                }
+                return Ok(Self {
+                    path: path.to_owned(),
+                    target: path.to_owned(),
+                    text: None,
+                });
+            }
+            Err(error) => return Err(error).with_context(|| format!("reading {shown}")),
+        };
+        if !target.is_file() {
+            bail!("{shown} is no file");
+        }
+        let bytes = fs::read(&target).with_context(|| format!("reading {shown}"))?;
+        let text = String::from_utf8(bytes).map_err(|_| anyhow::anyhow!("{shown} is not UTF-8 text"))?;
+        rustix::fs::access(&target, rustix::fs::Access::WRITE_OK)
+            .with_context(|| format!("{shown} cannot be written"))?;
+        Ok(Self {
+            path: path.to_owned(),
+            target,
+            text: Some(text),
+        })
+    }
+
+    /// The content, empty where there is no file.
+    pub(super) fn text(&self) -> &str {
+        self.text.as_deref().unwrap_or_default()
+    }
+
+    /// Where the content goes before it is changed.
+    pub(super) fn backup(&self) -> PathBuf {
+        let mut name = self.target.file_name().unwrap_or_default().to_owned();
+        name.push(".before-trunkline");
+        self.target.with_file_name(name)
+    }
+
+    /// Replaces the content, after a copy of the old one was made. A new file and its folder are the user's alone.
+    ///
+    /// # Errors
+    /// It cannot be written, in which case it is as it was.
+    pub(super) fn replace(&self, text: &str) -> anyhow::Result<()> {
+        let folder = self.target.parent().unwrap_or(Path::new("/"));
+        if let Some(old) = &self.text {
+            self.put(&self.backup(), old)
+                .with_context(|| format!("keeping a copy as {}", self.backup().display()))?;
+        } else {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(folder)
+                .with_context(|| format!("making {}", folder.display()))?;
+        }
+        self.put(&self.target, text)
+            .with_context(|| format!("writing {}", self.path.display()))
+    }
+
+    /// Puts back a content that is like the one from before we came. A copy that says the same is not needed any more;
+    /// a file that is empty now and has no copy is one that we made.
+    ///
+    /// # Errors
+    /// It cannot be written or deleted.
+    pub(super) fn restore(&self, text: &str) -> anyhow::Result<()> {
+        let copy = fs::read(self.backup());
+        if text.is_empty() && copy.is_err() {
+            return fs::remove_file(&self.target)
+                .with_context(|| format!("deleting {}", self.path.display()));
+        }
+        self.put(&self.target, text)
+            .with_context(|| format!("writing {}", self.path.display()))?;
+        if copy.is_ok_and(|copy| copy == text.as_bytes()) {
+            fs::remove_file(self.backup())
+                .with_context(|| format!("deleting {}", self.backup().display()))?;
+        }
+        Ok(())
+    }
+
+    /// Writes beside `to` and renames, with the mode and owner of the file as it is.
+    fn put(&self, to: &Path, text: &str) -> anyhow::Result<()> {
+        let folder = to.parent().unwrap_or(Path::new("/"));
+        let mut new = tempfile::NamedTempFile::new_in(folder)?;
+        new.write_all(text.as_bytes())?;
+        if let Ok(old) = fs::metadata(&self.target) {
+            let made = new.as_file().metadata()?;
+            if (made.uid(), made.gid()) != (old.uid(), old.gid()) {
+                std::os::unix::fs::fchown(new.as_file(), Some(old.uid()), Some(old.gid()))?;
+            }
+            new.as_file()
+                .set_permissions(Permissions::from_mode(old.mode() & 0o7777))?;
+        }
+        new.as_file().sync_all()?;
+        new.persist(to)?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mode_and_symlink_stay_and_a_copy_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+        fs::write(&real, "old").unwrap();
+        fs::set_permissions(&real, Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let file = EditedFile::open(&link).unwrap();
+        assert_eq!(file.text(), "old");
+        file.replace("new").unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(&real).unwrap(), "new");
+        assert_eq!(fs::metadata(&real).unwrap().mode() & 0o777, 0o640);
+        assert_eq!(fs::read_to_string(file.backup()).unwrap(), "old");
+        assert_eq!(fs::metadata(file.backup()).unwrap().mode() & 0o777, 0o640);
+    }
+
+    #[test]
+    fn a_new_file_and_its_folder_are_private() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = EditedFile::open(&folder.path().join(".ssh/config")).unwrap();
+        assert_eq!(file.text, None);
+        file.replace("new").unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!(mode(&folder.path().join(".ssh")), 0o700);
+        assert_eq!(mode(&file.path), 0o600);
+        assert!(!file.backup().exists());
+    }
+
+    #[test]
+    fn what_is_no_file_of_text_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(EditedFile::open(folder.path()).is_err());
+        let path = folder.path().join("binary");
+        fs::write(&path, b"\xff").unwrap();
+        assert!(EditedFile::open(&path).is_err());
+        let dangling = folder.path().join("dangling");
+        std::os::unix::fs::symlink("nowhere", &dangling).unwrap();
+        assert!(EditedFile::open(&dangling).is_err());
+    }
+}

@@ -1,0 +1,60 @@
+//! `trunkline setup rsync`.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use super::block::Block;
+use super::{FileArgs, Lines, Outcome, program};
+
+const BLOCK: Block = Block { name: "rsync" };
+
+/// Runs it.
+pub(super) fn main(args: &FileArgs) -> anyhow::Result<()> {
+    let shell = std::env::var_os("SHELL").unwrap_or_default();
+    let shell = Path::new(&shell)
+        .file_name()
+        .unwrap_or(OsStr::new("sh"))
+        .to_owned();
+    let path = match &args.file {
+        Some(path) => path.clone(),
+        None => profile(&shell)?,
+    };
+    let value = format!("{} ssh", program()?);
+    let lines = if path.extension() == Some(OsStr::new("fish")) {
+        format!("set -gx RSYNC_RSH \"{value}\"\n")
+    } else {
+        format!("export RSYNC_RSH=\"{value}\"\n")
+    };
+    let insert = |text: &str| Ok(BLOCK.append(text, &lines));
+    let lines = Lines {
+        block: BLOCK,
+        lines: lines.clone(),
+        insert: &insert,
+        bridge: &|_| "",
+    };
+    if lines.change(&path, args.change)? == Outcome::Written {
+        println!("shells that you start from now on see it");
+    }
+    Ok(())
+}
+
+/// The file that a login of this shell reads, by the shells' manuals.
+fn profile(shell: &OsStr) -> anyhow::Result<PathBuf> {
+    let home = PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?);
+    Ok(match shell.to_str() {
+        Some("bash") => [".bash_profile", ".bash_login"]
+            .map(|name| home.join(name))
+            .into_iter()
+            .find(|file| file.exists())
+            .unwrap_or_else(|| home.join(".profile")),
+        Some("zsh") => std::env::var_os("ZDOTDIR")
+            .map_or(home, PathBuf::from)
+            .join(".zprofile"),
+        Some("fish") => std::env::var_os("XDG_CONFIG_HOME")
+            .map_or_else(|| home.join(".config"), PathBuf::from)
+            .join("fish/conf.d/trunkline.fish"),
+        _ => home.join(".profile"),
+    })
+}

@@ -1,0 +1,272 @@
+//! `trunkline up`: what the stanza of `trunkline setup ssh` has every ssh run before it decides on a ControlPath.
+//!
+//! ssh gives no arguments (docs/adr/0008-up-stanza.md says why): what it was asked for is read from its own command line.
+//! Success means that ssh may use the mux socket. Anything else, and anything slow, means that ssh goes its own way, as
+//! if trunkline were not there.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rustix::process::Pid;
+use trunkline::config::RESOLVING;
+use trunkline_daemon::protocol::{Reply, Request};
+
+use crate::backend::{Backend, host_request, runtime};
+use crate::ssh_args::SshArgs;
+
+/// After so long ssh has waited long enough, whatever the daemon is doing. The rest of 200 ms is for the start of
+/// processes: the shell's and ours. `TRUNKLINE_UP_LIMIT` sets another limit, in milliseconds.
+const LIMIT: Duration = Duration::from_millis(180);
+
+/// Runs it.
+pub(crate) fn main(backend: &Backend) -> ExitCode {
+    // The configuration is being read for the engine, which wants to know where the mux socket would be.
+    if std::env::var_os(RESOLVING).is_some() {
+        return ExitCode::SUCCESS;
+    }
+    let caller = match Caller::find() {
+        Ok(caller) => caller,
+        Err(why) => return decline(logs(0), why),
+    };
+    let loud = logs(caller.args.verbosity);
+    watch_the_clock(loud);
+    match caller.wants() {
+        Wants::Socket => match listen(&caller, backend) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => decline(loud, &format!("{error:#}")),
+        },
+        Wants::Path => ExitCode::SUCCESS,
+        Wants::Nothing(why) => decline(loud, why),
+    }
+}
+
+/// Whether anybody wants to know why: the user of `ssh -v`, or of `TRUNKLINE_LOG`.
+fn logs(verbosity: u8) -> bool {
+    verbosity > 0 || std::env::var_os("TRUNKLINE_LOG").is_some()
+}
+
+fn decline(loud: bool, why: &str) -> ExitCode {
+    if loud {
+        eprintln!("trunkline: ssh connects by itself: {why}");
+    }
+    ExitCode::FAILURE
+}
+
+/// Ends the process in time, in whatever it is stuck. By an exit status: ssh gives up when what it asks is ended by a
+/// signal.
+fn watch_the_clock(loud: bool) {
+    let set = std::env::var("TRUNKLINE_UP_LIMIT").ok();
+    let limit = set
+        .and_then(|value| value.parse().ok())
+        .map_or(LIMIT, Duration::from_millis);
+    std::thread::spawn(move || {
+        std::thread::sleep(limit);
+        decline(loud, "the daemon takes too long");
+        std::process::exit(1)
+    });
+}
+
+fn listen(caller: &Caller, backend: &Backend) -> anyhow::Result<()> {
+    let destination = caller.args.destination.to_string_lossy();
+    let mut host = host_request(&destination, caller.args.config_args.clone())?;
+    if let Some(program) = &caller.program {
+        // Another ssh than the first on PATH may read the configuration differently.
+        host.world.env.insert("TRUNKLINE_SSH".into(), program.clone());
+    }
+    let reply = runtime(backend)?.block_on(async {
+        let mut client = backend.connect().await?;
+        client.send(&Request::MuxListen { host, path: None }).await?;
+        anyhow::Ok(client.next().await?)
+    })?;
+    match reply {
+        Reply::Done => Ok(()),
+        Reply::Failed(failure) => anyhow::bail!(failure.message),
+        other => anyhow::bail!("the daemon answered what was not asked: {other:?}"),
+    }
+}
+
+/// The ssh that asks.
+struct Caller {
+    args: SshArgs,
+    /// Its file, where it was started by its path.
+    program: Option<OsString>,
+}
+
+/// What a command line of ssh needs.
+enum Wants {
+    /// A mux socket that listens.
+    Socket,
+    /// To know where the mux socket is, or would be.
+    Path,
+    /// Nothing of ours, and why.
+    Nothing(&'static str),
+}
+
+impl Caller {
+    fn find() -> Result<Self, &'static str> {
+        let parent = rustix::process::getppid().ok_or("the process that asks has ended")?;
+        Self::from_command_line(asking_process(parent)?)
+    }
+
+    fn from_command_line(words: Vec<OsString>) -> Result<Self, &'static str> {
+        let mut words = words.into_iter();
+        let program = words.next().ok_or("the process that asks has no command line")?;
+        // Libraries and other programs read ssh_config, too: their words are not ssh's.
+        if Path::new(&program).file_name() != Some(OsStr::new("ssh")) {
+            return Err("`trunkline up` is for ssh to run, by the lines of `trunkline setup ssh`");
+        }
+        let args = SshArgs::parse(words).map_err(|_| "ssh's command line is not understood")?;
+        let by_path = program.as_encoded_bytes().contains(&b'/');
+        Ok(Self {
+            args,
+            program: by_path.then_some(program),
+        })
+    }
+
+    fn wants(&self) -> Wants {
+        if std::env::var_os("TRUNKLINE_OFF").is_some_and(|value| value == "1") {
+            return Wants::Nothing("TRUNKLINE_OFF is set");
+        }
+        if self.args.control_path.is_some() {
+            return Wants::Nothing("-S names its control socket");
+        }
+        // `-O` speaks to a socket that is there, and says itself when there is none.
+        if self.args.print_config || self.args.mux_command.is_some() {
+            return Wants::Path;
+        }
+        match self.args.needs_system_ssh() {
+            Some(why) => Wants::Nothing(why),
+            None => Wants::Socket,
+        }
+    }
+}
+
+/// The command line of the process that had us started: our parent, or its parent where a shell did not replace itself.
+fn asking_process(parent: Pid) -> Result<Vec<OsString>, &'static str> {
+    let words = command_line(parent)?;
+    // `sh -c COMMAND`: ssh runs what a Match exec says through the user's shell.
+    let is_shell = words.len() == 3 && words[1] == "-c";
+    if !is_shell {
+        return Ok(words);
+    }
+    command_line(parent_of(parent)?)
+}
+
+const UNREADABLE: &str = "the command line of the process that asks cannot be read";
+
+#[cfg(target_os = "linux")]
+fn command_line(process: Pid) -> Result<Vec<OsString>, &'static str> {
+    let bytes = std::fs::read(format!("/proc/{}/cmdline", process.as_raw_pid())).map_err(|_| UNREADABLE)?;
+    Ok(words(&bytes))
+}
+
+/// Each word in /proc/PID/cmdline ends with a NUL.
+#[cfg(target_os = "linux")]
+fn words(bytes: &[u8]) -> Vec<OsString> {
+    let Some(words) = bytes.strip_suffix(&[0]) else {
+        return Vec::new();
+    };
+    words
+        .split(|byte| *byte == 0)
+        .map(|word| OsString::from_vec(word.to_vec()))
+        .collect()
+}
+
+#[cfg(target_os = "linux")]
+fn parent_of(process: Pid) -> Result<Pid, &'static str> {
+    let stat =
+        std::fs::read_to_string(format!("/proc/{}/stat", process.as_raw_pid())).map_err(|_| UNREADABLE)?;
+    // proc(5): PID (NAME) STATE PPID, where the name may hold anything.
+    let parent = stat
+        .rsplit_once(')')
+        .and_then(|(_, rest)| rest.split_ascii_whitespace().nth(1)?.parse().ok());
+    parent.and_then(Pid::from_raw).ok_or(UNREADABLE)
+}
+
+/// Other systems have no file to read it from, so that stock ssh is on its own there.
+#[cfg(not(target_os = "linux"))]
+fn command_line(_: Pid) -> Result<Vec<OsString>, &'static str> {
+    Err(UNREADABLE)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn parent_of(_: Pid) -> Result<Pid, &'static str> {
+    Err(UNREADABLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(line: &str) -> Result<Caller, &'static str> {
+        Caller::from_command_line(line.split(' ').map(OsString::from).collect())
+    }
+
+    fn wants_socket(line: &str) -> bool {
+        matches!(caller(line).unwrap().wants(), Wants::Socket)
+    }
+
+    #[test]
+    fn what_connects_wants_a_socket() {
+        for line in [
+            "ssh web1",
+            "/usr/bin/ssh -p 22 -l me web1 uptime",
+            "ssh -oForwardX11=no -s host sftp",
+            "ssh -W db:22 jump",
+            "ssh -fNn -L 1:db:2 host",
+            "ssh -tt -o BatchMode=yes host",
+        ] {
+            assert!(wants_socket(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_has_a_socket_of_its_own_or_makes_one_wants_nothing() {
+        for line in [
+            "ssh -S /x host",
+            "ssh -S none host",
+            "ssh -M host",
+            "ssh -X host",
+            "ssh -I /lib/x.so host",
+            "ssh -w 0:0 host",
+            "ssh -Q cipher",
+            "ssh -V",
+        ] {
+            let caller = caller(line).unwrap();
+            assert!(matches!(caller.wants(), Wants::Nothing(_)), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_asks_about_a_socket_needs_its_path_only() {
+        for line in ["ssh -G host", "ssh -O check host", "ssh -p 22 -O exit host"] {
+            assert!(matches!(caller(line).unwrap().wants(), Wants::Path), "{line}");
+        }
+    }
+
+    #[test]
+    fn only_ssh_is_listened_to() {
+        for line in ["python3 deploy.py web1", "bash", "sshfs host:/ /mnt", "ssh"] {
+            assert!(caller(line).is_err(), "{line}");
+        }
+        assert_eq!(
+            caller("/opt/bin/ssh h").unwrap().program,
+            Some("/opt/bin/ssh".into())
+        );
+        assert_eq!(caller("ssh h").unwrap().program, None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_words_of_a_command_line_may_be_empty() {
+        assert_eq!(words(b"ssh\0\0a b\0"), ["ssh", "", "a b"]);
+        assert!(words(b"").is_empty());
+        let ourselves = rustix::process::getpid();
+        let typed: Vec<_> = std::env::args_os().collect();
+        assert_eq!(command_line(ourselves).unwrap(), typed);
+        assert_eq!(Some(parent_of(ourselves).unwrap()), rustix::process::getppid());
+    }
+}

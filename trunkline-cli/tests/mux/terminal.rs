@@ -1,0 +1,94 @@
+//! Stock ssh on a pseudo-terminal: the client makes it raw and sleeps, the daemon reads and writes it.
+
+use crate::home::{server, sshd, wait_until};
+use crate::stock::Stock;
+use crate::tty::Terminal;
+
+#[test]
+fn a_login_has_the_terminals_type_size_and_modes_and_gives_it_back() {
+    let stock = Stock::new(server());
+    stock.warm();
+    let before = Terminal::start(&stock.home.command("true")).modes();
+    let mut terminal = Terminal::start(stock.ssh().arg(stock.server.alias()));
+    terminal.send("PS1='pro''mpt> '\n");
+    terminal.expect("prompt> ");
+    terminal.send("echo [$TERM $(stty size) $(stty -a | grep -o 'intr = ^C')]\n");
+    terminal.expect("[xterm 24 80 intr = ^C]");
+    terminal.send("exit 3\n");
+    assert_eq!(terminal.end().code(), Some(3));
+    assert_eq!(terminal.modes(), before);
+    stock.assert_logins(1);
+}
+
+#[test]
+fn the_command_learns_of_every_new_size() {
+    let stock = Stock::new(server());
+    let mut terminal = Terminal::start(stock.ssh().args([
+        "-t",
+        stock.server.alias(),
+        // Bash forgets a signal that comes while its trap runs.
+        "while :; do stty size; sleep 0.01; done",
+    ]));
+    terminal.expect("24 80");
+    // The client begins to pass the signal on a moment after the command has begun.
+    wait_until("the client passes sizes on", || {
+        terminal.resize(90, 30);
+        terminal.resize(91, 31);
+        terminal.shown().contains("31 91")
+    });
+    for (columns, rows) in [(132, 50), (40, 10), (80, 24)] {
+        terminal.resize(columns, rows);
+        terminal.expect(&format!("{rows} {columns}"));
+    }
+    terminal.send("\x03");
+    terminal.end();
+}
+
+#[test]
+fn escape_sequences_are_obeyed_or_explained() {
+    let stock = Stock::new(server());
+    let mut terminal = Terminal::start(stock.ssh().args(["-t", stock.server.alias(), "echo ready; cat"]));
+    terminal.expect("ready");
+    terminal.send("\r~?");
+    terminal.expect("end this session");
+    terminal.send("~\x1a");
+    terminal.expect("does not work in a shared session");
+    terminal.send("~~x\r");
+    terminal.expect("~x");
+    terminal.send("~.");
+    assert_eq!(terminal.end().code(), Some(255));
+    wait_until("the session is gone", || stock.home.sessions() == 0);
+}
+
+#[test]
+fn without_a_terminal_on_the_server_the_client_leaves_raw_mode_and_the_command_runs() {
+    let stock = Stock::new(sshd().config("PermitTTY no").start().unwrap());
+    let mut terminal = Terminal::start(stock.ssh().args([
+        "-t",
+        stock.server.alias(),
+        "test -t 0 || echo none; read line; echo got $line",
+    ]));
+    let cooked = terminal.modes();
+    terminal.expect("none");
+    wait_until("the terminal is as it was", || terminal.modes() == cooked);
+    terminal.send("typed\n");
+    terminal.expect("got typed");
+    assert_eq!(terminal.end().code(), Some(0));
+    stock.assert_logins(1);
+}
+
+#[test]
+fn what_is_typed_after_the_session_is_for_the_next_program() {
+    let stock = Stock::new(server());
+    let script = format!(
+        "ssh -F '{}' -o ControlMaster=no -o ControlPath='{}' -t {} 'echo remote'; echo local; read line; echo got $line",
+        stock.config().display(),
+        stock.socket.display(),
+        stock.server.alias()
+    );
+    let mut terminal = Terminal::start(stock.home.command("bash").args(["-c", &script]));
+    terminal.expect("local");
+    terminal.send("mine\n");
+    terminal.expect("got mine");
+    assert_eq!(terminal.end().code(), Some(0));
+}

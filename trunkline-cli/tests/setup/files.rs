@@ -1,0 +1,207 @@
+//! What `trunkline setup` does to the files of others.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use crate::home::{Home, assert_status, describe, finish, program, text};
+use crate::stanza::Stanza;
+
+#[test]
+fn lines_are_written_once_and_taken_out_without_a_trace() {
+    for before in [
+        "",
+        "Host a\n    User b\n",
+        "Host a\n    User b",
+        "# only a note\n\n",
+    ] {
+        let stanza = Stanza::behind_text(before);
+        let with = fs::read_to_string(stanza.config()).unwrap();
+        assert!(with.starts_with(before) && with.contains("Match exec"), "{with}");
+        assert_status(&stanza.setup(&[]), 0);
+        assert_eq!(fs::read_to_string(stanza.config()).unwrap(), with);
+        let copy = stanza.home.path("config.before-trunkline");
+        assert_eq!(fs::read_to_string(&copy).unwrap(), before);
+        assert_status(&stanza.setup(&["--undo"]), 0);
+        assert_eq!(fs::read_to_string(stanza.config()).unwrap(), before);
+        assert!(!copy.exists());
+        assert_status(&stanza.setup(&["--undo"]), 0);
+    }
+}
+
+#[test]
+fn a_file_that_was_not_there_is_gone_again() {
+    let stanza = Stanza { home: Home::new() };
+    assert_status(&stanza.setup(&["--print"]), 0);
+    assert!(!stanza.config().exists());
+    assert_status(&stanza.setup(&[]), 0);
+    let mode = fs::metadata(stanza.config()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    assert_status(&stanza.setup(&["--undo"]), 0);
+    assert!(!stanza.config().exists());
+}
+
+#[test]
+fn lines_that_came_later_keep_their_meaning() {
+    let stanza = Stanza::behind_text("Host a\n    User b\n");
+    let with = fs::read_to_string(stanza.config()).unwrap();
+    fs::write(stanza.config(), format!("{with}ConnectTimeout 7\n")).unwrap();
+    let resolved = || text(&stanza.run(&["-G", "other"]).stdout);
+    let timeout = || resolved().contains("connecttimeout 7\n");
+    assert!(timeout());
+    // Once more: the lines go to the end.
+    assert_status(&stanza.setup(&[]), 0);
+    let with = fs::read_to_string(stanza.config()).unwrap();
+    assert!(with.find("Match exec") > with.find("ConnectTimeout"), "{with}");
+    assert!(timeout());
+    assert_status(&stanza.setup(&["--undo"]), 0);
+    assert!(timeout());
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_in_a_sentence_and_changes_nothing() {
+    let stanza = Stanza::behind_text("User x\n");
+    let whole = fs::read_to_string(stanza.config()).unwrap();
+    let broken = whole.replace("# <<< trunkline setup ssh <<<\n", "");
+    fs::write(stanza.config(), &broken).unwrap();
+    for option in [&[][..], &["--undo"]] {
+        let output = stanza.setup(option);
+        assert_status(&output, 255);
+        assert_eq!(text(&output.stderr).lines().count(), 1, "{}", describe(&output));
+        assert_eq!(fs::read_to_string(stanza.config()).unwrap(), broken);
+    }
+    fs::remove_file(stanza.config()).unwrap();
+    fs::create_dir(stanza.config()).unwrap();
+    assert_status(&stanza.setup(&[]), 255);
+}
+
+#[test]
+fn a_symlink_stays_one() {
+    let stanza = Stanza { home: Home::new() };
+    let real = stanza.home.path("real");
+    fs::write(&real, "User x\n").unwrap();
+    symlink(&real, stanza.config()).unwrap();
+    assert_status(&stanza.setup(&[]), 0);
+    assert!(fs::symlink_metadata(stanza.config()).unwrap().is_symlink());
+    assert!(fs::read_to_string(&real).unwrap().contains("Match exec"));
+}
+
+#[test]
+fn the_user_is_told_when_something_of_their_own_wins() {
+    let stanza = Stanza::behind_text("Host *\nControlPath /x/%C\n");
+    assert_status(&stanza.setup(&["--undo"]), 0);
+    let told = stanza.setup(&[]);
+    assert!(
+        text(&told.stdout).contains("your ControlPath /x/"),
+        "{}",
+        describe(&told)
+    );
+    let stanza = Stanza { home: Home::new() };
+    fs::write(stanza.config(), "Nonsense yes\n").unwrap();
+    let told = stanza.setup(&[]);
+    assert_status(&told, 255);
+    assert!(text(&told.stderr).contains("nonsense"), "{}", describe(&told));
+    assert_eq!(fs::read_to_string(stanza.config()).unwrap(), "Nonsense yes\n");
+}
+
+#[test]
+fn git_is_told_once_and_can_be_told_otherwise() {
+    let home = Home::new();
+    let setup = |options: &[&str]| finish(home.trunkline().args(["setup", "git"]).args(options));
+    let value = || {
+        let mut get = home.command("git");
+        get.args(["config", "--global", "--get", "core.sshCommand"]);
+        text(&finish(&mut get).stdout)
+    };
+    assert_status(&setup(&["--print"]), 0);
+    assert_eq!(value(), "");
+    for _ in 0..2 {
+        assert_status(&setup(&[]), 0);
+        assert_eq!(value(), format!("{} ssh\n", program()));
+    }
+    assert_status(&setup(&["--undo"]), 0);
+    assert_eq!(value(), "");
+    let mut own = home.command("git");
+    own.args(["config", "--global", "core.sshCommand", "ssh -v"]);
+    assert_status(&finish(&mut own), 0);
+    for option in [&[][..], &["--undo"]] {
+        assert_status(&setup(option), 255);
+        assert_eq!(value(), "ssh -v\n");
+    }
+}
+
+#[test]
+fn rsync_is_told_by_the_profile_of_the_users_shell() {
+    for (shell, profile, line) in [
+        ("/bin/bash", ".profile", "export RSYNC_RSH=\""),
+        ("/usr/bin/zsh", ".zprofile", "export RSYNC_RSH=\""),
+        (
+            "/usr/bin/fish",
+            ".config/fish/conf.d/trunkline.fish",
+            "set -gx RSYNC_RSH \"",
+        ),
+    ] {
+        let home = Home::new();
+        let setup = |options: &[&str]| {
+            let mut command = home.trunkline();
+            command.env("SHELL", shell).env_remove("ZDOTDIR");
+            command.env_remove("XDG_CONFIG_HOME");
+            finish(command.args(["setup", "rsync"]).args(options))
+        };
+        let profile = home.path("home").join(profile);
+        let told = setup(&[]);
+        assert_status(&told, 0);
+        assert!(text(&told.stdout).contains(profile.to_str().unwrap()));
+        let written = fs::read_to_string(&profile).unwrap();
+        assert!(
+            written.contains(&format!("{line}{} ssh\"\n", program())),
+            "{written}"
+        );
+        assert_status(&setup(&["--undo"]), 0);
+        assert!(!profile.exists());
+    }
+}
+
+#[test]
+fn ansible_keeps_its_comments_and_its_order() {
+    let home = Home::new();
+    let file = home.path("ansible.cfg");
+    let before = "; mine\n[defaults]\nforks = 20\n\n[ssh_connection]\npipelining = true\n";
+    fs::write(&file, before).unwrap();
+    let link = home.path("ssh-trunkline");
+    let setup = |options: &[&str]| {
+        let mut command = home.trunkline();
+        command.args(["setup", "ansible", "--file"]).arg(&file);
+        finish(command.args(options))
+    };
+    for options in [&[][..], &["--drop-in", link.to_str().unwrap()]] {
+        assert_status(&setup(options), 0);
+        let with = fs::read_to_string(&file).unwrap();
+        let wanted = if options.is_empty() {
+            "ssh_args = -o ControlMaster=no\n".to_owned()
+        } else {
+            format!("ssh_executable = {}\n", link.display())
+        };
+        assert!(with.contains(&wanted), "{with}");
+        assert_status(&setup(options), 0);
+        assert_eq!(fs::read_to_string(&file).unwrap(), with);
+        assert_status(&setup(&[options, &["--undo"]].concat()), 0);
+        assert_eq!(fs::read_to_string(&file).unwrap(), before);
+        assert!(!link.exists());
+    }
+}
+
+#[test]
+fn under_a_name_that_begins_with_ssh_the_program_takes_its_arguments() {
+    let server = crate::home::server();
+    let home = Home::new();
+    let link = home.path("ssh-trunkline");
+    symlink(program(), &link).unwrap();
+    let mut ssh = home.command(&link);
+    ssh.arg("-F")
+        .arg(server.ssh_config())
+        .args([server.alias(), "echo one"]);
+    let output = finish(&mut ssh);
+    assert_status(&output, 0);
+    assert_eq!(text(&output.stdout), "one\n");
+    assert!(home.daemon().is_some());
+}

@@ -1,0 +1,245 @@
+//! A home whose ssh_config has the lines of `trunkline setup ssh`, and what stock programs do there.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use trunkline_testkit::{HostEntry, KeyType};
+
+use crate::home::{Home, assert_status, describe, finish, program, server, sshd, text};
+
+/// A home with the lines in `config`.
+pub(crate) struct Stanza {
+    pub(crate) home: Home,
+}
+
+impl Stanza {
+    /// Behind these blocks.
+    pub(crate) fn behind(hosts: impl IntoIterator<Item = HostEntry>) -> Self {
+        let hosts: String = hosts.into_iter().map(|host| host.to_string()).collect();
+        Self::behind_text(&hosts)
+    }
+
+    /// Behind this text.
+    pub(crate) fn behind_text(hosts: &str) -> Self {
+        let stanza = Self { home: Home::new() };
+        fs::write(stanza.config(), hosts).unwrap();
+        assert_status(&stanza.setup(&[]), 0);
+        stanza
+    }
+
+    pub(crate) fn config(&self) -> PathBuf {
+        self.home.path("config")
+    }
+
+    /// `trunkline setup ssh` on the configuration.
+    pub(crate) fn setup(&self, options: &[&str]) -> Output {
+        let mut command = self.home.trunkline();
+        command
+            .args(["setup", "ssh", "--file"])
+            .arg(self.config())
+            .args(options);
+        finish(&mut command)
+    }
+
+    /// Any program. ssh waits as long as `up` needs, however busy the machine is.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = self.home.command(program);
+        command.env("TRUNKLINE_UP_LIMIT", "20000");
+        command
+    }
+
+    /// Stock ssh; add options, a host and a command.
+    pub(crate) fn ssh(&self) -> Command {
+        let mut command = self.command("ssh");
+        command.arg("-F").arg(self.config());
+        command
+    }
+
+    /// Runs stock ssh with these arguments.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        finish(self.ssh().args(arguments))
+    }
+
+    /// Runs it, and expects that it works.
+    #[track_caller]
+    pub(crate) fn succeed(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_status(&output, 0);
+        assert!(output.stderr.is_empty(), "{}", describe(&output));
+        text(&output.stdout)
+    }
+
+    /// How many connections the daemon has; 0 without one.
+    pub(crate) fn connections(&self) -> usize {
+        let hosts = self.home.ls();
+        let hosts = hosts.as_array().unwrap();
+        hosts
+            .iter()
+            .map(|host| host["connections"].as_array().unwrap().len())
+            .sum()
+    }
+}
+
+/// A wrapper by which a program runs ssh with the home's configuration.
+fn ssh_command(stanza: &Stanza) -> String {
+    format!("ssh -F {}", stanza.config().display())
+}
+
+#[test]
+fn everything_that_runs_ssh_shares_one_connection() {
+    let server = server();
+    let stanza = Stanza::behind([server.host_entry("web")]);
+    assert_eq!(stanza.succeed(&["web", "echo one"]), "one\n");
+    assert_status(&stanza.run(&["web", "exit 3"]), 3);
+    let (here, there) = (stanza.home.path("here"), stanza.home.path("there"));
+    fs::write(&here, "content").unwrap();
+    let copy = |program: &str, option: &str, value: &OsStr| {
+        let mut command = stanza.command(program);
+        command.arg(option).arg(value).arg(&here);
+        command.arg(format!("web:{}", there.display()));
+        assert_status(&finish(&mut command), 0);
+        assert_eq!(fs::read(&there).unwrap(), b"content", "{program}");
+        fs::remove_file(&there).unwrap();
+    };
+    copy("scp", "-F", stanza.config().as_os_str());
+    copy("rsync", "-e", OsStr::new(&ssh_command(&stanza)));
+    let repository = stanza.home.path("repository");
+    assert_status(
+        &finish(
+            stanza
+                .command("git")
+                .args(["init", "--quiet", "--bare"])
+                .arg(&repository),
+        ),
+        0,
+    );
+    let mut fetch = stanza.command("git");
+    fetch
+        .args(["ls-remote", &format!("web:{}", repository.display())])
+        .env("GIT_SSH_COMMAND", ssh_command(&stanza));
+    assert_status(&finish(&mut fetch), 0);
+    assert_eq!(server.authentications(), 1, "{}", server.log().text());
+    assert_eq!(stanza.connections(), 1);
+}
+
+#[test]
+fn name_user_and_port_may_come_from_anywhere() {
+    let server = server();
+    let entry = server.host_entry("web").to_string();
+    // The block of the host's own is behind the lines, where nothing was known of it when they were read.
+    let stanza = Stanza::behind_text("");
+    let lines = fs::read_to_string(stanza.config()).unwrap();
+    fs::write(stanza.config(), format!("{lines}{entry}")).unwrap();
+    assert_eq!(stanza.succeed(&["web", "echo one"]), "one\n");
+    let by_port = entry.replace("Port", "# Port").replace("User ", "# User ");
+    fs::write(stanza.config(), format!("{by_port}{lines}")).unwrap();
+    let (port, user) = (server.port().to_string(), server.user().to_owned());
+    stanza.succeed(&["-p", &port, "-l", &user, "web", "true"]);
+    stanza.succeed(&["-o", &format!("Port={port}"), &format!("{user}@web"), "true"]);
+    stanza.succeed(&[&format!("ssh://{user}@web:{port}"), "true"]);
+    assert_eq!(server.authentications(), 1, "{}", server.log().text());
+}
+
+#[test]
+fn a_control_path_of_the_users_own_wins() {
+    let server = server();
+    let own = |name: &str, line: &str| server.host_entry(name).with(line);
+    let stanza = Stanza::behind([
+        own("none", "ControlPath none"),
+        own("theirs", "ControlPath /nowhere/%C"),
+        own("auto", "ControlMaster auto"),
+        server.host_entry("free"),
+    ]);
+    for (logins, arguments) in [
+        &["none", "true"][..],
+        &["theirs", "true"],
+        &["auto", "true"],
+        &["-S", "/nowhere/x", "free", "true"],
+        &["-S", "none", "free", "true"],
+        &["-o", "ControlPath=none", "free", "true"],
+        &["-o", "ControlPath=/nowhere/x", "free", "true"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        stanza.succeed(arguments);
+        assert_eq!(server.authentications(), logins + 1, "{arguments:?}");
+    }
+    assert_eq!(stanza.connections(), 0);
+}
+
+#[test]
+fn nothing_is_shared_by_those_who_differ_in_who_they_are() {
+    let server = sshd()
+        .client_keys([KeyType::Ed25519, KeyType::EcdsaP256])
+        .start()
+        .unwrap();
+    let [first, second] = server.client_keys() else {
+        panic!("two keys were asked for")
+    };
+    let with = |alias: &str, key: &std::path::Path| {
+        let mut entry = server.host_entry(alias);
+        entry.identities = vec![key.to_owned()];
+        entry
+    };
+    let stanza = Stanza::behind([
+        with("one", first.private_path()),
+        with("two", second.private_path()),
+    ]);
+    stanza.succeed(&["one", "true"]);
+    stanza.succeed(&["two", "true"]);
+    assert_eq!((server.authentications(), stanza.connections()), (2, 2));
+    // The socket of "one" is there, and this is another "one".
+    let key = second.private_path().to_str().unwrap();
+    stanza.succeed(&["-i", key, "one", "true"]);
+    assert_eq!((server.authentications(), stanza.connections()), (3, 2));
+    stanza.succeed(&["one", "true"]);
+    stanza.succeed(&["two", "true"]);
+    assert_eq!(server.authentications(), 3);
+}
+
+#[test]
+fn a_jump_host_is_warm_for_those_behind_it() {
+    let (jump, server) = (server(), server());
+    let behind = |name: &str| server.host_entry(name).with("ProxyJump jump");
+    let stanza = Stanza::behind([jump.host_entry("jump"), behind("a")]);
+    stanza.succeed(&["a", "true"]);
+    stanza.succeed(&["jump", "true"]);
+    assert_eq!(jump.authentications(), 1, "{}", jump.log().text());
+}
+
+#[test]
+fn ssh_says_which_socket_it_would_use_and_nothing_is_started_for_that() {
+    let server = server();
+    let stanza = Stanza::behind([server.host_entry("web")]);
+    let resolved = text(&stanza.run(&["-G", "web"]).stdout);
+    let socket = stanza
+        .home
+        .trunkline_dir()
+        .join(format!("mux/{}@web:{}", server.user(), server.port()));
+    assert!(
+        resolved.contains(&format!("controlpath {}\n", socket.display())),
+        "{resolved}"
+    );
+    let checked = stanza.run(&["-O", "check", "web"]);
+    assert_status(&checked, 255);
+    assert!(text(&checked.stderr).contains(socket.to_str().unwrap()));
+    assert!(stanza.home.daemon().is_none());
+    stanza.succeed(&["web", "true"]);
+    let checked = stanza.run(&["-O", "check", "web"]);
+    assert_status(&checked, 0);
+    let pid = stanza.home.daemon().unwrap().as_raw_pid().to_string();
+    assert!(
+        text(&checked.stderr).contains(&format!("pid={pid}")),
+        "{checked:?}"
+    );
+}
+
+#[test]
+fn the_program_is_found_where_it_is() {
+    let stanza = Stanza::behind_text("");
+    let lines = fs::read_to_string(stanza.config()).unwrap();
+    assert!(lines.contains(&format!("\"exec {} up\"", program())), "{lines}");
+}

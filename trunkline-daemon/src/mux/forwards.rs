@@ -1,0 +1,116 @@
+//! The forwardings that clients of a socket asked for. They belong to the socket: they go on when the client has left,
+//! as with OpenSSH's master.
+
+use std::path::{Path, PathBuf};
+
+use tokio::sync::Mutex;
+use trunkline::config::{self, ForwardTarget, Listen};
+use trunkline::{Error, ForwardHandle, Host};
+
+use super::wire::{Address, Forward, ForwardKind, Reply};
+
+/// Those that stand.
+#[derive(Default)]
+pub(super) struct Forwards {
+    /// Guards the list, also while the server is asked, so that of two clients that ask for the same one waits and is
+    /// told that it is there.
+    standing: Mutex<Vec<Standing>>,
+}
+
+struct Standing {
+    asked: Forward,
+    handle: ForwardHandle,
+}
+
+impl Forwards {
+    /// Opens a forwarding; one that stands already is fine. Relative paths begin at `cwd`.
+    ///
+    /// # Errors
+    /// It makes no sense; it cannot be listened; the server refuses.
+    pub(super) async fn open(&self, host: &Host, cwd: &Path, asked: Forward) -> Result<Reply, Error> {
+        let wanted = meaning(&asked, cwd)?;
+        let mut standing = self.standing.lock().await;
+        standing.retain(|forward| !forward.handle.has_ended());
+        if let Some(known) = standing.iter().find(|forward| forward.asked == asked) {
+            return Ok(known.answer());
+        }
+        let handle = match asked.kind {
+            ForwardKind::Local => host.forward_local(&wanted).await?,
+            ForwardKind::Dynamic => host.forward_dynamic(&wanted.listen).await?,
+            ForwardKind::Remote => host.forward_remote(&wanted).await?,
+        };
+        let opened = Standing { asked, handle };
+        let answer = opened.answer();
+        standing.push(opened);
+        Ok(answer)
+    }
+
+    /// Ends a forwarding; what it carries goes on. `false` when there is none such.
+    pub(super) async fn close(&self, asked: &Forward) -> bool {
+        let mut standing = self.standing.lock().await;
+        let Some(found) = standing.iter().position(|forward| forward.is(asked)) else {
+            return false;
+        };
+        let ended = standing.swap_remove(found);
+        ended.handle.close().await;
+        true
+    }
+
+    /// Ends all of them, with what they carry.
+    pub(super) async fn abort(&self) {
+        for ended in self.standing.lock().await.drain(..) {
+            ended.handle.abort();
+        }
+    }
+}
+
+impl Standing {
+    /// The port that the server chose, where it was to choose one (PROTOCOL.mux section 6).
+    fn answer(&self) -> Reply {
+        match (self.asked.kind, &self.asked.listen) {
+            (ForwardKind::Remote, Address::Tcp { port: 0, .. }) => {
+                self.handle.port().map_or(Reply::Ok, Reply::RemotePort)
+            }
+            _ => Reply::Ok,
+        }
+    }
+
+    /// Whether this is the one that is meant: by what was asked for, or by the port that became of it.
+    fn is(&self, asked: &Forward) -> bool {
+        let mut asked = asked.clone();
+        if let (Address::Tcp { port: 0, .. }, Address::Tcp { port, .. }) =
+            (&self.asked.listen, &mut asked.listen)
+            && self.handle.port() == Some(*port)
+        {
+            *port = 0;
+        }
+        self.asked == asked
+    }
+}
+
+/// What is asked for, in the engine's terms (mux.c, `mux_master_process_open_fwd`, and readconf.c, `parse_forward`).
+fn meaning(asked: &Forward, cwd: &Path) -> Result<config::Forward, Error> {
+    let invalid = || Error::Usage("Invalid forwarding request".into());
+    let path = |path: &str, here: bool| -> PathBuf { if here { cwd.join(path) } else { path.into() } };
+    let remote = asked.kind == ForwardKind::Remote;
+    let listen = match &asked.listen {
+        Address::Socket(_) if asked.kind == ForwardKind::Dynamic => return Err(invalid()),
+        Address::Socket(listen) => Listen::Socket(path(listen, !remote)),
+        Address::Tcp { host, port } => Listen::Tcp {
+            host: (!host.is_empty()).then(|| host.clone()),
+            port: *port,
+        },
+    };
+    let target = match &asked.connect {
+        _ if asked.kind == ForwardKind::Dynamic => ForwardTarget::Socks,
+        Address::Socket(target) => ForwardTarget::Socket(path(target, remote)),
+        // `-R PORT` alone is asked for with port 0 and a name that says so.
+        Address::Tcp { port: 0, .. } if remote => ForwardTarget::Socks,
+        Address::Tcp { host, port } if *port != 0 && !host.is_empty() => ForwardTarget::Tcp {
+            host: host.clone(),
+            port: *port,
+        },
+        Address::Tcp { .. } => return Err(invalid()),
+    };
+    Ok(config::Forward { listen, target })
+}

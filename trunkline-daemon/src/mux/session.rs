@@ -1,0 +1,277 @@
+//! A client's session, or its connection through the server, on the descriptors that it passed.
+
+use std::convert::Infallible;
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use trunkline::config::ForwardAgent;
+use trunkline::{ChannelStream, Command, Error, Execution, ExitStatus, Host, Pty, Session, TerminalSize};
+
+use super::client::{Client, Door};
+use super::typed::Typed;
+use super::wire::{Address, NewSession, Reply};
+use crate::protocol::{self, Stdio};
+use crate::session::{self, Streams, Until};
+use crate::stdio::Output;
+use crate::terminal::modes::{self, WindowSize};
+
+impl Client<'_> {
+    /// Runs a session (PROTOCOL.mux section 2). Until it has begun, a failure lets the client make a connection of its
+    /// own; from then on it waits for the exit message or the socket's end.
+    pub(super) async fn session(&mut self, id: u32, request: NewSession) -> anyhow::Result<ControlFlow<()>> {
+        let Some(fds) = self.packets.descriptors(3).await? else {
+            return self.without_descriptors(id).await;
+        };
+        // Open for as long as the session, to tell its user why it ended.
+        let stderr = fds[2].try_clone()?;
+        let terminal = match request.tty {
+            true => Some(Terminal::new(&fds[0])?),
+            false => None,
+        };
+        let command = command(&request, terminal.as_ref());
+        let started = tokio::select! {
+            started = start(self.door, &request, command) => started,
+            () = self.packets.left() => return Ok(ControlFlow::Break(())),
+        };
+        let (host, session) = match started {
+            Ok(started) => started,
+            Err(error) => return self.fail(id, &error, stderr).await,
+        };
+        let (begins, begun) = oneshot::channel();
+        let is_terminal = rustix::termios::isatty(&fds[0]);
+        let mut streams = Streams::new([Stdio::Passed; 3], vec_of(&fds)?)?;
+        if request.tty && is_terminal {
+            let typed = Typed::new(fds[0].try_clone()?, fds[2].try_clone()?, request.escape, begun)?;
+            streams = streams.typed(typed);
+        }
+        drop(fds);
+        let control = session.control.clone();
+        let (replies, mut said) = mpsc::channel(1);
+        let (inputs, heard) = mpsc::channel(1);
+        let begin = protocol::Reply::Begun {
+            tty: request.tty,
+            escape: request.escape,
+            warm: true,
+        };
+        let parts = session.into_parts();
+        let running = session::pump(parts, begin, streams, &replies, heard, Until::default(), &host);
+        let mut running = Box::pin(running);
+        let mut resizing = Box::pin(resize(terminal, inputs));
+        let mut begins = Some(begins);
+        let ended = loop {
+            tokio::select! {
+                biased;
+                Some(_) = said.recv() => {
+                    self.packets.reply(id, &Reply::SessionOpened).await?;
+                    if control.is_terminal_refused() {
+                        self.packets.reply(id, &Reply::TtyAllocFail).await?;
+                    }
+                    if let Some(begins) = begins.take() {
+                        let _ = begins.send(());
+                    }
+                }
+                ended = &mut running => break ended,
+                // A client that was interrupted or has died takes its session with it.
+                () = self.packets.left() => return Ok(ControlFlow::Break(())),
+                never = &mut resizing => match never {},
+            }
+        };
+        let opened = begins.is_none();
+        // Whoever reads from the client's streams is to see their end when the client has exited.
+        drop((running, resizing));
+        match ended {
+            Ok(status) => {
+                drop(stderr);
+                if !opened {
+                    self.packets.reply(id, &Reply::SessionOpened).await?;
+                }
+                // As OpenSSH's master: what a signal has ended has no status, and the client exits with 255.
+                if let ExitStatus::Exited(status) = status {
+                    self.packets.reply(id, &Reply::Exit(status)).await?;
+                }
+                Ok(ControlFlow::Break(()))
+            }
+            Err(error) if opened => self.complain(&error, stderr).await,
+            Err(error) => self.fail(id, &error, stderr).await,
+        }
+    }
+
+    /// Where one request ends and the next begins is not certain any more.
+    async fn without_descriptors(&self, id: u32) -> anyhow::Result<ControlFlow<()>> {
+        let reply = Reply::Failure("the file descriptors did not come along".into());
+        self.packets.reply(id, &reply).await?;
+        Ok(ControlFlow::Break(()))
+    }
+
+    /// Ends a session that did not begin. Only where it is certain that nothing has run may the client try again by
+    /// itself; else it is made to exit with 255.
+    async fn fail(&mut self, id: u32, error: &Error, stderr: OwnedFd) -> anyhow::Result<ControlFlow<()>> {
+        if error.execution() == Execution::DidNotStart {
+            return self.refuse(id, &error.to_string()).await;
+        }
+        self.packets.reply(id, &Reply::SessionOpened).await?;
+        self.complain(error, stderr).await
+    }
+
+    /// Tells the client's user why the session has ended, which the protocol has no words for.
+    async fn complain(&mut self, error: &Error, stderr: OwnedFd) -> anyhow::Result<ControlFlow<()>> {
+        // The terminal may be raw. One that takes no more is told nothing.
+        let telling = async {
+            if let Ok(mut output) = Output::new(stderr) {
+                let _ = output
+                    .write_all(vec![format!("trunkline: {error}\r\n").into()])
+                    .await;
+            }
+        };
+        tokio::select! {
+            () = telling => {}
+            () = self.packets.left() => {}
+        }
+        Ok(ControlFlow::Break(()))
+    }
+
+    /// Connects from the server to somewhere (section 3). A refusal is the end of the client (mux.c,
+    /// `mux_client_request_stdio_fwd`), so that a connection that has just been lost is replaced first.
+    pub(super) async fn stdio_forward(
+        &mut self,
+        id: u32,
+        target: &Address,
+    ) -> anyhow::Result<ControlFlow<()>> {
+        let Some(fds) = self.packets.descriptors(2).await? else {
+            return self.without_descriptors(id).await;
+        };
+        let door = self.door;
+        let connected = async {
+            match connect(door, target).await {
+                Err(error) if !matches!(error, Error::Refused { .. }) => {
+                    tracing::info!("{error}; trying once more");
+                    connect(door, target).await
+                }
+                result => result,
+            }
+        };
+        let connected = tokio::select! {
+            connected = connected => connected,
+            () = self.packets.left() => return Ok(ControlFlow::Break(())),
+        };
+        let (host, stream) = match connected {
+            Ok(connected) => connected,
+            Err(error) => return self.refuse(id, &error.to_string()).await,
+        };
+        let streams = Streams::new([Stdio::Passed, Stdio::Passed, Stdio::Null], fds)?;
+        self.packets.reply(id, &Reply::SessionOpened).await?;
+        let (replies, _said) = mpsc::channel(1);
+        let (_inputs, heard) = mpsc::channel(1);
+        tokio::select! {
+            _ = session::tunnel(streams, stream, &host, &replies, heard) => {}
+            () = self.packets.left() => {}
+        }
+        Ok(ControlFlow::Break(()))
+    }
+}
+
+async fn start(
+    door: Door<'_>,
+    request: &NewSession,
+    command: Result<Command, Error>,
+) -> Result<(Host, Session), Error> {
+    let host = door.host().await?;
+    let refuse = |why: &str| Err(Error::Usage(why.into()));
+    if request.x11 {
+        return refuse("trunkline does not forward X11");
+    }
+    // sshd lends the agent to every session of a connection, so that those which want it and those which do not must
+    // not share one.
+    match (request.agent, host.config().forward_agent != ForwardAgent::No) {
+        (true, false) => return refuse("this connection does not forward the agent"),
+        (false, true) => return refuse("this connection forwards the agent, which was not asked for"),
+        _ => {}
+    }
+    let session = host.start(&command?).await?;
+    Ok((host, session))
+}
+
+async fn connect(door: Door<'_>, target: &Address) -> Result<(Host, ChannelStream), Error> {
+    let host = door.host().await?;
+    let stream = match target {
+        Address::Tcp { host: name, port } => host.direct_tcpip(name, *port, ("127.0.0.1", 0)).await?,
+        Address::Socket(path) => host.direct_streamlocal(path).await?,
+    };
+    Ok((host, stream))
+}
+
+fn vec_of(fds: &[OwnedFd]) -> std::io::Result<Vec<OwnedFd>> {
+    fds.iter().map(OwnedFd::try_clone).collect()
+}
+
+/// The client's terminal. It is the client that has it as its controlling terminal and is told of a new size; it passes
+/// the signal on (mux.c, `control_client_sigrelay`), to the process that `MUX_S_ALIVE` named.
+struct Terminal {
+    fd: OwnedFd,
+    size: TerminalSize,
+    changes: Signal,
+}
+
+impl Terminal {
+    fn new(fd: &OwnedFd) -> std::io::Result<Self> {
+        // Before the size is read, so that no change is missed.
+        let changes = signal(SignalKind::window_change())?;
+        Ok(Self {
+            fd: fd.try_clone()?,
+            size: size(fd),
+            changes,
+        })
+    }
+}
+
+fn size(fd: &OwnedFd) -> TerminalSize {
+    let size = WindowSize::of(fd);
+    TerminalSize {
+        columns: size.cols,
+        rows: size.rows,
+        width: size.xpixel,
+        height: size.ypixel,
+    }
+}
+
+/// Tells the session of every new size. Each session's terminal is looked at when any client passes the signal on.
+async fn resize(terminal: Option<Terminal>, session: mpsc::Sender<protocol::Request>) -> Infallible {
+    let Some(mut terminal) = terminal else {
+        return std::future::pending().await;
+    };
+    loop {
+        terminal.changes.recv().await;
+        let now = size(&terminal.fd);
+        if now != terminal.size {
+            terminal.size = now;
+            let request = protocol::Request::Resize(now.columns, now.rows, now.width, now.height);
+            // A session that has ended needs no size.
+            let _ = session.send(request).await;
+        }
+    }
+}
+
+fn command(request: &NewSession, terminal: Option<&Terminal>) -> Result<Command, Error> {
+    let mut command = if request.subsystem {
+        let name = str::from_utf8(&request.command)
+            .map_err(|_| Error::Usage("the subsystem's name is not UTF-8".into()))?;
+        Command::subsystem(name)
+    } else if request.command.is_empty() {
+        Command::shell()
+    } else {
+        Command::exec(request.command.clone())
+    };
+    for (name, value) in &request.env {
+        command = command.env(name, value.clone());
+    }
+    if let Some(terminal) = terminal {
+        command = command.pty(Pty {
+            term: request.term.clone(),
+            size: terminal.size,
+            modes: modes::of(&terminal.fd),
+        });
+    }
+    Ok(command.agent_forwarding(request.agent))
+}

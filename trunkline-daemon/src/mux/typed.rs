@@ -1,0 +1,89 @@
+//! What is typed on a terminal that stock ssh has passed: the client has made it raw and sleeps, so that escape
+//! sequences are this side's business (mux.c registers `client_simple_escape_filter` on the session's channel).
+
+use std::os::fd::OwnedFd;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use trunkline::{ChannelWriter, Host, SessionControl};
+
+use crate::stdio::{Input, Output};
+use crate::terminal::escape::{Action, Available, EscapeFilter, Step};
+
+/// How long `~B`'s break is (clientloop.c).
+const BREAK_MILLISECONDS: u32 = 1000;
+
+/// A terminal as a session's input.
+pub(crate) struct Typed {
+    input: Input,
+    /// Where answers to escape sequences are shown.
+    screen: Output,
+    escapes: EscapeFilter,
+    /// Done when the session has begun.
+    begun: oneshot::Receiver<()>,
+}
+
+impl Typed {
+    /// Reads `terminal` once `begun`: before that the client's own questions may be answered on it.
+    ///
+    /// # Errors
+    /// The descriptors cannot be used.
+    pub(super) fn new(
+        terminal: OwnedFd,
+        screen: OwnedFd,
+        escape: Option<u8>,
+        begun: oneshot::Receiver<()>,
+    ) -> std::io::Result<Self> {
+        Ok(Self {
+            input: Input::new(terminal)?,
+            screen: Output::new(screen)?,
+            escapes: EscapeFilter::new(escape, Available::Shared),
+            begun,
+        })
+    }
+
+    /// Gives the session what is typed, until the terminal or the session has ended.
+    pub(crate) async fn feed(
+        mut self,
+        stdin: &mut ChannelWriter,
+        control: Option<&SessionControl>,
+        host: &Host,
+    ) {
+        if self.begun.await.is_err() {
+            return;
+        }
+        while let Ok(typed) = self.input.read().await {
+            if typed.is_empty() {
+                return;
+            }
+            for step in self.escapes.feed(&typed) {
+                let action = match step {
+                    Step::Forward(bytes) => {
+                        if stdin.send(bytes.into()).await.is_err() {
+                            return;
+                        }
+                        continue;
+                    }
+                    Step::Act(action) => action,
+                };
+                let shown = match action {
+                    Action::Help => self.escapes.help(),
+                    _ => self.escapes.echo(action),
+                };
+                // A screen that takes nothing is no reason to leave the user without the action.
+                let _ = self.screen.write_all(vec![Bytes::from(shown)]).await;
+                match (action, control) {
+                    (Action::Disconnect, Some(control)) => {
+                        control.close();
+                        return;
+                    }
+                    (Action::Break, Some(control)) => {
+                        control.send_break(BREAK_MILLISECONDS).await;
+                    }
+                    (Action::Rekey, _) => host.connection().rekey(),
+                    _ => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,598 @@
+//! Copies of files and trees: between this machine and a server, or between two servers through this machine.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `list` | what there is to copy: names, as they are found |
+//! | `down`, `up` | how it is copied: towards this machine, towards a server |
+//! | `folder` | the local folder that is written into, and nowhere else |
+//! | `lanes` | the sessions that a copy goes over |
+//! | `blocks` | what is right already: both ends' hashes, block by block |
+
+mod blocks;
+mod down;
+mod folder;
+mod lanes;
+mod list;
+mod plan;
+mod up;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use crate::engine::Host;
+use crate::error::Error;
+use crate::sftp::Sftp;
+use lanes::Lanes;
+
+/// One end of a copy.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Location {
+    /// A path on this machine.
+    Local(PathBuf),
+    /// A path on a server, reached over as many sessions as are worth having. Not absolute, it starts at the user's
+    /// home. As a source its last part may be a pattern with `*`, `?` and `[…]`.
+    Host(Host, Bytes),
+    /// A path on a server, over this session alone.
+    Session(Sftp, Bytes),
+}
+
+/// How to copy.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct CopyOptions {
+    /// Directories too, with all that is in them.
+    pub recursive: bool,
+    /// Keep modification times and all permission bits.
+    pub preserve: bool,
+    /// Leave out what the target has in the same version or a newer one, by its time.
+    pub update: bool,
+    /// Leave out what the target has with the same content, by hash.
+    pub checksum: bool,
+    /// Keep what was copied of a large file when the copy ends in its middle, and go on from there: from what both ends'
+    /// hashes show to be right.
+    pub partial: bool,
+    /// Have each file on its disk before it gets its name.
+    pub sync: bool,
+    /// Only say what would be copied.
+    pub dry_run: bool,
+    /// Patterns of names to leave out; one with a slash is matched with the whole path below the source.
+    pub exclude: Vec<String>,
+    /// Bytes a second at most.
+    pub limit: Option<u64>,
+    /// Sessions for large files; `None` for as many as the distance is worth.
+    pub streams: Option<usize>,
+    /// The mask for permissions of new files on this machine.
+    pub umask: u32,
+}
+
+impl Default for CopyOptions {
+    fn default() -> Self {
+        Self {
+            recursive: false,
+            preserve: false,
+            update: false,
+            checksum: false,
+            partial: true,
+            sync: false,
+            dry_run: false,
+            exclude: Vec::new(),
+            limit: None,
+            streams: None,
+            umask: 0o022,
+        }
+    }
+}
+
+/// What became of a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CopyEvent {
+    /// It was copied, or would be.
+    Copied {
+        /// The target's path.
+        path: Bytes,
+        /// Its length; 0 for what is no file.
+        length: u64,
+    },
+    /// The target has it already.
+    Skipped {
+        /// The target's path.
+        path: Bytes,
+    },
+    /// It could not be copied. The others go on.
+    Failed {
+        /// The path that could not be read or written.
+        path: Bytes,
+        /// Why not, in a sentence that names it.
+        message: String,
+    },
+}
+
+/// How far a copy is. Shared between the copy and whoever watches it.
+#[derive(Default)]
+pub struct Progress {
+    bytes: AtomicU64,
+    total_bytes: AtomicU64,
+    files: AtomicU64,
+    total_files: AtomicU64,
+    skipped: AtomicU64,
+    failed: AtomicU64,
+    resumed: AtomicU64,
+    streams: AtomicU64,
+    counted: AtomicBool,
+    current: Mutex<Bytes>,
+    watcher: Option<Box<dyn Fn(CopyEvent) + Send + Sync>>,
+}
+
+/// A copy's state at a moment, and its summary at the end.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// Bytes of files that have arrived.
+    pub bytes: u64,
+    /// Bytes that are known to have to.
+    pub total_bytes: u64,
+    /// Names that are done: files, directories and links.
+    pub files: u64,
+    /// Names that were found.
+    pub total_files: u64,
+    /// Names left out because the target has them.
+    pub skipped: u64,
+    /// Names that failed.
+    pub failed: u64,
+    /// Bytes that were there from an earlier attempt, and not sent again.
+    pub resumed: u64,
+    /// The most sessions there were at once.
+    pub streams: u64,
+    /// Whether all names have been found, so that the totals are final.
+    pub counted: bool,
+    /// The target's path of what was begun last.
+    pub current: Bytes,
+}
+
+impl Progress {
+    /// With somebody who wants to know what becomes of each name. Called from the copy's tasks: it must not block.
+    pub fn watched(watcher: impl Fn(CopyEvent) + Send + Sync + 'static) -> Self {
+        Self {
+            watcher: Some(Box::new(watcher)),
+            ..Self::default()
+        }
+    }
+
+    /// How far it is.
+    pub fn snapshot(&self) -> Snapshot {
+        let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
+        Snapshot {
+            bytes: load(&self.bytes),
+            total_bytes: load(&self.total_bytes),
+            files: load(&self.files),
+            total_files: load(&self.total_files),
+            skipped: load(&self.skipped),
+            failed: load(&self.failed),
+            resumed: load(&self.resumed),
+            streams: load(&self.streams),
+            counted: self.counted.load(Ordering::Relaxed),
+            current: self
+                .current
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+        }
+    }
+
+    fn found(&self, bytes: u64) {
+        self.total_files.fetch_add(1, Ordering::Relaxed);
+        self.total_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn moved(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn began(&self, path: &Bytes) {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = path.clone();
+    }
+
+    fn tell(&self, event: CopyEvent) {
+        let counter = match &event {
+            CopyEvent::Copied { .. } => &self.files,
+            CopyEvent::Skipped { .. } => &self.skipped,
+            CopyEvent::Failed { .. } => &self.failed,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if let Some(watcher) = &self.watcher {
+            watcher(event);
+        }
+    }
+
+    fn copied(&self, path: Bytes, length: u64) {
+        self.tell(CopyEvent::Copied { path, length });
+    }
+
+    fn skipped(&self, item: &Item) {
+        // What is not going to be copied is not left to copy.
+        self.total_bytes.fetch_sub(item.size, Ordering::Relaxed);
+        self.tell(CopyEvent::Skipped {
+            path: item.target.clone(),
+        });
+    }
+
+    fn failed(&self, path: Bytes, message: String) {
+        self.tell(CopyEvent::Failed { path, message });
+    }
+}
+
+/// Copies `sources` to `target`, as cp(1) does: into it if it is a directory, which it must be for several sources. A
+/// source directory goes with its name into a target that is there, and under the target's name where there is none.
+/// Symbolic links that the sources name are followed, those in trees are copied.
+///
+/// A file is written under a name of its own beside the target and renamed when it is whole, so that nobody meets half
+/// of it. Dropping the future ends the copy.
+///
+/// # Errors
+/// What keeps all of it from being copied: no session, no target. What concerns one file is told to `progress`, and
+/// the others go on; [`Snapshot::failed`] counts them.
+pub async fn copy(
+    sources: &[Location],
+    target: &Location,
+    options: &CopyOptions,
+    progress: &Arc<Progress>,
+) -> Result<Snapshot, Error> {
+    let to = Place::of(target).await?;
+    let top = Top::find(&to, target, sources.len() > 1 || is_pattern(sources)).await?;
+    let job = Arc::new(Job {
+        options: options.clone(),
+        excluded: list::Excluded::new(&options.exclude)?,
+        progress: progress.clone(),
+        throttle: Throttle::new(options.limit),
+    });
+    let groups = group(sources).await?;
+    let last = groups.len();
+    for (nth, group) in groups.into_iter().enumerate() {
+        let (items, found) = mpsc::channel(QUEUE);
+        let names = async {
+            list::names(&job, &group.place, &group.paths, &top, items).await?;
+            progress.counted.store(nth + 1 == last, Ordering::Relaxed);
+            Ok(())
+        };
+        let work = async {
+            if options.dry_run {
+                return list::only_tell(&job, found).await;
+            }
+            match (&group.place, &to) {
+                (Place::Local, Place::Local) => {
+                    Err(Error::Usage("neither end of the copy is a server: use cp".into()))
+                }
+                (Place::Server(lanes), Place::Local) => {
+                    let root = PathBuf::from(std::ffi::OsStr::new(list::os(&top.root)));
+                    down::Down::new(&job, lanes, &root)?.run(found).await
+                }
+                (from, Place::Server(lanes)) => up::Up::new(&job, from, lanes, &top.root).run(found).await,
+            }
+        };
+        tokio::try_join!(names, work)?;
+        for place in [&group.place, &to] {
+            if let Place::Server(lanes) = place {
+                let most = lanes.most() as u64;
+                progress.streams.fetch_max(most, Ordering::Relaxed);
+            }
+        }
+    }
+    Ok(progress.snapshot())
+}
+
+/// Names that may be found before they are copied: 4,096 paths of a hundred bytes are less than a megabyte.
+const QUEUE: usize = 4096;
+
+/// Where one end is.
+#[derive(Clone)]
+enum Place {
+    Local,
+    Server(Arc<Lanes>),
+}
+
+impl Place {
+    async fn of(location: &Location) -> Result<Self, Error> {
+        Ok(match location {
+            Location::Local(_) => Self::Local,
+            Location::Host(host, _) => Self::Server(Arc::new(Lanes::to(host).await?)),
+            Location::Session(sftp, _) => Self::Server(Arc::new(Lanes::over(sftp))),
+        })
+    }
+}
+
+impl Location {
+    fn path(&self) -> Bytes {
+        match self {
+            Self::Local(path) => Bytes::copy_from_slice(path.as_os_str().as_encoded_bytes()),
+            Self::Host(_, path) | Self::Session(_, path) => path.clone(),
+        }
+    }
+
+    /// Whether two locations are of one machine, so that the same sessions serve both.
+    fn is_beside(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Local(_), Self::Local(_)) => true,
+            (Self::Host(a, _), Self::Host(b, _)) => a.config().sharing_key() == b.config().sharing_key(),
+            (Self::Session(a, _), Self::Session(b, _)) => Arc::ptr_eq(a.link(), b.link()),
+            _ => false,
+        }
+    }
+}
+
+/// Sources of one machine, one after the other.
+struct Group {
+    place: Place,
+    paths: Vec<Bytes>,
+}
+
+async fn group(sources: &[Location]) -> Result<Vec<Group>, Error> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut last: Option<&Location> = None;
+    for source in sources {
+        match groups
+            .last_mut()
+            .filter(|_| last.is_some_and(|last| last.is_beside(source)))
+        {
+            Some(group) => group.paths.push(source.path()),
+            None => groups.push(Group {
+                place: Place::of(source).await?,
+                paths: vec![source.path()],
+            }),
+        }
+        last = Some(source);
+    }
+    Ok(groups)
+}
+
+fn is_pattern(sources: &[Location]) -> bool {
+    sources
+        .iter()
+        .any(|source| !matches!(source, Location::Local(_)) && list::is_pattern(&source.path()))
+}
+
+/// What the target is: the directory that everything goes into, and the name there.
+struct Top {
+    root: Bytes,
+    /// The name of the one source; `None`: each keeps its own.
+    name: Option<Bytes>,
+}
+
+impl Top {
+    async fn find(place: &Place, target: &Location, several: bool) -> Result<Self, Error> {
+        let path = match target.path() {
+            empty if empty.is_empty() => Bytes::from_static(b"."),
+            path => path,
+        };
+        let kind = match place {
+            Place::Local => {
+                let path = Path::new(list::os(&path)).to_owned();
+                match blocking(move || std::fs::metadata(path)).await {
+                    Ok(found) => Some(found.is_dir()),
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+                    Err(error) => {
+                        return Err(Error::local(
+                            format!("looking at {}", shown(&target.path())),
+                            error,
+                        ));
+                    }
+                }
+            }
+            Place::Server(lanes) => match lanes.first().stat(&path).await {
+                Ok(found) => Some(found.file_type() == Some(crate::sftp::FileType::Directory)),
+                Err(Error::File { status, .. }) if status.code == crate::sftp::StatusCode::NO_SUCH_FILE => {
+                    None
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        if kind == Some(true) {
+            return Ok(Self {
+                root: path,
+                name: None,
+            });
+        }
+        if several || path.ends_with(b"/") {
+            return Err(Error::Usage(format!("{} is not a directory", shown(&path))));
+        }
+        let (root, name) = match path.iter().rposition(|byte| *byte == b'/') {
+            Some(0) => (Bytes::from_static(b"/"), path.slice(1..)),
+            Some(at) => (path.slice(..at), path.slice(at + 1..)),
+            None => (Bytes::from_static(b"."), path.clone()),
+        };
+        if matches!(&name[..], b"" | b"." | b"..") {
+            return Err(Error::Usage(format!("{} is no name for a file", shown(&path))));
+        }
+        Ok(Self {
+            root,
+            name: Some(name),
+        })
+    }
+}
+
+/// What a copy's parts share.
+struct Job {
+    options: CopyOptions,
+    excluded: list::Excluded,
+    progress: Arc<Progress>,
+    throttle: Throttle,
+}
+
+impl Job {
+    /// Permissions for a new file or directory on this machine.
+    fn local_mode(&self, mode: Option<u32>, usual: u32) -> u32 {
+        match mode {
+            Some(mode) if self.options.preserve => mode & 0o7777,
+            mode => mode.unwrap_or(usual) & 0o777 & !self.options.umask,
+        }
+    }
+
+    /// What may be in memory for large files. A limit on the rate bounds it to half a second's worth, since what is
+    /// under way cannot be held back.
+    fn memory(&self) -> usize {
+        const MOST: usize = 48 * 1024 * 1024;
+        match self.options.limit {
+            Some(limit) => usize::try_from(limit / 2).unwrap_or(MOST).clamp(256 * 1024, MOST),
+            None => MOST,
+        }
+    }
+
+    /// Sessions for a file: none but the first for what fits into a few windows, else as many as the distance is worth.
+    fn streams(&self, lanes: &Lanes, size: u64, upload: bool) -> usize {
+        if let Some(streams) = self.options.streams {
+            return streams.clamp(1, MOST_STREAMS);
+        }
+        let Some(rtt) = lanes.host().and_then(lanes::rtt) else {
+            return 1;
+        };
+        let worth = usize::try_from(size / (4 * 1024 * 1024)).unwrap_or(usize::MAX);
+        let wanted = if rtt < Duration::from_millis(2) {
+            // A connection is a core on the server.
+            if size >= NEAR_STRIPED { 2 } else { 1 }
+        } else {
+            // sshd takes 2 MiB a round trip on each channel; towards us our own windows grow to 15 MiB.
+            let window: f64 = if upload { 2e6 } else { 8e6 };
+            let product = WANTED_RATE * rtt.as_secs_f64();
+            (product / window).ceil() as usize
+        };
+        wanted.min(worth).clamp(1, MOST_STREAMS)
+    }
+}
+
+/// The rate, in bytes a second, that sessions are to be enough for: what one client core moves.
+const WANTED_RATE: f64 = 300e6;
+/// Sessions at once at most.
+const MOST_STREAMS: usize = 16;
+/// On loopback a second connection costs 10 ms and its sshd's start; it pays for files that take longer.
+const NEAR_STRIPED: u64 = 128 * 1024 * 1024;
+
+/// A name to copy.
+#[derive(Debug, Clone)]
+struct Item {
+    /// Its path at the source.
+    source: Bytes,
+    /// Its path below the target's root; empty for the root itself.
+    target: Bytes,
+    kind: Kind,
+    /// A file's length as far as is known.
+    size: u64,
+    mode: Option<u32>,
+    times: Option<(u32, u32)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    File,
+    Directory,
+    Link,
+    /// A device, a pipe or a socket.
+    Other,
+}
+
+/// Files from this length on are copied by themselves, over all sessions; they can be resumed.
+const LARGE: u64 = 2 * 1024 * 1024;
+
+impl Item {
+    fn is_large(&self) -> bool {
+        self.size > LARGE
+    }
+
+    /// The name that a file has until it is whole, beside its last one. The same source gives the same name, so that an
+    /// attempt finds what an earlier one has left; another source gives another, so that two do not write into one.
+    fn part(&self) -> Bytes {
+        /// The longest name that Linux's file systems take.
+        const LONGEST: usize = 255;
+        let (folder, name) = match self.target.iter().rposition(|byte| *byte == b'/') {
+            Some(at) => self.target.split_at(at + 1),
+            None => (&b""[..], &self.target[..]),
+        };
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &self.source);
+        let tag: String = digest.as_ref()[..4]
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let end = format!(".{tag}.part");
+        let name = &name[..name.len().min(LONGEST - 1 - end.len())];
+        [folder, b".", name, end.as_bytes()].concat().into()
+    }
+}
+
+/// Holds a copy to its rate.
+struct Throttle {
+    limit: Option<u64>,
+    /// When what was taken so far is through.
+    free: Mutex<Instant>,
+}
+
+impl Throttle {
+    fn new(limit: Option<u64>) -> Self {
+        Self {
+            limit: limit.filter(|limit| *limit > 0),
+            free: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Waits until so many bytes more keep to the rate.
+    async fn take(&self, bytes: u64) {
+        let Some(limit) = self.limit else { return };
+        let wait = {
+            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = Instant::now();
+            *free = (*free).max(now) + Duration::from_secs_f64(bytes as f64 / limit as f64);
+            free.saturating_duration_since(now)
+        };
+        tokio::time::sleep(wait).await;
+    }
+}
+
+/// A path for people.
+fn shown(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
+}
+
+/// Does something slow with files off the runtime's own threads.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is going down, and this task with it.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(source: &str, target: &str) -> Item {
+        Item {
+            source: Bytes::copy_from_slice(source.as_bytes()),
+            target: Bytes::copy_from_slice(target.as_bytes()),
+            kind: Kind::File,
+            size: 0,
+            mode: None,
+            times: None,
+        }
+    }
+
+    #[test]
+    fn a_part_lies_beside_its_file_and_its_name_fits() {
+        let part = item("s", "a/b/name").part();
+        assert!(
+            part.starts_with(b"a/b/.name.") && part.ends_with(b".part"),
+            "{part:?}"
+        );
+        assert_eq!(part, item("s", "a/b/name").part());
+        assert_ne!(part, item("t", "a/b/name").part());
+        let long = "n".repeat(255);
+        assert_eq!(item("s", &long).part().len(), 255);
+    }
+}

@@ -1,0 +1,565 @@
+//! Copies towards this machine.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::JoinSet;
+use trunkline_sftp::transfer::{
+    Download, DownloadEvent, DownloadOptions, FileId, ManyDownload, ManyDownloadEvent,
+};
+
+use super::folder::{Folder, Looks, PartFile};
+use super::lanes::Lanes;
+use super::plan::{Shared, Striped};
+use super::{Item, Job, Kind, blocking, blocks, list};
+use crate::error::Error;
+use crate::sftp::{Permissions, Status};
+
+/// A copy from a server into a local folder.
+pub(super) struct Down {
+    job: Arc<Job>,
+    lanes: Arc<Lanes>,
+    folder: Arc<Folder>,
+}
+
+/// Names that are looked at together.
+const BATCH: usize = 512;
+/// Small files under way or waiting on a session.
+const MOST_SMALL: usize = 2048;
+/// Memory for the small files of a session.
+const SMALL_MEMORY: usize = 24 * 1024 * 1024;
+/// Written at once: large enough for the disk, small enough for the next batch to gather meanwhile.
+const WRITE: usize = 8 * 1024 * 1024;
+/// Links that are read at once.
+const LINKS: usize = 64;
+
+impl Down {
+    pub(super) fn new(job: &Arc<Job>, lanes: &Arc<Lanes>, root: &Path) -> Result<Self, Error> {
+        let folder = Folder::open(root)
+            .map_err(|error| Error::local(format!("opening the folder {}", root.display()), error))?;
+        Ok(Self {
+            job: job.clone(),
+            lanes: lanes.clone(),
+            folder: Arc::new(folder),
+        })
+    }
+
+    /// Copies what comes until no more comes.
+    pub(super) async fn run(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
+        let (small, small_items) = mpsc::channel(MOST_SMALL);
+        let (large, large_items) = mpsc::channel(MOST_SMALL);
+        let (directories, (), ()) = tokio::try_join!(
+            self.sort(items, small, large),
+            self.small(small_items),
+            self.large(large_items)
+        )?;
+        self.finish_directories(directories).await;
+        Ok(())
+    }
+
+    /// Makes directories and links, leaves out what is there already, and hands on the files. The directories that want
+    /// to be finished.
+    async fn sort(
+        &self,
+        mut items: mpsc::Receiver<Item>,
+        small: mpsc::Sender<Item>,
+        large: mpsc::Sender<Item>,
+    ) -> Result<Vec<Item>, Error> {
+        let mut made = Vec::new();
+        let mut links = JoinSet::new();
+        let mut batch = Vec::new();
+        while items.recv_many(&mut batch, BATCH).await > 0 {
+            let (job, folder, all) = (self.job.clone(), self.folder.clone(), std::mem::take(&mut batch));
+            let (files, new) = blocking(move || prepare(&job, &folder, all)).await;
+            made.extend(new);
+            for item in files {
+                if item.kind == Kind::Link {
+                    while links.len() >= LINKS {
+                        links.join_next().await.transpose().ok();
+                    }
+                    links.spawn(link(
+                        self.job.clone(),
+                        self.folder.clone(),
+                        self.lanes.first(),
+                        item,
+                    ));
+                } else if self.job.options.checksum && self.is_same(&item).await? {
+                    self.job.progress.skipped(&item);
+                } else {
+                    let queue = if item.is_large() { &large } else { &small };
+                    if queue.send(item).await.is_err() {
+                        return Ok(made);
+                    }
+                }
+            }
+        }
+        while links.join_next().await.is_some() {}
+        Ok(made)
+    }
+
+    async fn is_same(&self, item: &Item) -> Result<bool, Error> {
+        let (folder, target, size) = (self.folder.clone(), item.target.clone(), item.size);
+        let local = blocking(move || {
+            let file = folder.read(&target)?;
+            let found = file.metadata()?;
+            Ok::<_, io::Error>((found.is_file() && found.len() == size).then_some(file))
+        });
+        match local.await {
+            Ok(Some(file)) => blocks::is_same(&self.lanes, &item.source, file, size).await,
+            _ => Ok(false),
+        }
+    }
+
+    // Small files.
+
+    async fn small(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
+        let items = Mutex::new(items);
+        let mut again = VecDeque::new();
+        loop {
+            let changed = self.lanes.changed();
+            let Some(sftp) = self.lanes.live().into_iter().next() else {
+                self.lanes.grow(1)?;
+                changed.await;
+                continue;
+            };
+            let mut session = SmallFiles {
+                down: self,
+                shared: Shared::new(ManyDownload::new(SMALL_MEMORY)),
+                known: HashMap::new(),
+                writers: HashMap::new(),
+            };
+            let attached = sftp.link().attach(session.shared.clone());
+            for item in again.drain(..) {
+                session.add(item);
+            }
+            attached.drive();
+            let mut exhausted = false;
+            loop {
+                let events = session.events();
+                if !events.is_empty() {
+                    let bytes = events.iter().map(length).sum::<usize>();
+                    attached.drive();
+                    self.job.throttle.take(bytes as u64).await;
+                    session.write(events).await;
+                    continue;
+                }
+                if exhausted && session.known.is_empty() {
+                    return Ok(());
+                }
+                if sftp.link().ended().is_some() {
+                    break;
+                }
+                let room = MOST_SMALL.saturating_sub(session.known.len());
+                let mut more = Vec::new();
+                let receive = async { items.lock().await.recv_many(&mut more, room).await };
+                tokio::select! {
+                    () = session.shared.changed.notified() => {}
+                    count = receive, if room > 0 && !exhausted => {
+                        exhausted = count == 0;
+                        more.into_iter().for_each(|item| session.add(item));
+                        attached.drive();
+                    }
+                }
+            }
+            // What the lost session had not finished is for the next.
+            again.extend(session.known.into_values());
+        }
+    }
+
+    // Large files.
+
+    async fn large(&self, mut items: mpsc::Receiver<Item>) -> Result<(), Error> {
+        while let Some(item) = items.recv().await {
+            self.job.progress.began(&item.target);
+            match self.large_one(&item).await? {
+                Ok(length) => self.job.progress.copied(item.target, length),
+                Err(message) => self.job.progress.failed(item.target, message),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies one file over as many sessions as it is worth. Fails when there are none left; gives a sentence when the
+    /// file is what failed.
+    async fn large_one(&self, item: &Item) -> Result<Result<u64, String>, Error> {
+        let keep = self.job.options.partial;
+        let (folder, target, part) = (self.folder.clone(), item.target.clone(), item.part());
+        let begun = blocking(move || {
+            let mut part = folder.begin(&target, &part, keep)?;
+            if keep {
+                part.keep();
+            }
+            let earlier = part.file().try_clone()?;
+            Ok::<_, io::Error>((part, earlier))
+        });
+        let (mut part, earlier) = match begun.await {
+            Ok(begun) => begun,
+            Err(error) => return Ok(Err(self.words(item, &error))),
+        };
+        let mut options = DownloadOptions::new(item.source.clone());
+        options.size = Some(item.size);
+        options.memory = self.job.memory();
+        options.sparse = true;
+        if keep && earlier.metadata().is_ok_and(|found| found.len() > 0) {
+            options.done = blocks::same(&self.lanes, &item.source, earlier, item.size).await?;
+            let resumed = options.done.iter().map(|range| range.end - range.start).sum();
+            self.job.progress.resumed.fetch_add(resumed, Ordering::Relaxed);
+            self.job.progress.moved(resumed);
+        }
+        let wanted = self.job.streams(&self.lanes, item.size, false);
+        let mut striped = Striped::new(Download::new(options));
+        loop {
+            let lanes_changed = self.lanes.changed();
+            striped.gather(&self.lanes, wanted)?;
+            let shared = striped.shared.clone();
+            let changed = shared.changed.notified();
+            let (events, bytes) = {
+                let mut plan = striped.shared.plan();
+                let (mut events, mut bytes) = (Vec::new(), 0);
+                while bytes < WRITE
+                    && let Some(event) = plan.poll_event()
+                {
+                    if let DownloadEvent::Data { data, .. } = &event {
+                        bytes += data.len();
+                    }
+                    events.push(event);
+                }
+                (events, bytes as u64)
+            };
+            if events.is_empty() {
+                tokio::select! {
+                    () = changed => {}
+                    () = lanes_changed => {}
+                }
+                continue;
+            }
+            striped.drive();
+            self.job.throttle.take(bytes).await;
+            let (written, (outcome, moved)) = blocking(move || {
+                let result = write_large(&part, events);
+                (part, result)
+            })
+            .await;
+            part = written;
+            self.job.progress.moved(moved);
+            match outcome {
+                Ok(None) => {}
+                Ok(Some(End::Failed(status))) => {
+                    let error = self
+                        .lanes
+                        .first()
+                        .link()
+                        .refused("reading", item.source.clone(), status);
+                    return Ok(Err(error.to_string()));
+                }
+                Ok(Some(End::Finished(length))) => {
+                    // Closes the file on every session.
+                    drop(striped);
+                    let looks = self.looks(item, item.mode, item.times);
+                    let sync = self.job.options.sync;
+                    let installed = blocking(move || part.install(length, looks, sync));
+                    return Ok(match installed.await {
+                        Ok(()) => Ok(length),
+                        Err(error) => Err(self.words(item, &error)),
+                    });
+                }
+                Err(error) => return Ok(Err(self.words(item, &error))),
+            }
+        }
+    }
+
+    fn looks(&self, item: &Item, mode: Option<u32>, times: Option<(u32, u32)>) -> Looks {
+        looks(&self.job, item.mode.or(mode), times.or(item.times))
+    }
+
+    fn words(&self, item: &Item, error: &io::Error) -> String {
+        words(&self.folder, &item.target, error)
+    }
+
+    async fn finish_directories(&self, mut directories: Vec<Item>) {
+        // What is deepest first: setting a directory's times must come behind the last change in it.
+        directories.reverse();
+        let (job, folder) = (self.job.clone(), self.folder.clone());
+        blocking(move || {
+            for item in directories {
+                let looks = Looks {
+                    mode: Some(job.local_mode(item.mode, 0o777)),
+                    times: item.times.filter(|_| job.options.preserve),
+                };
+                if let Err(error) = folder.finish_directory(&item.target, looks) {
+                    job.progress
+                        .failed(item.target.clone(), words(&folder, &item.target, &error));
+                }
+            }
+        })
+        .await;
+    }
+}
+
+fn looks(job: &Job, mode: Option<u32>, times: Option<(u32, u32)>) -> Looks {
+    Looks {
+        mode: Some(job.local_mode(mode, 0o666)),
+        times: times.filter(|_| job.options.preserve),
+    }
+}
+
+fn words(folder: &Folder, target: &[u8], error: &io::Error) -> String {
+    list::words(folder.shown(target).as_os_str().as_encoded_bytes(), error)
+}
+
+/// Makes directories; gives back files and links that are to be copied, and the directories to be finished.
+fn prepare(job: &Job, folder: &Folder, items: Vec<Item>) -> (Vec<Item>, Vec<Item>) {
+    let (mut files, mut made) = (Vec::new(), Vec::new());
+    for item in items {
+        if item.kind == Kind::Directory {
+            match folder.make_directory(&item.target, job.local_mode(item.mode, 0o777)) {
+                Ok(new) => {
+                    job.progress.copied(item.target.clone(), 0);
+                    if new || job.options.preserve {
+                        made.push(item);
+                    }
+                }
+                Err(error) => job
+                    .progress
+                    .failed(item.target.clone(), words(folder, &item.target, &error)),
+            }
+            continue;
+        }
+        let newer = |item: &Item| {
+            let found = folder.look(&item.target).ok().flatten()?;
+            let (_, modified) = item.times?;
+            (found.is_file && found.modified >= i64::from(modified)).then_some(found.size)
+        };
+        if job.options.update && newer(&item).is_some() {
+            job.progress.skipped(&item);
+        } else {
+            files.push(item);
+        }
+    }
+    (files, made)
+}
+
+/// Copies a symbolic link, as it is.
+async fn link(job: Arc<Job>, folder: Arc<Folder>, sftp: crate::sftp::Sftp, item: Item) {
+    let target = match sftp.readlink(&item.source).await {
+        Ok(target) => target,
+        Err(error) => return job.progress.failed(item.source, error.to_string()),
+    };
+    blocking(move || {
+        let times = item.times.filter(|_| job.options.preserve);
+        match folder.make_link(&target, &item.target, &item.part(), times) {
+            Ok(()) => job.progress.copied(item.target, 0),
+            Err(error) => {
+                let message = words(&folder, &item.target, &error);
+                job.progress.failed(item.target, message);
+            }
+        }
+    })
+    .await;
+}
+
+/// The small files on one session.
+struct SmallFiles<'a> {
+    down: &'a Down,
+    shared: Arc<Shared<ManyDownload>>,
+    known: HashMap<FileId, Item>,
+    writers: HashMap<FileId, PartFile>,
+}
+
+impl SmallFiles<'_> {
+    fn add(&mut self, item: Item) {
+        self.down.job.progress.began(&item.target);
+        // A size that a directory told and that is 0 says nothing: the files of /proc have it.
+        let size = Some(item.size).filter(|size| *size > 0);
+        let file = self.shared.plan().add(item.source.clone(), size);
+        self.known.insert(file, item);
+    }
+
+    fn events(&self) -> Vec<ManyDownloadEvent> {
+        let mut plan = self.shared.plan();
+        let (mut events, mut bytes) = (Vec::new(), 0);
+        while bytes < WRITE
+            && events.len() < MOST_SMALL
+            && let Some(event) = plan.poll_event()
+        {
+            bytes += length(&event);
+            events.push(event);
+        }
+        events
+    }
+
+    /// Writes what has come and tells of the files that are done.
+    async fn write(&mut self, events: Vec<ManyDownloadEvent>) {
+        let (job, folder) = (self.down.job.clone(), self.down.folder.clone());
+        let mut touched = HashMap::new();
+        for event in &events {
+            let (ManyDownloadEvent::Data { file, .. }
+            | ManyDownloadEvent::Finished { file, .. }
+            | ManyDownloadEvent::Failed { file, .. }) = event
+            else {
+                continue;
+            };
+            if let Some(item) = self.known.get(file) {
+                touched.entry(*file).or_insert_with(|| item.clone());
+            }
+        }
+        let writers = std::mem::take(&mut self.writers);
+        let host = self.down.lanes.first();
+        let (writers, done) = blocking(move || {
+            let mut writing = Writing {
+                job,
+                folder,
+                items: touched,
+                writers,
+                done: Vec::new(),
+                host: host.host().to_owned(),
+            };
+            events.into_iter().for_each(|event| writing.handle(event));
+            (writing.writers, writing.done)
+        })
+        .await;
+        self.writers = writers;
+        for file in done {
+            self.known.remove(&file);
+        }
+    }
+}
+
+fn length(event: &ManyDownloadEvent) -> usize {
+    match event {
+        ManyDownloadEvent::Data { data, .. } => data.len(),
+        _ => 0,
+    }
+}
+
+/// A batch of small files' events, on its way to the disk.
+struct Writing {
+    job: Arc<Job>,
+    folder: Arc<Folder>,
+    items: HashMap<FileId, Item>,
+    writers: HashMap<FileId, PartFile>,
+    done: Vec<FileId>,
+    host: String,
+}
+
+impl Writing {
+    fn handle(&mut self, event: ManyDownloadEvent) {
+        match event {
+            ManyDownloadEvent::Data { file, offset, data } => {
+                self.job.progress.moved(data.len() as u64);
+                let written = self
+                    .writer(file)
+                    .map(|writer| writer.map_or(Ok(()), |writer| writer.write(offset, data.chunks())));
+                if let Ok(Err(error)) | Err(error) = written {
+                    self.fail(file, &error);
+                }
+            }
+            ManyDownloadEvent::Finished {
+                file,
+                length,
+                attributes,
+            } => {
+                if let Err(error) = self.writer(file) {
+                    return self.fail(file, &error);
+                }
+                let (Some(item), Some(writer)) = (self.items.remove(&file), self.writers.remove(&file))
+                else {
+                    return;
+                };
+                let attributes = attributes.unwrap_or_default();
+                let mode = attributes.permissions.map(Permissions::bits);
+                let times = attributes.times.map(|times| (times.accessed, times.modified));
+                let looks = looks(&self.job, mode.or(item.mode), times.or(item.times));
+                match writer.install(length, looks, self.job.options.sync) {
+                    Ok(()) => self.job.progress.copied(item.target, length),
+                    Err(error) => {
+                        let message = words(&self.folder, &item.target, &error);
+                        self.job.progress.failed(item.target, message);
+                    }
+                }
+                self.done.push(file);
+            }
+            ManyDownloadEvent::Failed { file, status } => {
+                self.writers.remove(&file);
+                if let Some(item) = self.items.remove(&file) {
+                    let error = Error::File {
+                        host: self.host.clone(),
+                        doing: "reading",
+                        path: item.source,
+                        status,
+                    };
+                    self.job.progress.failed(item.target, error.to_string());
+                }
+                self.done.push(file);
+            }
+            _ => {}
+        }
+    }
+
+    /// The file that is written; `None` for one that has failed before.
+    fn writer(&mut self, file: FileId) -> io::Result<Option<&mut PartFile>> {
+        let Some(item) = self.items.get(&file) else {
+            return Ok(None);
+        };
+        Ok(Some(match self.writers.entry(file) {
+            std::collections::hash_map::Entry::Occupied(found) => found.into_mut(),
+            std::collections::hash_map::Entry::Vacant(place) => {
+                place.insert(self.folder.begin(&item.target, &item.part(), false)?)
+            }
+        }))
+    }
+
+    fn fail(&mut self, file: FileId, error: &io::Error) {
+        self.writers.remove(&file);
+        if let Some(item) = self.items.remove(&file) {
+            let message = words(&self.folder, &item.target, error);
+            self.job.progress.failed(item.target, message);
+        }
+        self.done.push(file);
+    }
+}
+
+enum End {
+    Finished(u64),
+    Failed(Status),
+}
+
+/// Writes a batch of a large file's events, joining what lies side by side; how the file ended, if it has, and the
+/// bytes that are on the disk now.
+fn write_large(part: &PartFile, events: Vec<DownloadEvent>) -> (io::Result<Option<End>>, u64) {
+    let mut moved = 0;
+    let mut run: Vec<Bytes> = Vec::new();
+    let (mut begin, mut end) = (0, 0);
+    let mut ended = None;
+    for event in events {
+        match event {
+            DownloadEvent::Data { offset, data } => {
+                if offset != end || run.is_empty() {
+                    if let Err(error) = part.write(begin, &run) {
+                        return (Err(error), moved);
+                    }
+                    run.clear();
+                    begin = offset;
+                }
+                end = offset + data.len() as u64;
+                moved += data.len() as u64;
+                run.extend(data.into_chunks());
+            }
+            DownloadEvent::Zeros { offset, length } => {
+                moved += length;
+                if let Err(error) = part.clear(offset, length) {
+                    return (Err(error), moved);
+                }
+            }
+            DownloadEvent::Finished { length, .. } => ended = Some(End::Finished(length)),
+            DownloadEvent::Failed(status) => ended = Some(End::Failed(status)),
+            _ => {}
+        }
+    }
+    (part.write(begin, &run).map(|()| ended), moved)
+}

@@ -1,0 +1,231 @@
+//! [`Lanes`]: the sessions that a copy goes over.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+
+use crate::engine::Host;
+use crate::error::Error;
+use crate::sftp::Sftp;
+
+/// SFTP sessions to one server. More are opened beside the transfer, which takes them as they come; one that dies is
+/// replaced.
+pub(super) struct Lanes {
+    shared: Arc<Shared>,
+    /// Where more sessions come from; `None` for a session that somebody else owns.
+    host: Option<Host>,
+    apart: Apart,
+}
+
+/// Which sessions get a connection of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Apart {
+    /// All: near by, a connection is bound by the core that its sshd runs on.
+    All,
+    /// One in a few: far away, each channel is bound by its window, and a channel costs less than a connection.
+    Some,
+}
+
+/// Sessions on a connection far away: with the spares that commands may want they stay below sshd's MaxSessions of ten.
+const SESSIONS_A_CONNECTION: usize = 6;
+
+impl Apart {
+    fn wants(self, nth: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some => nth.is_multiple_of(SESSIONS_A_CONNECTION),
+        }
+    }
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+struct State {
+    sessions: Vec<Sftp>,
+    opening: usize,
+    /// The server takes no more sessions beside those that live.
+    full: bool,
+    /// Attempts that failed while there was no session at all, and why the last one did.
+    failures: usize,
+    error: Option<Error>,
+    /// The most sessions that were alive at once.
+    most: usize,
+}
+
+/// Attempts in a row to replace sessions before a copy gives up: with the pauses between them about half a minute.
+const MOST_FAILURES: usize = 6;
+
+impl Lanes {
+    /// Sessions to a host, the first of which is open, or fails when it is used.
+    pub(super) async fn to(host: &Host) -> Result<Self, Error> {
+        let first = host.sftp().await?;
+        Ok(Self::with(first, Some(host.clone())))
+    }
+
+    /// One session alone.
+    pub(super) fn over(sftp: &Sftp) -> Self {
+        Self::with(sftp.clone(), None)
+    }
+
+    fn with(first: Sftp, host: Option<Host>) -> Self {
+        let state = State {
+            sessions: vec![first],
+            opening: 0,
+            full: false,
+            failures: 0,
+            error: None,
+            most: 1,
+        };
+        Self {
+            shared: Arc::new(Shared {
+                state: Mutex::new(state),
+                changed: Notify::new(),
+            }),
+            apart: if host.as_ref().is_some_and(is_near) {
+                Apart::All
+            } else {
+                Apart::Some
+            },
+            host,
+        }
+    }
+
+    /// The host, where there is one.
+    pub(super) fn host(&self) -> Option<&Host> {
+        self.host.as_ref()
+    }
+
+    /// The first session that lives, or the last one that did.
+    pub(super) fn first(&self) -> Sftp {
+        let state = self.shared.state();
+        let found = state
+            .sessions
+            .iter()
+            .find(|sftp| sftp.link().ended().is_none())
+            .or(state.sessions.last());
+        found
+            .expect("there is a session from the start, and the last is never dropped")
+            .clone()
+    }
+
+    /// The sessions that live.
+    pub(super) fn live(&self) -> Vec<Sftp> {
+        let mut state = self.shared.state();
+        if state.sessions.len() > 1 {
+            let last = state.sessions.last().cloned();
+            state.sessions.retain(|sftp| sftp.link().ended().is_none());
+            if state.sessions.is_empty() {
+                state.sessions.extend(last);
+            }
+        }
+        state
+            .sessions
+            .iter()
+            .filter(|sftp| sftp.link().ended().is_none())
+            .cloned()
+            .collect()
+    }
+
+    /// The most sessions there were.
+    pub(super) fn most(&self) -> usize {
+        self.shared.state().most
+    }
+
+    /// Done when a session has opened, or could not be, since this was called.
+    pub(super) fn changed(&self) -> Notified<'_> {
+        self.shared.changed.notified()
+    }
+
+    /// Opens sessions, beside everything else, until there are `wanted`. Fails when there is none and none can be had.
+    pub(super) fn grow(&self, wanted: usize) -> Result<(), Error> {
+        let live = self.live().len();
+        let mut state = self.shared.state();
+        let missing = wanted.saturating_sub(live + state.opening);
+        let Some(host) = &self.host else {
+            return match state.sessions.last().and_then(|sftp| sftp.link().ended()) {
+                Some(error) if live == 0 => Err(error),
+                _ => Ok(()),
+            };
+        };
+        if live == 0 && state.opening == 0 && state.failures >= MOST_FAILURES {
+            return state.error.clone().map_or(Ok(()), Err);
+        }
+        if missing == 0 || live > 0 && state.full {
+            return Ok(());
+        }
+        // One attempt at a time where there is none: the server may be gone.
+        let missing = if live == 0 { 1 } else { missing };
+        if live == 0 && state.opening > 0 {
+            return Ok(());
+        }
+        let (first, apart) = (live + state.opening, self.apart);
+        state.opening += missing;
+        let pause = match state.failures {
+            0 => Duration::ZERO,
+            failures => Duration::from_millis(250) * 2u32.pow(u32::try_from(failures).unwrap_or(6).min(6)),
+        };
+        drop(state);
+        for nth in first..first + missing {
+            let (shared, host) = (Arc::downgrade(&self.shared), host.clone());
+            tokio::spawn(async move {
+                tokio::time::sleep(pause).await;
+                let opened = async {
+                    let sftp = if apart.wants(nth) {
+                        host.sftp_apart().await?
+                    } else {
+                        host.sftp().await?
+                    };
+                    sftp.ready().await?;
+                    Ok::<_, Error>(sftp)
+                };
+                let opened = opened.await;
+                let Some(shared) = shared.upgrade() else { return };
+                let mut state = shared.state();
+                state.opening -= 1;
+                match opened {
+                    Ok(sftp) => {
+                        state.sessions.push(sftp);
+                        state.failures = 0;
+                        state.most = state.most.max(state.sessions.len());
+                    }
+                    Err(error) => {
+                        tracing::debug!("no further session for a copy: {error}");
+                        if state.sessions.iter().any(|sftp| sftp.link().ended().is_none()) {
+                            state.full = true;
+                        } else {
+                            state.failures += 1;
+                            state.error = Some(error);
+                        }
+                    }
+                }
+                drop(state);
+                shared.changed.notify_waiters();
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Below this round trip a window of 2 MiB carries more than a core can encrypt.
+const NEAR: Duration = Duration::from_millis(2);
+
+fn is_near(host: &Host) -> bool {
+    rtt(host).is_some_and(|rtt| rtt < NEAR)
+}
+
+/// The shortest round trip that any of a host's connections has seen.
+pub(super) fn rtt(host: &Host) -> Option<Duration> {
+    host.lanes().iter().filter_map(|lane| lane.rtt).min()
+}
+
+impl Shared {
+    /// Guards the list of sessions, for as long as a look takes.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,427 @@
+//! What there is to copy.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::{Item, Job, Kind, Place, Top, blocking, shown};
+use crate::error::Error;
+use crate::sftp::{FileAttributes, FileType, Permissions, Sftp};
+
+pub(super) fn os(path: &[u8]) -> &OsStr {
+    OsStr::from_bytes(path)
+}
+
+/// Finds everything below `paths`, tells the job's progress of it, and hands it on: a directory before what is in it.
+pub(super) async fn names(
+    job: &Arc<Job>,
+    place: &Place,
+    paths: &[Bytes],
+    top: &Top,
+    items: mpsc::Sender<Item>,
+) -> Result<(), Error> {
+    for path in paths {
+        match place {
+            Place::Local => local(job, path, top, &items).await,
+            Place::Server(lanes) => remote(job, &lanes.first(), path, top, &items).await?,
+        }
+    }
+    Ok(())
+}
+
+/// Says of every name that it would be copied.
+pub(super) async fn only_tell(job: &Job, mut found: mpsc::Receiver<Item>) -> Result<(), Error> {
+    while let Some(item) = found.recv().await {
+        job.progress.copied(item.target, item.size);
+    }
+    Ok(())
+}
+
+/// Names that are left out.
+pub(super) struct Excluded {
+    patterns: Vec<glob::Pattern>,
+}
+
+impl Excluded {
+    pub(super) fn new(patterns: &[String]) -> Result<Self, Error> {
+        let parse = |pattern: &String| {
+            glob::Pattern::new(pattern.trim_end_matches('/'))
+                .map_err(|error| Error::Usage(format!("--exclude {pattern}: {error}")))
+        };
+        let patterns = patterns.iter().map(parse).collect::<Result<_, _>>()?;
+        Ok(Self { patterns })
+    }
+
+    /// Whether a path below a source is left out, with all that is in it.
+    fn has(&self, path: &[u8]) -> bool {
+        if self.patterns.is_empty() {
+            return false;
+        }
+        // Every part: a directory takes what is in it along.
+        let ends = path
+            .iter()
+            .enumerate()
+            .filter_map(|(at, byte)| (*byte == b'/').then_some(at))
+            .chain([path.len()]);
+        ends.into_iter().any(|end| {
+            let whole = String::from_utf8_lossy(&path[..end]);
+            let name = whole.rsplit('/').next().unwrap_or_default();
+            self.patterns.iter().any(|pattern| {
+                if pattern.as_str().contains('/') {
+                    pattern.matches(whole.trim_start_matches('/'))
+                        || pattern.as_str().trim_start_matches('/') == whole
+                } else {
+                    pattern.matches(name)
+                }
+            })
+        })
+    }
+}
+
+/// Where a source's name goes. A source that is `.`, `..` or `/` has no name: what is in it goes into the target.
+fn target(source: &[u8], top: &Top) -> Bytes {
+    if let Some(name) = &top.name {
+        return name.clone();
+    }
+    let end = source
+        .iter()
+        .rposition(|byte| *byte != b'/')
+        .map_or(0, |at| at + 1);
+    let begin = source[..end]
+        .iter()
+        .rposition(|byte| *byte == b'/')
+        .map_or(0, |at| at + 1);
+    match &source[begin..end] {
+        b"." | b".." => Bytes::new(),
+        name => Bytes::copy_from_slice(name),
+    }
+}
+
+pub(super) fn join(folder: &[u8], name: &[u8]) -> Bytes {
+    match (folder, name) {
+        (b"", name) => Bytes::copy_from_slice(name),
+        (folder, b"") => Bytes::copy_from_slice(folder),
+        (folder, name) => [folder.strip_suffix(b"/").unwrap_or(folder), name]
+            .join(&b'/')
+            .into(),
+    }
+}
+
+// This machine.
+
+async fn local(job: &Arc<Job>, path: &Bytes, top: &Top, items: &mpsc::Sender<Item>) {
+    let (job, path, target, items) = (job.clone(), path.clone(), target(path, top), items.clone());
+    blocking(move || {
+        let root = Path::new(os(&path));
+        let found = match std::fs::metadata(root) {
+            Ok(found) => found,
+            Err(error) => return job.progress.failed(path.clone(), words(&path, &error)),
+        };
+        let item = local_item(path.clone(), target, &found);
+        if item.kind == Kind::Directory && !job.options.recursive {
+            let message = format!("{} is a directory: -r copies it", shown(&path));
+            return job.progress.failed(path, message);
+        }
+        let below = item.target.clone();
+        if send(&job, &items, item).is_ok() && found.is_dir() {
+            let _ = local_directory(&job, &path, &below, b"", &items);
+        }
+    })
+    .await;
+}
+
+/// The copy is over: nobody takes names any more.
+struct Over;
+
+fn local_directory(
+    job: &Job,
+    path: &[u8],
+    target: &[u8],
+    below: &[u8],
+    items: &mpsc::Sender<Item>,
+) -> Result<(), Over> {
+    let failed = |path: &[u8], error: &std::io::Error| {
+        job.progress
+            .failed(Bytes::copy_from_slice(path), words(path, error));
+    };
+    let entries = match std::fs::read_dir(Path::new(os(path))) {
+        Ok(entries) => entries,
+        Err(error) => {
+            failed(path, &error);
+            return Ok(());
+        }
+    };
+    for entry in entries {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                failed(path, &error);
+                return Ok(());
+            }
+        };
+        let name = entry.file_name();
+        let (name, below) = (name.as_bytes(), join(below, name.as_bytes()));
+        if job.excluded.has(&below) {
+            continue;
+        }
+        let (path, target) = (join(path, name), join(target, name));
+        // Of the link itself, which is what is copied.
+        let found = match entry.metadata() {
+            Ok(found) => found,
+            Err(error) => {
+                failed(&path, &error);
+                continue;
+            }
+        };
+        send(job, items, local_item(path.clone(), target.clone(), &found))?;
+        if found.is_dir() {
+            local_directory(job, &path, &target, &below, items)?;
+        }
+    }
+    Ok(())
+}
+
+fn local_item(source: Bytes, target: Bytes, found: &std::fs::Metadata) -> Item {
+    let kind = if found.is_dir() {
+        Kind::Directory
+    } else if found.is_symlink() {
+        Kind::Link
+    } else if found.is_file() {
+        Kind::File
+    } else {
+        Kind::Other
+    };
+    // Version 3 has 32 bits for a time.
+    let seconds = |time: i64| u32::try_from(time.max(0)).unwrap_or(u32::MAX);
+    Item {
+        source,
+        target,
+        kind,
+        size: if kind == Kind::File { found.len() } else { 0 },
+        mode: Some(found.mode() & 0o7777),
+        times: Some((seconds(found.atime()), seconds(found.mtime()))),
+    }
+}
+
+fn send(job: &Job, items: &mpsc::Sender<Item>, item: Item) -> Result<(), Over> {
+    if !is_copied(job, &item) {
+        return Ok(());
+    }
+    items.blocking_send(item).map_err(|_| Over)
+}
+
+/// A local failure in a line.
+pub(super) fn words(path: &[u8], error: &std::io::Error) -> String {
+    Error::local(shown(path), std::io::Error::new(error.kind(), error.to_string())).to_string()
+}
+
+/// Counts what is to be copied, and tells what cannot be.
+fn is_copied(job: &Job, item: &Item) -> bool {
+    if item.kind == Kind::Other {
+        let message = format!("{} is no file, directory or link", shown(&item.source));
+        job.progress.failed(item.source.clone(), message);
+        return false;
+    }
+    // The target's root is there.
+    if item.target.is_empty() {
+        return false;
+    }
+    job.progress.found(item.size);
+    true
+}
+
+// A server.
+
+async fn remote(
+    job: &Job,
+    sftp: &Sftp,
+    path: &Bytes,
+    top: &Top,
+    items: &mpsc::Sender<Item>,
+) -> Result<(), Error> {
+    let path = match path {
+        empty if empty.is_empty() => Bytes::from_static(b"."),
+        path => expand(sftp, path).await?,
+    };
+    match sftp.stat(&path).await {
+        Ok(found) => remote_source(job, sftp, path, found, top, items).await,
+        // A name may have a `*` in it: only where there is none it is a pattern.
+        Err(Error::File { .. }) if is_pattern(&path) => {
+            let mut any = false;
+            for path in matching(job, sftp, &path).await? {
+                any = true;
+                match sftp.stat(&path).await {
+                    Ok(found) => remote_source(job, sftp, path, found, top, items).await?,
+                    Err(error) => fail(job, path, error)?,
+                }
+            }
+            if !any {
+                let message = format!("{}: {} matches nothing", sftp.host(), shown(&path));
+                job.progress.failed(path, message);
+            }
+            Ok(())
+        }
+        Err(error) => fail(job, path, error),
+    }
+}
+
+/// A file's failure is told, and the copy goes on; a session's is its end.
+pub(super) fn fail(job: &Job, path: Bytes, error: Error) -> Result<(), Error> {
+    if matches!(error, Error::File { .. }) {
+        job.progress.failed(path, error.to_string());
+        return Ok(());
+    }
+    Err(error)
+}
+
+/// `~` at the beginning, which shells would expand.
+async fn expand(sftp: &Sftp, path: &Bytes) -> Result<Bytes, Error> {
+    match &path[..] {
+        b"~" => Ok(Bytes::from_static(b".")),
+        [b'~', b'/', rest @ ..] => Ok(join(b".", rest)),
+        [b'~', ..] => sftp.expand_path(path).await,
+        _ => Ok(path.clone()),
+    }
+}
+
+async fn remote_source(
+    job: &Job,
+    sftp: &Sftp,
+    path: Bytes,
+    found: FileAttributes,
+    top: &Top,
+    items: &mpsc::Sender<Item>,
+) -> Result<(), Error> {
+    let item = remote_item(path.clone(), target(&path, top), &found);
+    let (kind, below) = (item.kind, item.target.clone());
+    if kind == Kind::Directory && !job.options.recursive {
+        let message = format!("{}: {} is a directory: -r copies it", sftp.host(), shown(&path));
+        job.progress.failed(path, message);
+        return Ok(());
+    }
+    if is_copied(job, &item) && items.send(item).await.is_err() || kind != Kind::Directory {
+        return Ok(());
+    }
+    let mut walk = sftp.walk(&path);
+    while let Some(entry) = walk.next().await {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                fail(job, path.clone(), error)?;
+                continue;
+            }
+        };
+        if job.excluded.has(&entry.path) {
+            continue;
+        }
+        let item = remote_item(
+            join(&path, &entry.path),
+            join(&below, &entry.path),
+            &entry.attributes,
+        );
+        if is_copied(job, &item) && items.send(item).await.is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn remote_item(source: Bytes, target: Bytes, found: &FileAttributes) -> Item {
+    let kind = match found.file_type() {
+        Some(FileType::Directory) => Kind::Directory,
+        Some(FileType::Symlink) => Kind::Link,
+        // Servers that do not tell a type have files.
+        None | Some(FileType::Regular) => Kind::File,
+        Some(_) => Kind::Other,
+    };
+    Item {
+        source,
+        target,
+        kind,
+        size: if kind == Kind::File {
+            found.size.unwrap_or(0)
+        } else {
+            0
+        },
+        mode: found.permissions.map(Permissions::bits),
+        times: found.times.map(|times| (times.accessed, times.modified)),
+    }
+}
+
+/// Whether a path's last part is a pattern.
+pub(super) fn is_pattern(path: &[u8]) -> bool {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    name.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
+}
+
+/// The names that a pattern in a path's last part matches. They are matched here: a server says what there is, not what
+/// was asked for.
+async fn matching(job: &Job, sftp: &Sftp, path: &Bytes) -> Result<Vec<Bytes>, Error> {
+    let (folder, pattern) = match path.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (path.slice(..=at), path.slice(at + 1..)),
+        None => (Bytes::from_static(b"."), path.clone()),
+    };
+    let pattern = glob::Pattern::new(&shown(&pattern))
+        .map_err(|error| Error::Usage(format!("{}: {error}", shown(path))))?;
+    let rules = glob::MatchOptions {
+        require_literal_leading_dot: true,
+        ..glob::MatchOptions::default()
+    };
+    let mut names = Vec::new();
+    let mut listing = sftp.read_dir(&folder);
+    while let Some(entry) = listing.next().await {
+        match entry {
+            Ok(entry) if pattern.matches_with(&shown(&entry.path), rules) => {
+                let folder = if folder == "." { &b""[..] } else { &folder };
+                names.push(match folder {
+                    b"/" => [b"/", &entry.path[..]].concat().into(),
+                    folder => join(folder, &entry.path),
+                });
+            }
+            Ok(_) => {}
+            Err(error) => fail(job, folder.clone(), error)?,
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_excluded_directory_takes_what_is_in_it_along() {
+        let excluded = Excluded::new(&["*.o".into(), "target/".into(), "a/b".into()]).unwrap();
+        for path in ["x.o", "d/x.o", "target", "d/target/x", "a/b", "a/b/c"] {
+            assert!(excluded.has(path.as_bytes()), "{path}");
+        }
+        for path in ["x.c", "a/c", "b", "targets"] {
+            assert!(!excluded.has(path.as_bytes()), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_source_keeps_its_name_unless_the_target_gives_one() {
+        let into = |name: Option<&'static str>| Top {
+            root: "r".into(),
+            name: name.map(Into::into),
+        };
+        for (source, name) in [
+            ("a/b", "b"),
+            ("a/b//", "b"),
+            ("b", "b"),
+            ("..", ""),
+            ("/", ""),
+            ("a/.", ""),
+        ] {
+            assert_eq!(target(source.as_bytes(), &into(None)), name, "{source}");
+        }
+        assert_eq!(target(b"a/b", &into(Some("c"))), "c");
+    }
+}

@@ -1,0 +1,425 @@
+//! Copies of files and trees against stock servers.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use trunkline::config::{Request, World};
+use trunkline::transfer::{CopyEvent, CopyOptions, Location, Progress, Snapshot, copy};
+use trunkline::{Engine, Error, Host, Interaction, Settings};
+use trunkline_testkit::{Dropbear, Relay, Sshd};
+
+async fn host_at(config: &Path, alias: &str) -> Host {
+    let engine = Engine::new(Settings::default(), Default::default());
+    let mut request = Request::new(alias.parse().unwrap(), Arc::new(World::current().unwrap()));
+    request.ssh_args = vec!["-F".into(), config.into()];
+    engine.host_for(&request, &Interaction::none()).await.unwrap()
+}
+
+async fn host(sshd: &Sshd) -> Host {
+    host_at(&sshd.ssh_config(), sshd.alias()).await
+}
+
+fn there(host: &Host, path: &Path) -> Location {
+    Location::Host(host.clone(), Bytes::copy_from_slice(path.as_os_str().as_bytes()))
+}
+
+fn here(path: &Path) -> Location {
+    Location::Local(path.to_owned())
+}
+
+fn recursive() -> CopyOptions {
+    let mut options = CopyOptions::default();
+    options.recursive = true;
+    options.preserve = true;
+    options
+}
+
+type Failures = Arc<Mutex<Vec<String>>>;
+
+async fn run(
+    from: &Location,
+    to: &Location,
+    options: &CopyOptions,
+) -> (Result<Snapshot, Error>, Vec<String>) {
+    let failures = Failures::default();
+    let told = failures.clone();
+    let progress = Arc::new(Progress::watched(move |event| {
+        if let CopyEvent::Failed { message, .. } = event {
+            told.lock().unwrap().push(message);
+        }
+    }));
+    let result = copy(std::slice::from_ref(from), to, options, &progress).await;
+    let mut failures = std::mem::take(&mut *failures.lock().unwrap());
+    failures.sort();
+    (result, failures)
+}
+
+async fn copied(from: &Location, to: &Location, options: &CopyOptions) -> Snapshot {
+    let (result, failures) = run(from, to, options).await;
+    assert_eq!(failures, [""; 0]);
+    let snapshot = result.unwrap();
+    assert!(snapshot.counted);
+    assert_eq!(snapshot.files + snapshot.skipped, snapshot.total_files);
+    snapshot
+}
+
+/// Numbers that do not repeat, so that a piece in the wrong place is seen.
+fn content(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// A tree of everything that a copy has to bear.
+fn plant(root: &Path) {
+    std::fs::create_dir_all(root.join("deep/er/still")).unwrap();
+    std::fs::create_dir(root.join("empty")).unwrap();
+    std::fs::write(root.join("nothing"), b"").unwrap();
+    std::fs::write(root.join("deep/with space\nand line"), content(5, 1)).unwrap();
+    std::fs::write(root.join(OsStr::from_bytes(b"deep/\xff\xfe")), content(70_000, 2)).unwrap();
+    std::fs::write(root.join("deep/er/large"), content(9_000_001, 3)).unwrap();
+    std::fs::write(root.join("deep/er/still/-rf *"), content(300_000, 4)).unwrap();
+    for n in 0..150 {
+        std::fs::write(root.join(format!("deep/small-{n}")), content(n * 37, n as u64)).unwrap();
+    }
+    symlink("/nowhere/at all", root.join("dangling")).unwrap();
+    symlink("deep", root.join("to a folder")).unwrap();
+    let sparse = std::fs::File::create(root.join("sparse")).unwrap();
+    sparse.write_all_at(b"begin", 0).unwrap();
+    sparse.write_all_at(b"middle", 6_000_000).unwrap();
+    sparse.set_len(20_000_000).unwrap();
+    std::fs::set_permissions(root.join("deep/small-7"), std::fs::Permissions::from_mode(0o640)).unwrap();
+    std::fs::set_permissions(root.join("deep/small-8"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(root.join("deep/er"), std::fs::Permissions::from_mode(0o750)).unwrap();
+    let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let file = std::fs::File::open(root.join("deep/small-9")).unwrap();
+    file.set_modified(old).unwrap();
+    std::fs::File::open(root.join("deep/er/still"))
+        .unwrap()
+        .set_modified(old)
+        .unwrap();
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    mode: u32,
+    /// Of files and directories: links have no times in version 3.
+    modified: Option<i64>,
+    content: Vec<u8>,
+}
+
+fn see(root: &Path) -> BTreeMap<PathBuf, Seen> {
+    fn below(root: &Path, folder: &Path, seen: &mut BTreeMap<PathBuf, Seen>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let found = path.symlink_metadata().unwrap();
+            let content = if found.is_file() {
+                std::fs::read(&path).unwrap()
+            } else if found.is_symlink() {
+                std::fs::read_link(&path)
+                    .unwrap()
+                    .into_os_string()
+                    .into_encoded_bytes()
+            } else {
+                below(root, &path, seen);
+                Vec::new()
+            };
+            let entry = Seen {
+                mode: found.mode(),
+                modified: (!found.is_symlink()).then_some(found.mtime()),
+                content,
+            };
+            seen.insert(path.strip_prefix(root).unwrap().to_owned(), entry);
+        }
+    }
+    let mut seen = BTreeMap::new();
+    below(root, root, &mut seen);
+    seen
+}
+
+/// Names first: a tree's contents are too much to print.
+fn assert_same(left: &Path, right: &Path) {
+    let (left, right) = (see(left), see(right));
+    let names = |tree: &BTreeMap<PathBuf, Seen>| tree.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&left), names(&right));
+    for (path, seen) in &left {
+        let other = &right[path];
+        assert!(seen.content == other.content, "{path:?} has another content");
+        assert_eq!(
+            (seen.mode, seen.modified),
+            (other.mode, other.modified),
+            "{path:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_tree_comes_and_goes_as_it_is() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host(&sshd).await;
+    let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
+    plant(&source);
+    let snapshot = copied(&there(&host, &source), &here(&down), &recursive()).await;
+    assert_same(&source, &down);
+    assert_eq!(snapshot.bytes, snapshot.total_bytes);
+    copied(&here(&source), &there(&host, &up), &recursive()).await;
+    assert_same(&source, &up);
+    let blocks = |folder: &Path| folder.join("sparse").metadata().unwrap().blocks();
+    assert!(blocks(&down) < 4000, "holes stay holes");
+    assert!(blocks(&up) < 4000, "holes stay holes");
+    // Into a directory that is there a source goes by its name.
+    copied(&there(&host, &source), &here(&down), &recursive()).await;
+    assert_same(&source, &down.join("source"));
+}
+
+#[tokio::test]
+async fn a_tree_goes_from_server_to_server_through_this_machine() {
+    let (one, two) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
+    let place = tempfile::tempdir().unwrap();
+    let [source, target] = ["source", "target"].map(|name| place.path().join(name));
+    plant(&source);
+    copied(
+        &there(&host(&one).await, &source),
+        &there(&host(&two).await, &target),
+        &recursive(),
+    )
+    .await;
+    assert_same(&source, &target);
+}
+
+#[tokio::test]
+async fn dropbear_is_a_server_too() {
+    let (dropbear, place) = (Dropbear::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host_at(&dropbear.ssh_config(), dropbear.alias()).await;
+    let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
+    plant(&source);
+    copied(&there(&host, &source), &here(&down), &recursive()).await;
+    copied(&here(&source), &there(&host, &up), &recursive()).await;
+    assert_same(&source, &down);
+    assert_same(&source, &up);
+}
+
+#[tokio::test]
+async fn several_sessions_share_a_file_and_bring_it_whole() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host(&sshd).await;
+    let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
+    std::fs::write(&source, content(60_000_000, 5)).unwrap();
+    let mut options = CopyOptions::default();
+    options.streams = Some(4);
+    copied(&there(&host, &source), &here(&down), &options).await;
+    assert!(std::fs::read(&source).unwrap() == std::fs::read(&down).unwrap());
+    copied(&here(&source), &there(&host, &up), &options).await;
+    assert!(std::fs::read(&source).unwrap() == std::fs::read(&up).unwrap());
+}
+
+#[tokio::test]
+async fn what_fails_is_told_and_the_rest_is_copied() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host(&sshd).await;
+    let [source, target] = ["source", "target"].map(|name| place.path().join(name));
+    std::fs::create_dir(&source).unwrap();
+    for name in ["a", "b", "c"] {
+        std::fs::write(source.join(name), name).unwrap();
+    }
+    // A directory has the file's name, and a file the directory's.
+    std::fs::create_dir(source.join("d")).unwrap();
+    std::fs::write(source.join("d/in"), "in").unwrap();
+    for (from, to) in [
+        (there(&host, &source), here(&target)),
+        (here(&source), there(&host, &target)),
+    ] {
+        let _ = std::fs::remove_dir_all(&target);
+        std::fs::create_dir_all(target.join("source/b")).unwrap();
+        std::fs::write(target.join("source/d"), "").unwrap();
+        let (result, failures) = run(&from, &to, &recursive()).await;
+        assert_eq!(result.unwrap().failed as usize, failures.len());
+        assert_eq!(failures.len(), 3, "{failures:?}");
+        assert_eq!(std::fs::read(target.join("source/a")).unwrap(), b"a");
+        assert_eq!(std::fs::read(target.join("source/c")).unwrap(), b"c");
+        assert_eq!(
+            std::fs::read_dir(target.join("source")).unwrap().count(),
+            4,
+            "nothing partial is left"
+        );
+    }
+    let (result, failures) = run(
+        &there(&host, &place.path().join("absent")),
+        &here(&target),
+        &recursive(),
+    )
+    .await;
+    assert_eq!(result.unwrap().failed, 1);
+    assert!(failures[0].contains("absent: no such file"), "{failures:?}");
+    let (_, failures) = run(
+        &here(&place.path().join("absent")),
+        &there(&host, &target),
+        &recursive(),
+    )
+    .await;
+    assert!(failures[0].contains("absent: No such file"), "{failures:?}");
+}
+
+#[tokio::test]
+async fn patterns_match_on_the_server_and_choose_here() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host(&sshd).await;
+    let [source, target] = ["source", "target"].map(|name| place.path().join(name));
+    for folder in [&source, &target] {
+        std::fs::create_dir(folder).unwrap();
+    }
+    for name in ["a.log", "b.log", "c.txt", ".d.log", "e[1]"] {
+        std::fs::write(source.join(name), name).unwrap();
+    }
+    let options = CopyOptions::default();
+    copied(&there(&host, &source.join("*.log")), &here(&target), &options).await;
+    assert_eq!(see(&target).len(), 2);
+    copied(&there(&host, &source.join("e[1]")), &here(&target), &options).await;
+    assert!(target.join("e[1]").exists(), "a name that is there is no pattern");
+    let mut options = recursive();
+    options.exclude = vec!["*.log".into(), "e*".into()];
+    copied(&there(&host, &source), &here(&target), &options).await;
+    assert_eq!(see(&target.join("source")).len(), 1);
+}
+
+#[tokio::test]
+async fn what_is_there_already_is_left_out_when_asked() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host(&sshd).await;
+    let [source, target] = ["source", "target"].map(|name| place.path().join(name));
+    plant(&source);
+    let (from, to) = (there(&host, &source.join(".")), here(&target));
+    std::fs::create_dir(&target).unwrap();
+    let mut options = recursive();
+    let first = copied(&from, &to, &options).await;
+    assert_eq!(first.skipped, 0);
+    options.update = true;
+    let second = copied(&from, &to, &options).await;
+    assert_eq!((second.bytes, second.skipped), (0, 156));
+    options.update = false;
+    options.checksum = true;
+    std::fs::File::options()
+        .write(true)
+        .open(target.join("deep/er/large"))
+        .unwrap()
+        .write_all_at(b"x", 4_000_000)
+        .unwrap();
+    let third = copied(&from, &to, &options).await;
+    assert_eq!(third.bytes, 9_000_001, "what differs, and nothing else");
+    assert_same(&source, &target);
+    let back = copied(&here(&target.join(".")), &there(&host, &source), &options).await;
+    assert_eq!(back.bytes, 0);
+}
+
+#[tokio::test]
+async fn a_lost_session_is_replaced_and_its_ranges_come_again() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let relay = Relay::to(sshd.addr()).unwrap();
+    let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
+    let host = host_at(&config, "through").await;
+    let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
+    plant(&source);
+    std::fs::write(source.join("larger"), content(50_000_000, 9)).unwrap();
+    for (from, to) in [
+        (there(&host, &source), here(&down)),
+        (here(&source), there(&host, &up)),
+    ] {
+        let cutting = async {
+            for direction in [
+                trunkline_testkit::Direction::ToServer,
+                trunkline_testkit::Direction::ToClient,
+            ] {
+                let begun = relay.bytes(direction);
+                let _ = relay.wait_for_bytes(direction, begun + 200_000).await;
+            }
+            relay.reset();
+        };
+        let options = recursive();
+        let copying = copied(&from, &to, &options);
+        tokio::pin!(cutting);
+        tokio::pin!(copying);
+        let snapshot = tokio::select! {
+            snapshot = &mut copying => snapshot,
+            () = &mut cutting => copying.await,
+        };
+        assert_eq!(snapshot.failed, 0);
+    }
+    assert_same(&source, &down);
+    assert_same(&source, &up);
+}
+
+#[tokio::test]
+async fn a_cut_copy_goes_on_from_what_both_ends_have() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host(&sshd).await;
+    let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
+    std::fs::write(&source, content(100_000_000, 11)).unwrap();
+    for (from, to, target) in [
+        (there(&host, &source), here(&down), &down),
+        (here(&source), there(&host, &up), &up),
+    ] {
+        let progress = Arc::new(Progress::default());
+        let mut options = CopyOptions::default();
+        // Slow enough to be cut in its middle.
+        options.limit = Some(80_000_000);
+        let sources = [from.clone()];
+        let copying = copy(&sources, &to, &options, &progress);
+        let half = async {
+            while progress.snapshot().bytes < 50_000_000 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            _ = copying => panic!("it was to be cut"),
+            () = half => {}
+        }
+        assert!(!target.exists(), "half a file has no name");
+        let snapshot = copied(&from, &to, &CopyOptions::default()).await;
+        assert!(snapshot.resumed >= 24_000_000, "{snapshot:?}");
+        assert!(std::fs::read(&source).unwrap() == std::fs::read(target).unwrap());
+    }
+    assert_eq!(
+        std::fs::read_dir(place.path()).unwrap().count(),
+        3,
+        "no part is left"
+    );
+}
+
+#[tokio::test]
+async fn a_part_that_is_wrong_is_not_gone_on_from() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host(&sshd).await;
+    let [source, down] = ["source", "down"].map(|name| place.path().join(name));
+    let whole = content(40_000_000, 13);
+    std::fs::write(&source, &whole).unwrap();
+    let progress = Arc::new(Progress::default());
+    let mut options = CopyOptions::default();
+    options.limit = Some(40_000_000);
+    let (from, to) = ([there(&host, &source)], here(&down));
+    tokio::select! {
+        _ = copy(&from, &to, &options, &progress) => panic!("it was to be cut"),
+        () = async { while progress.snapshot().bytes < 20_000_000 { tokio::task::yield_now().await } } => {}
+    }
+    let part = std::fs::read_dir(place.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.extension() == Some(OsStr::new("part")))
+        .unwrap();
+    let part = std::fs::File::options().write(true).open(part).unwrap();
+    part.write_all_at(b"wrong", 1_000_000).unwrap();
+    copied(&from[0], &to, &CopyOptions::default()).await;
+    assert!(std::fs::read(&down).unwrap() == whole);
+}
