@@ -128,6 +128,8 @@ pub struct Connection {
     early: Vec<EarlyMessage>,
     /// The authentication request that the early messages followed was refused.
     early_failed: bool,
+    /// A request left before the service was accepted.
+    auth_is_ahead: bool,
     /// Early messages that were proven to be refused, to be sent again first of all.
     again: VecDeque<EarlyMessage>,
     authenticated: bool,
@@ -166,6 +168,7 @@ impl Connection {
             early_wanted: false,
             early: Vec::new(),
             early_failed: false,
+            auth_is_ahead: false,
             again: VecDeque::new(),
             authenticated: false,
             ping: None,
@@ -236,6 +239,13 @@ impl Connection {
         self.channels.len()
     }
 
+    /// Whether something left early, on the assumption that the server would work through its packets in order, and the
+    /// server has not yet said a word that shows it: RFC 4253 section 10 has the service accepted first.
+    pub fn is_ahead(&self) -> bool {
+        let messages = !self.early.is_empty() && !self.early_failed;
+        !self.authenticated && (messages || self.auth_is_ahead && !self.auth.service_accepted())
+    }
+
     // Input.
 
     /// The buffer to append bytes from the server to.
@@ -276,12 +286,13 @@ impl Connection {
     fn handle_payload(&mut self, payload: &Bytes, now: Instant) -> Result<(), Error> {
         match payload.first().copied().unwrap_or_default() {
             message::SERVICE_ACCEPT | 50..=79 => self.handle_auth(payload, now),
-            80..=127 if self.authenticated => {
+            // RFC 4250 section 4.1.2 has 80 to 127; these are in use.
+            80..=82 | 90..=100 if self.authenticated => {
                 self.channels.handle(payload)?;
                 self.collect_channel_events();
                 Ok(())
             }
-            number @ 80..=127 => Err(Error::misbehaved(format!(
+            number @ (80..=82 | 90..=100) => Err(Error::misbehaved(format!(
                 "message {number} came before authentication was over"
             ))),
             // RFC 4253 section 11.4.
@@ -582,6 +593,7 @@ impl Connection {
             if is_request && !self.auth.service_accepted() && !(self.early_flights && self.is_openssh()) {
                 return Ok(false);
             }
+            self.auth_is_ahead |= is_request && !self.auth.service_accepted();
             let message = self.auth_messages.pop_front().expect("there is a front");
             self.transport.send(&[&message])?;
             // It may have held a password.

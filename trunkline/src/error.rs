@@ -201,6 +201,18 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the server ended the connection of its own accord.
+    pub(crate) fn is_hang_up(&self) -> bool {
+        matches!(
+            self,
+            Self::ClosedByPeer { .. }
+                | Self::Protocol {
+                    source: trunkline_proto::Error::Disconnected { .. },
+                    ..
+                }
+        )
+    }
+
     /// Who is to blame.
     pub fn kind(&self) -> ErrorKind {
         match self {

@@ -25,7 +25,7 @@ use crate::interaction::Interaction;
 use crate::keys;
 use crate::known_hosts;
 use crate::login::Login;
-use crate::memory::{HostFacts, HostId, Memory};
+use crate::memory::{HostFacts, HostId, Memory, Refusal};
 use crate::metrics::Metrics;
 use crate::prompt::{Prompt, PromptKind};
 
@@ -244,6 +244,10 @@ async fn establish(
         Ok(outcome) => outcome,
         Err(error) => {
             let greeting = driver.proto.greeting().trim().to_owned();
+            // It hung up on what came early, or for a reason of its own: the next connection finds out.
+            if error.is_hang_up() && driver.proto.is_ahead() {
+                memory.update(&host_id, |facts| facts.learn(Refusal::Pipelining));
+            }
             driver.finish(&error);
             return Err(Failed {
                 error,
@@ -283,7 +287,9 @@ async fn establish(
         (facts.kex_first, facts.host_key_first) = first.unzip();
         facts.key = key.or(facts.key);
         facts.rtt = dialed.rtt.or(facts.rtt);
-        facts.early_kexinit_refused = !attempt.early_kexinit || facts.early_kexinit_refused;
+        if !attempt.early_kexinit {
+            facts.learn(Refusal::EarlyKexinit);
+        }
     });
     let updates = accepted.may_update.then(|| HostKeyUpdates {
         policy,

@@ -22,11 +22,11 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, TransactionBehavio
 /// what another process learns later is not seen; the last to write a host wins.
 ///
 /// ```
-/// use trunkline::memory::{HostId, Memory};
+/// use trunkline::memory::{HostId, Memory, Refusal};
 ///
 /// let memory = Memory::in_memory();
 /// let host = HostId::new("db1.example.org", 22, "deploy");
-/// memory.update(&host, |facts| facts.max_sessions = Some(10));
+/// memory.update(&host, |facts| facts.learn(Refusal::Sessions(10)));
 /// assert_eq!(memory.facts(&host).and_then(|facts| facts.max_sessions), Some(10));
 /// ```
 #[derive(Debug)]
@@ -80,9 +80,25 @@ pub struct HostFacts {
     pub rtt: Option<Duration>,
     /// What tuning found for this path, as JSON.
     pub tuning: Option<String>,
+    /// When the server last refused something that is remembered above, kept to the millisecond.
+    pub refused: SystemTime,
     /// When the facts were last updated, kept to the millisecond.
     pub last_used: SystemTime,
 }
+
+/// What a server has refused, and is not asked for again for some time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Our KEXINIT before its identification.
+    EarlyKexinit,
+    /// Authentication and the first channel in one flight.
+    Pipelining,
+    /// More sessions than so many on one connection.
+    Sessions(u32),
+}
+
+/// How long a refusal is remembered: a server's configuration may change, and finding out costs a round trip.
+const REFUSAL_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Default for HostFacts {
     fn default() -> Self {
@@ -96,6 +112,7 @@ impl Default for HostFacts {
             max_sessions: None,
             rtt: None,
             tuning: None,
+            refused: UNIX_EPOCH,
             last_used: UNIX_EPOCH,
         }
     }
@@ -144,15 +161,21 @@ impl Memory {
     /// What is known about `host`; `None` for one never updated.
     #[must_use]
     pub fn facts(&self, host: &HostId) -> Option<HostFacts> {
-        self.read_through(&mut lock(&self.known), host).clone()
+        let facts = self.read_through(&mut lock(&self.known), host).clone();
+        facts.map(|facts| facts.as_of(SystemTime::now()))
     }
 
     /// Changes what is known about `host`, beginning from nothing where it is new. `last_used` becomes the present
     /// moment before `change` sees it.
     pub fn update(&self, host: &HostId, change: impl FnOnce(&mut HostFacts)) {
         let mut known = lock(&self.known);
-        let mut facts = self.read_through(&mut known, host).clone().unwrap_or_default();
-        facts.last_used = SystemTime::now();
+        let now = SystemTime::now();
+        let mut facts = self
+            .read_through(&mut known, host)
+            .clone()
+            .unwrap_or_default()
+            .as_of(now);
+        facts.last_used = now;
         change(&mut facts);
         facts.bound();
         known.insert(host.clone(), Some(facts.clone()));
@@ -212,6 +235,29 @@ impl Memory {
 }
 
 impl HostFacts {
+    /// Remembers what the server refused just now.
+    pub fn learn(&mut self, refusal: Refusal) {
+        match refusal {
+            Refusal::EarlyKexinit => self.early_kexinit_refused = true,
+            Refusal::Pipelining => self.pipelining_refused = true,
+            Refusal::Sessions(limit) => self.max_sessions = Some(limit),
+        }
+        self.refused = SystemTime::now();
+    }
+
+    /// What is to be believed at `now`: a refusal of long ago is not.
+    fn as_of(mut self, now: SystemTime) -> Self {
+        if now
+            .duration_since(self.refused)
+            .is_ok_and(|age| age > REFUSAL_KEPT)
+        {
+            self.early_kexinit_refused = false;
+            self.pipelining_refused = false;
+            self.max_sessions = None;
+        }
+        self
+    }
+
     fn bound(&mut self) {
         for text in [&mut self.banner, &mut self.kex_first, &mut self.host_key_first]
             .into_iter()
@@ -422,7 +468,8 @@ const FILE_NAME: &str = "hosts.sqlite3";
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The schema's history: entry `n` takes a file from `user_version` `n` to `n + 1`.
-const MIGRATIONS: &[&str] = &["CREATE TABLE hosts (
+const MIGRATIONS: &[&str] = &[
+    "CREATE TABLE hosts (
         hostname TEXT NOT NULL,
         port INTEGER NOT NULL,
         user TEXT NOT NULL,
@@ -437,7 +484,9 @@ const MIGRATIONS: &[&str] = &["CREATE TABLE hosts (
         tuning TEXT,
         last_used_milliseconds INTEGER NOT NULL,
         PRIMARY KEY (hostname, port, user)
-    ) STRICT, WITHOUT ROWID;"];
+    ) STRICT, WITHOUT ROWID;",
+    "ALTER TABLE hosts ADD COLUMN refused_milliseconds INTEGER NOT NULL DEFAULT 0;",
+];
 
 /// Opens the file for writing, brings its schema up to date and prunes it.
 fn connect(folder: &Path, file: &Path) -> Result<Connection, DiskError> {
@@ -500,10 +549,9 @@ fn write(connection: &mut Connection, batch: &HashMap<HostId, Option<HostFacts>>
                 .execute(params![host.hostname, host.port, host.user])?;
             continue;
         };
-        let last_used = facts.last_used.duration_since(UNIX_EPOCH).unwrap_or_default();
         change
             .prepare_cached(
-                "INSERT OR REPLACE INTO hosts VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+                "INSERT OR REPLACE INTO hosts VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
             )?
             .execute(params![
                 host.hostname,
@@ -518,7 +566,8 @@ fn write(connection: &mut Connection, batch: &HashMap<HostId, Option<HostFacts>>
                 facts.max_sessions,
                 facts.rtt.map(|rtt| i64::try_from(rtt.as_micros()).unwrap_or(i64::MAX)),
                 facts.tuning,
-                i64::try_from(last_used.as_millis()).unwrap_or(i64::MAX),
+                milliseconds(facts.last_used),
+                milliseconds(facts.refused),
             ])?;
     }
     change.commit()
@@ -526,7 +575,6 @@ fn write(connection: &mut Connection, batch: &HashMap<HostId, Option<HostFacts>>
 
 fn facts_of(row: &Row<'_>) -> rusqlite::Result<HostFacts> {
     let rtt: Option<i64> = row.get("rtt_microseconds")?;
-    let last_used: i64 = row.get("last_used_milliseconds")?;
     Ok(HostFacts {
         banner: row.get("banner")?,
         kex_first: row.get("kex_first")?,
@@ -537,10 +585,20 @@ fn facts_of(row: &Row<'_>) -> rusqlite::Result<HostFacts> {
         max_sessions: row.get("max_sessions")?,
         rtt: rtt.map(|rtt| Duration::from_micros(rtt.unsigned_abs())),
         tuning: row.get("tuning")?,
-        last_used: UNIX_EPOCH
-            .checked_add(Duration::from_millis(last_used.unsigned_abs()))
-            .unwrap_or(UNIX_EPOCH),
+        refused: moment(row.get("refused_milliseconds")?),
+        last_used: moment(row.get("last_used_milliseconds")?),
     })
+}
+
+fn milliseconds(moment: SystemTime) -> i64 {
+    let since = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+fn moment(milliseconds: i64) -> SystemTime {
+    UNIX_EPOCH
+        .checked_add(Duration::from_millis(milliseconds.unsigned_abs()))
+        .unwrap_or(UNIX_EPOCH)
 }
 
 fn is_corrupt(error: &rusqlite::Error) -> bool {
@@ -622,9 +680,10 @@ mod tests {
                 facts.banner = Some("SSH-2.0-OpenSSH_9.2p1".into());
                 facts.kex_first = Some("sntrup761x25519-sha512".into());
                 facts.host_key_first = Some("rsa-sha2-512".into());
-                facts.early_kexinit_refused = true;
+                facts.learn(Refusal::EarlyKexinit);
                 facts.key = Some([7; 32]);
-                facts.max_sessions = Some(10);
+                facts.learn(Refusal::Sessions(10));
+                facts.refused = moment(milliseconds(facts.refused));
                 facts.rtt = Some(Duration::from_micros(1234));
                 facts.tuning = Some("{}".into());
                 facts.last_used = UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
@@ -716,11 +775,43 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_is_believed_for_a_week() {
+        let mut facts = HostFacts::default();
+        for refusal in [Refusal::EarlyKexinit, Refusal::Pipelining, Refusal::Sessions(2)] {
+            facts.learn(refusal);
+        }
+        let later = |days: u64| facts.refused + Duration::from_secs(days * 24 * 3600);
+        assert_eq!(facts.clone().as_of(later(6)), facts);
+        let forgotten = facts.clone().as_of(later(8));
+        assert!(!forgotten.early_kexinit_refused && !forgotten.pipelining_refused);
+        assert_eq!(forgotten.max_sessions, None);
+    }
+
+    #[test]
+    fn a_file_of_the_first_format_is_brought_up_to_date() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = Connection::open(folder.path().join(FILE_NAME)).unwrap();
+        old.execute_batch(MIGRATIONS[0]).unwrap();
+        old.pragma_update(None, "user_version", 1).unwrap();
+        old.execute(
+            "INSERT INTO hosts VALUES ('a', 22, 'root', 'SSH-2.0-x', NULL, NULL, 0, 0, NULL, 10, NULL, NULL, 5)",
+            [],
+        )
+        .unwrap();
+        drop(old);
+        let memory = Memory::open(folder.path());
+        assert!(memory.is_persistent());
+        let facts = memory.facts(&host("a")).unwrap();
+        assert_eq!(facts.banner.as_deref(), Some("SSH-2.0-x"));
+        assert_eq!(facts.max_sessions, None, "nobody knows since when");
+    }
+
+    #[test]
     fn without_a_folder_the_memory_lasts_as_long_as_the_process() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let memory = Memory::open(&file.path().join("below-a-file"));
         assert!(!memory.is_persistent());
-        memory.update(&host("a"), |facts| facts.max_sessions = Some(1));
+        memory.update(&host("a"), |facts| facts.learn(Refusal::Sessions(1)));
         memory.flush();
         assert_eq!(memory.facts(&host("a")).unwrap().max_sessions, Some(1));
     }

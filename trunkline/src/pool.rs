@@ -15,7 +15,7 @@ use crate::config::{ControlPersist, HostConfig};
 use crate::connection::{Connection, ConnectionInfo};
 use crate::error::Error;
 use crate::interaction::Interaction;
-use crate::memory::{HostId, Memory};
+use crate::memory::{HostId, Memory, Refusal};
 use crate::session::{Command, Session, SpareSession};
 use crate::settings::Settings;
 use policy::{LaneId, Placement, Policy};
@@ -373,9 +373,10 @@ impl Pool {
         let news = state.policy.session_refused(lane, was_spare, Instant::now());
         let limit = state.policy.session_limit();
         drop(state);
-        if news {
-            self.memory
-                .update(&host_id(&self.host), |facts| facts.max_sessions = limit);
+        if let (true, Some(limit)) = (news, limit) {
+            self.memory.update(&host_id(&self.host), |facts| {
+                facts.learn(Refusal::Sessions(limit))
+            });
         }
         news
     }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use trunkline::config::{Request, World};
+use trunkline::memory::HostId;
 use trunkline::{Command, Engine, Error, ErrorKind, Execution, ExitStatus, Host, Interaction, Settings};
+use trunkline_testkit::hostile::{Misbehaviour, RawServer};
 use trunkline_testkit::{Relay, Sshd};
 
 fn engine() -> Engine {
@@ -195,6 +197,23 @@ async fn a_refused_port_and_a_missing_key_are_named() {
     let error = host.run(&Command::exec("true")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
     assert!(error.to_string().contains("/nonexistent/key"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_up_on_the_early_flight_is_asked_step_by_step_from_then_on() {
+    let server = RawServer::misbehaving(Misbehaviour::CloseAfterNewKeys).unwrap();
+    let engine = engine();
+    let request = request(&server.ssh_config(), "raw");
+    let host = engine.host_for(&request, &Interaction::none()).await.unwrap();
+    let config = host.config();
+    let id = HostId::new(&config.hostname, config.port, &config.user);
+    let error = host.run(&Command::exec("true")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Network, "{error}");
+    assert!(engine.memory().facts(&id).unwrap().pipelining_refused);
+    let attempts = server.connections();
+    let error = host.run(&Command::exec("true")).await.unwrap_err();
+    assert_eq!(error.execution(), Execution::DidNotStart, "{error}");
+    assert_eq!(server.connections(), attempts + 1);
 }
 
 #[tokio::test]

@@ -30,7 +30,7 @@ pub enum SessionMisbehaviour {
     TruncatedData,
     /// A data message whose string claims 4 GiB.
     DataBeyondPacket,
-    /// A message number that nobody has defined.
+    /// Message numbers that nobody has defined, of every range of RFC 4250 section 4.1.2.
     UnknownMessage,
     /// A success that answers no global request.
     UnaskedGlobalSuccess,
@@ -206,7 +206,7 @@ impl SessionMisbehaviour {
                         .raw(b"boo"),
                 ]
             }
-            M::UnknownMessage => vec![Payload::message(191)],
+            M::UnknownMessage => [83, 89, 101, 127, 191].map(Payload::message).to_vec(),
             M::UnaskedGlobalSuccess => vec![Payload::message(number::REQUEST_SUCCESS)],
             M::UnaskedChannelSuccess => {
                 vec![Payload::message(number::CHANNEL_SUCCESS).uint32(channel); 3]
