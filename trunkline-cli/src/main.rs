@@ -42,6 +42,8 @@ enum Command {
     Setup(commands::setup::Args),
     /// Run one command on many hosts.
     Run(commands::run::Args),
+    /// Copy files and trees to and from hosts, over shared connections.
+    Cp(commands::cp::Args),
     /// List connections.
     Ls(commands::hosts::LsArgs),
     /// Ask a host's connection for a sign of life.
@@ -98,6 +100,7 @@ fn main() -> ExitCode {
         Command::Up => return commands::up::main(&backend),
         Command::Setup(args) => commands::setup::main(&args),
         Command::Run(args) => commands::run::main(args, &backend),
+        Command::Cp(args) => commands::cp::main(args, &backend),
         Command::Ls(args) => commands::hosts::ls(&args, &backend),
         Command::Check(args) => commands::hosts::check(&args, &backend),
         Command::Close(args) => commands::hosts::close(&args, &backend),

@@ -4,6 +4,7 @@
 //! meet.
 
 pub mod client;
+mod copy;
 mod forwards;
 mod mux;
 pub mod place;

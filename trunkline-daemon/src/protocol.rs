@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use trunkline::config::World;
 use trunkline::destination::Destination;
+pub use trunkline::transfer::{CopyEvent, CopyOptions, Snapshot as CopyProgress};
 
 /// The protocol's version. A daemon answers clients of its own version only; see [`Reply::Welcome`].
 pub const VERSION: u32 = 1;
@@ -60,6 +61,9 @@ pub enum Request {
         /// which then has to be in that folder, without a ControlMaster.
         path: Option<PathBuf>,
     },
+    /// Copies files: answered by [`Reply::Progress`] and [`Reply::Names`] while it runs, then by [`Reply::Copied`] or
+    /// [`Reply::Failed`]. The client's leaving ends it.
+    Copy(Box<CopyRequest>),
     /// What has connections: answered by [`Reply::Hosts`].
     List,
     /// Whether a host has a live connection: answered by [`Reply::Checked`] or [`Reply::Failed`].
@@ -110,6 +114,28 @@ pub struct SessionRequest {
     pub detached: bool,
     /// How long it may take, connecting included. The daemon keeps the time, because it knows how far the command came.
     pub limit: Option<Duration>,
+}
+
+/// Files to copy. The daemon reads and writes local ones itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CopyRequest {
+    /// From where.
+    pub sources: Vec<CopyPlace>,
+    /// Where to.
+    pub target: CopyPlace,
+    /// How, with the caller's umask.
+    pub options: CopyOptions,
+    /// Tell of every name, and not only of those that fail.
+    pub names: bool,
+}
+
+/// One end of a copy.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum CopyPlace {
+    /// An absolute path on this machine.
+    Local(std::path::PathBuf),
+    /// A path on a host.
+    Host(Box<HostRequest>, #[serde(with = "serde_bytes")] Vec<u8>),
 }
 
 /// What a session runs.
@@ -206,6 +232,12 @@ pub enum Reply {
     Failed(Failure),
     /// The host needs the system's ssh, for these reasons: last frame, and nothing was begun.
     UseSystemSsh(Vec<String>),
+    /// How far a copy is; at most ten a second.
+    Progress(CopyProgress),
+    /// What became of names that a copy has dealt with.
+    Names(Vec<CopyEvent>),
+    /// A copy is over: last frame about it.
+    Copied(CopyEnd),
     /// The answer to [`Request::List`].
     Hosts(Vec<HostReport>),
     /// The answer to [`Request::Check`].
@@ -219,6 +251,17 @@ pub enum Reply {
     Closed(usize),
     /// The answer to [`Request::Warm`], [`Request::MuxListen`] and [`Request::Stop`].
     Done,
+}
+
+/// How a copy ended. Names may have failed nevertheless: its progress counts them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CopyEnd {
+    /// What was copied.
+    pub progress: CopyProgress,
+    /// How long it took, connecting included.
+    pub elapsed: Duration,
+    /// The ciphers of the connections that it may have gone over.
+    pub ciphers: Vec<String>,
 }
 
 /// How a session ended.

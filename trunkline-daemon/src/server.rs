@@ -17,6 +17,7 @@ use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
 use trunkline::{Engine, Error, HostStatus, Interaction, LaneStatus};
 use zeroize::Zeroizing;
 
+use crate::copy;
 use crate::mux;
 use crate::place::{Place, PlaceError, words};
 use crate::protocol::{
@@ -268,6 +269,12 @@ async fn talk(
                         host.pin(true);
                     }
                     Ok(Reply::Done)
+                })
+                .await
+            }
+            Request::Copy(copy) => {
+                serve_questions(reader, replies, async |interaction| {
+                    copy::run(engine, *copy, interaction, replies).await
                 })
                 .await
             }

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::engine::Host;
@@ -43,7 +44,7 @@ pub enum Location {
 }
 
 /// How to copy.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CopyOptions {
     /// Directories too, with all that is in them.
@@ -90,12 +91,13 @@ impl Default for CopyOptions {
 }
 
 /// What became of a name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum CopyEvent {
     /// It was copied, or would be.
     Copied {
         /// The target's path.
+        #[serde(with = "path")]
         path: Bytes,
         /// Its length; 0 for what is no file.
         length: u64,
@@ -103,15 +105,31 @@ pub enum CopyEvent {
     /// The target has it already.
     Skipped {
         /// The target's path.
+        #[serde(with = "path")]
         path: Bytes,
     },
     /// It could not be copied. The others go on.
     Failed {
         /// The path that could not be read or written.
+        #[serde(with = "path")]
         path: Bytes,
         /// Why not, in a sentence that names it.
         message: String,
     },
+}
+
+/// Paths as serde's byte strings.
+mod path {
+    use bytes::Bytes;
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(path: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(path)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+        serde_bytes::ByteBuf::deserialize(deserializer).map(|path| path.into_vec().into())
+    }
 }
 
 /// How far a copy is. Shared between the copy and whoever watches it.
@@ -131,7 +149,7 @@ pub struct Progress {
 }
 
 /// A copy's state at a moment, and its summary at the end.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Snapshot {
     /// Bytes of files that have arrived.
@@ -153,6 +171,7 @@ pub struct Snapshot {
     /// Whether all names have been found, so that the totals are final.
     pub counted: bool,
     /// The target's path of what was begun last.
+    #[serde(with = "path")]
     pub current: Bytes,
 }
 

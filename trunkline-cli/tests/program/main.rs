@@ -1,6 +1,7 @@
 //! The program against real servers: every command as a user types it, each test with a daemon of its own.
 
 mod authentication;
+mod cp;
 mod generate;
 mod home;
 mod hosts;

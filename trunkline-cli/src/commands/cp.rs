@@ -1,0 +1,509 @@
+//! `trunkline cp`: files and trees to and from hosts.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{IsTerminal as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use futures_util::StreamExt as _;
+use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use trunkline::config::World;
+use trunkline::hosts::expand;
+use trunkline_daemon::protocol::{
+    CopyEnd, CopyEvent, CopyOptions, CopyPlace, CopyProgress, CopyRequest, HostRequest, Reply, Request,
+};
+
+use crate::backend::{Backend, host_request, runtime};
+use crate::commands::hosts::put;
+
+/// Arguments of `trunkline cp`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Directories too, with all that is in them; symbolic links in them are copied as links.
+    #[arg(short, long)]
+    recursive: bool,
+    /// Keep modification times and all permission bits.
+    #[arg(short, long)]
+    preserve: bool,
+    /// Leave out files that the target has with the same time or a later one.
+    #[arg(short, long)]
+    update: bool,
+    /// Leave out files that the target has with the same content; both ends hash them.
+    #[arg(long)]
+    checksum: bool,
+    /// Keep what was copied of a large file when the copy is cut off, and go on from it next time, as far as both ends'
+    /// hashes are the same. This is the default.
+    #[arg(long, overrides_with = "no_partial")]
+    partial: bool,
+    /// Keep nothing of a file that was not copied to its end.
+    #[arg(long)]
+    no_partial: bool,
+    /// Leave out names that match; one with a slash is matched with the whole path below the source.
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
+    /// Bytes a second at most, with K, M or G for powers of 1,024.
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    bwlimit: Option<u64>,
+    /// Have each file on the target's disk before it gets its name.
+    #[arg(long)]
+    fsync: bool,
+    /// Only say what would be copied.
+    #[arg(short = 'n', long)]
+    dry_run: bool,
+    /// Name everything that is copied or left out.
+    #[arg(short, long)]
+    verbose: bool,
+    /// Show the progress, even where standard error is no terminal.
+    #[arg(long)]
+    progress: bool,
+    /// One JSON object for each name, and one for the whole at the end.
+    #[arg(long, conflicts_with = "progress")]
+    json: bool,
+    /// Sessions for a large file, at most; as many as the distance is worth by default.
+    #[arg(long, value_name = "NUMBER")]
+    streams: Option<usize>,
+    /// Copy to each of these hosts, as for `run`; the target is then `:PATH`.
+    #[arg(short = 'H', long, value_name = "HOSTS")]
+    hosts: Vec<String>,
+    /// Hosts at once.
+    #[arg(short, long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: u16,
+    /// Use this ssh_config file instead of the user's and the system's.
+    #[arg(short = 'F', value_name = "FILE")]
+    config: Option<OsString>,
+    /// The port.
+    #[arg(short = 'P', value_name = "PORT")]
+    port: Option<OsString>,
+    /// An option of ssh_config.
+    #[arg(short = 'o', value_name = "KEY=VALUE")]
+    option: Vec<OsString>,
+    /// What to copy, and where to: paths here, or [USER@]HOST:PATH. A path here that has a colon is written with a slash
+    /// before it, as ./a:b.
+    #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "TARGET"])]
+    paths: Vec<OsString>,
+}
+
+pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    runtime(backend)?.block_on(run(args, backend))
+}
+
+async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    let world = World::current().context("reading the environment")?;
+    let (target, sources) = args
+        .paths
+        .split_last()
+        .context("cp needs a source and a target")?;
+    let sources = sources
+        .iter()
+        .map(|source| args.place(source, &world))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let targets = args.targets(target, &world)?;
+    let remote = |place: &CopyPlace| matches!(place, CopyPlace::Host(..));
+    ensure!(
+        sources.iter().any(remote) || targets.iter().any(|(_, place)| remote(place)),
+        "neither end of the copy is a host: use cp"
+    );
+    let shown = !args.json && (args.progress || std::io::stderr().is_terminal());
+    let view = View {
+        bar: bar(shown),
+        shown,
+        json: args.json,
+        verbose: args.verbose || args.dry_run,
+        several: targets.len() > 1,
+    };
+    let copies = targets.into_iter().map(|(name, target)| {
+        let request = CopyRequest {
+            sources: sources.clone(),
+            target,
+            options: args.options(&world),
+            names: args.json || args.verbose || args.dry_run,
+        };
+        let view = &view;
+        async move {
+            let ended = converse(backend, request, &name, view).await;
+            (name, ended)
+        }
+    });
+    let mut copies = futures_util::stream::iter(copies).buffer_unordered(args.jobs.into());
+    let mut success = true;
+    let mut broken = None;
+    while let Some((name, ended)) = copies.next().await {
+        match ended {
+            Ok(ended) => {
+                success &= ended.progress.failed == 0;
+                view.ended(&name, &ended)?;
+            }
+            Err(error) if view.several => {
+                success = false;
+                view.line(&format!("trunkline: {name}: {error:#}"));
+            }
+            Err(error) => broken = Some(error),
+        }
+    }
+    view.bar.finish_and_clear();
+    match broken {
+        Some(error) => Err(error),
+        None if success => Ok(ExitCode::SUCCESS),
+        None => Ok(ExitCode::FAILURE),
+    }
+}
+
+impl Args {
+    fn options(&self, world: &World) -> CopyOptions {
+        let mut options = CopyOptions::default();
+        options.recursive = self.recursive;
+        options.preserve = self.preserve;
+        options.update = self.update;
+        options.checksum = self.checksum;
+        options.partial = !self.no_partial;
+        options.sync = self.fsync;
+        options.dry_run = self.dry_run;
+        options.exclude.clone_from(&self.exclude);
+        options.limit = self.bwlimit;
+        options.streams = self.streams;
+        options.umask = world.umask;
+        options
+    }
+
+    fn host(&self, destination: &str) -> anyhow::Result<HostRequest> {
+        let mut ssh_args: Vec<OsString> = Vec::new();
+        for (flag, value) in [("-F", &self.config), ("-p", &self.port)] {
+            if let Some(value) = value {
+                ssh_args.extend([flag.into(), value.clone()]);
+            }
+        }
+        for option in &self.option {
+            ssh_args.extend(["-o".into(), option.clone()]);
+        }
+        // Nobody asked `cp` for tunnels.
+        ssh_args.extend(["-o".into(), "ClearAllForwardings=yes".into()]);
+        host_request(destination, ssh_args)
+    }
+
+    fn place(&self, argument: &OsStr, world: &World) -> anyhow::Result<CopyPlace> {
+        match split(argument) {
+            Typed::Local(path) => Ok(CopyPlace::Local(world.cwd.join(path))),
+            Typed::Host(name, path) => Ok(CopyPlace::Host(Box::new(self.host(&name)?), path)),
+            Typed::EveryHost(_) => bail!("{} names no host", argument.display()),
+        }
+    }
+
+    /// Where to copy to: one place, or one on each host of `-H`.
+    fn targets(&self, argument: &OsStr, world: &World) -> anyhow::Result<Vec<(String, CopyPlace)>> {
+        if self.hosts.is_empty() {
+            let name = argument.to_string_lossy().into_owned();
+            return Ok(vec![(name, self.place(argument, world)?)]);
+        }
+        let Typed::EveryHost(path) = split(argument) else {
+            bail!("with -H the target is a path on each of the hosts, written :PATH");
+        };
+        let mut targets: Vec<(String, CopyPlace)> = Vec::new();
+        for expression in &self.hosts {
+            for name in expand(expression, &world.cwd)? {
+                if targets.iter().all(|(known, _)| *known != name) {
+                    let place = CopyPlace::Host(Box::new(self.host(&name)?), path.clone());
+                    targets.push((name, place));
+                }
+            }
+        }
+        ensure!(!targets.is_empty(), "no hosts match");
+        Ok(targets)
+    }
+}
+
+/// An end of the copy as it was typed.
+#[derive(Debug, PartialEq, Eq)]
+enum Typed {
+    Local(PathBuf),
+    Host(String, Vec<u8>),
+    /// `:PATH`
+    EveryHost(Vec<u8>),
+}
+
+/// scp's rule: a colon before any slash ends a host. An address with colons of its own stands in brackets.
+fn split(argument: &OsStr) -> Typed {
+    let bytes = argument.as_bytes();
+    let bracket = match bytes.iter().position(|byte| *byte == b'@') {
+        Some(at) if bytes.get(at + 1) == Some(&b'[') => Some(at + 1),
+        _ if bytes.first() == Some(&b'[') => Some(0),
+        _ => None,
+    };
+    let closed = bracket.and_then(|open| {
+        let close = open + bytes[open..].windows(2).position(|two| two == b"]:")?;
+        Some((open, close))
+    });
+    if let Some((open, close)) = closed {
+        let host = [&bytes[..open], &bytes[open + 1..close]].concat();
+        if let Ok(host) = String::from_utf8(host) {
+            return Typed::Host(host, bytes[close + 2..].to_vec());
+        }
+    }
+    let local = || Typed::Local(Path::new(argument).to_owned());
+    match bytes.iter().position(|byte| matches!(byte, b':' | b'/')) {
+        Some(0) if bytes[0] == b':' => Typed::EveryHost(bytes[1..].to_vec()),
+        Some(at) if bytes[at] == b':' => match String::from_utf8(bytes[..at].to_vec()) {
+            Ok(host) => Typed::Host(host, bytes[at + 1..].to_vec()),
+            Err(_) => local(),
+        },
+        _ => local(),
+    }
+}
+
+/// `10M`: bytes a second.
+fn rate(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: u64 = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "K" | "KB" | "KIB" => 1 << 10,
+        "M" | "MB" | "MIB" => 1 << 20,
+        "G" | "GB" | "GIB" => 1 << 30,
+        unit => return Err(format!("{unit} is no unit: K, M or G")),
+    };
+    let number: f64 = digits.parse().map_err(|_| "a number, such as 10M".to_owned())?;
+    let bytes = number * unit as f64;
+    if !bytes.is_finite() || bytes < 1.0 {
+        return Err("a rate above zero".into());
+    }
+    Ok(bytes as u64)
+}
+
+async fn converse(
+    backend: &Backend,
+    request: CopyRequest,
+    name: &str,
+    view: &View,
+) -> anyhow::Result<CopyEnd> {
+    let mut client = backend.connect().await?;
+    client.send(&Request::Copy(Box::new(request))).await?;
+    loop {
+        match client.next().await? {
+            Reply::Progress(progress) => view.progress(&progress),
+            Reply::Names(events) => view.names(name, events)?,
+            Reply::Copied(ended) => return Ok(ended),
+            Reply::Notice(text) => view.line(text.trim_end()),
+            Reply::Ask { text, echo, kind } => {
+                // Questions of many hosts at once help nobody.
+                let answer = if view.several {
+                    None
+                } else {
+                    view.bar.set_draw_target(ProgressDrawTarget::hidden());
+                    let answer = put(&text, echo, &kind).await;
+                    view.bar.set_draw_target(draw_target(view.shown));
+                    answer
+                };
+                client.send(&Request::Answer(answer)).await?;
+            }
+            Reply::Failed(failure) => bail!(failure.message),
+            _ => {}
+        }
+    }
+}
+
+/// What is shown while the copy goes on.
+struct View {
+    bar: ProgressBar,
+    shown: bool,
+    json: bool,
+    verbose: bool,
+    several: bool,
+}
+
+impl View {
+    fn progress(&self, progress: &CopyProgress) {
+        self.bar.set_length(progress.total_bytes.max(1));
+        self.bar.set_position(progress.bytes);
+        let more = if progress.counted { "" } else { "+" };
+        let failed = match progress.failed {
+            0 => String::new(),
+            failed => format!(", {failed} failed"),
+        };
+        let current = String::from_utf8_lossy(&progress.current);
+        self.bar.set_message(format!(
+            "{}/{}{more}{failed}  {}",
+            progress.files + progress.skipped,
+            progress.total_files,
+            printable(&current)
+        ));
+    }
+
+    /// A line among those of the copy's other messages.
+    fn line(&self, line: &str) {
+        self.bar.suspend(|| eprintln!("{line}"));
+    }
+
+    fn names(&self, name: &str, events: Vec<CopyEvent>) -> anyhow::Result<()> {
+        let mut out = Vec::new();
+        for event in events {
+            let prefix = if self.several {
+                format!("{name}: ")
+            } else {
+                String::new()
+            };
+            if self.json {
+                writeln!(out, "{}", json_event(name, &event))?;
+                continue;
+            }
+            match event {
+                CopyEvent::Failed { message, .. } => {
+                    self.line(&format!("trunkline: {prefix}{}", printable(&message)));
+                }
+                CopyEvent::Copied { path, .. } if self.verbose => {
+                    writeln!(out, "{prefix}{}", printable(&String::from_utf8_lossy(&path)))?;
+                }
+                CopyEvent::Skipped { path } if self.verbose => {
+                    let path = String::from_utf8_lossy(&path);
+                    writeln!(out, "{prefix}{} is there", printable(&path))?;
+                }
+                _ => {}
+            }
+        }
+        self.bar.suspend(|| std::io::stdout().write_all(&out))?;
+        Ok(())
+    }
+
+    fn ended(&self, name: &str, ended: &CopyEnd) -> anyhow::Result<()> {
+        if self.json {
+            let mut out = std::io::stdout().lock();
+            return Ok(writeln!(out, "{}", json_end(name, ended))?);
+        }
+        let summary = summary(ended);
+        self.line(&if self.several {
+            format!("{name}: {summary}")
+        } else {
+            summary
+        });
+        Ok(())
+    }
+}
+
+fn draw_target(shown: bool) -> ProgressDrawTarget {
+    if shown {
+        ProgressDrawTarget::stderr_with_hz(10)
+    } else {
+        ProgressDrawTarget::hidden()
+    }
+}
+
+/// A bar on standard error; silent where it is not `shown`, and the callers need not know.
+fn bar(shown: bool) -> ProgressBar {
+    let target = draw_target(shown);
+    let template = "{wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta} {msg}";
+    let style = ProgressStyle::with_template(template).expect("the template's keys are indicatif's own");
+    ProgressBar::with_draw_target(Some(1), target).with_style(style)
+}
+
+/// `3 files, 1.20 GiB in 2.1 s (585.14 MiB/s), 2 sessions, aes128-gcm@openssh.com`
+fn summary(ended: &CopyEnd) -> String {
+    let CopyEnd {
+        progress,
+        elapsed,
+        ciphers,
+    } = ended;
+    let mut parts = vec![format!(
+        "{} copied, {} in {:.1} s ({}/s)",
+        progress.files,
+        BinaryBytes(progress.bytes - progress.resumed.min(progress.bytes)),
+        elapsed.as_secs_f64(),
+        BinaryBytes(per_second(progress, *elapsed))
+    )];
+    if progress.resumed > 0 {
+        parts.push(format!(
+            "{} were there from an earlier copy",
+            BinaryBytes(progress.resumed)
+        ));
+    }
+    if progress.skipped > 0 {
+        parts.push(format!("{} left out", progress.skipped));
+    }
+    if progress.failed > 0 {
+        parts.push(format!("{} failed", progress.failed));
+    }
+    let plural = if progress.streams == 1 { "" } else { "s" };
+    parts.push(format!("{} session{plural}", progress.streams));
+    parts.extend(ciphers.iter().cloned());
+    parts.join(", ")
+}
+
+fn per_second(progress: &CopyProgress, elapsed: Duration) -> u64 {
+    let moved = progress.bytes - progress.resumed.min(progress.bytes);
+    (moved as f64 / elapsed.as_secs_f64().max(1e-3)) as u64
+}
+
+fn json_event(target: &str, event: &CopyEvent) -> serde_json::Value {
+    let (what, path, more) = match event {
+        CopyEvent::Copied { path, length } => ("copied", path, serde_json::json!({ "bytes": length })),
+        CopyEvent::Skipped { path } => ("skipped", path, serde_json::json!({})),
+        CopyEvent::Failed { path, message } => ("failed", path, serde_json::json!({ "error": message })),
+        _ => return serde_json::Value::Null,
+    };
+    let mut line = serde_json::json!({ "event": what, "target": target });
+    // A path that is no text is given in base64 as well.
+    line["path"] = String::from_utf8_lossy(path).into();
+    if std::str::from_utf8(path).is_err() {
+        use base64::Engine as _;
+        line["path_base64"] = base64::engine::general_purpose::STANDARD.encode(path).into();
+    }
+    if let (Some(line), serde_json::Value::Object(more)) = (line.as_object_mut(), more) {
+        line.extend(more);
+    }
+    line
+}
+
+fn json_end(target: &str, ended: &CopyEnd) -> serde_json::Value {
+    let progress = &ended.progress;
+    serde_json::json!({
+        "event": "summary",
+        "target": target,
+        "bytes": progress.bytes,
+        "resumed_bytes": progress.resumed,
+        "copied": progress.files,
+        "skipped": progress.skipped,
+        "failed": progress.failed,
+        "sessions": progress.streams,
+        "ciphers": ended.ciphers,
+        "seconds": ended.elapsed.as_secs_f64(),
+        "bytes_per_second": per_second(progress, ended.elapsed),
+    })
+}
+
+/// Text of others, without what would move the cursor.
+fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_told_apart_as_scp_does() {
+        let host = |name: &str, path: &str| Typed::Host(name.into(), path.into());
+        for (typed, means) in [
+            ("a", Typed::Local("a".into())),
+            ("./a:b", Typed::Local("./a:b".into())),
+            ("/a:b", Typed::Local("/a:b".into())),
+            ("web1:", host("web1", "")),
+            ("me@web1:a/b:c", host("me@web1", "a/b:c")),
+            ("[::1]:/x", host("::1", "/x")),
+            ("me@[fe80::1%eth0]:x", host("me@fe80::1%eth0", "x")),
+            (":/x", Typed::EveryHost("/x".into())),
+        ] {
+            assert_eq!(split(OsStr::new(typed)), means, "{typed}");
+        }
+    }
+
+    #[test]
+    fn rates_have_units() {
+        assert_eq!(rate("1000"), Ok(1000));
+        assert_eq!(rate("1.5K"), Ok(1536));
+        assert_eq!(rate("10MiB"), Ok(10 << 20));
+        for wrong in ["", "M", "-1", "0", "5x", "inf"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! `trunkline cp`: files and trees to and from hosts.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use trunkline_testkit::Sshd;
+
+use crate::home::{Home, assert_status, describe, finish, server, text, wait_until};
+
+/// `trunkline cp -F FILE`; add options and paths.
+fn cp(home: &Home, server: &Sshd) -> Command {
+    let mut command = home.trunkline();
+    command.arg("cp").arg("-F").arg(server.ssh_config());
+    command
+}
+
+fn at(server: &Sshd, path: &Path) -> String {
+    format!("{}:{}", server.alias(), path.display())
+}
+
+/// Numbers that do not repeat, so that a piece in the wrong place is seen.
+fn content(length: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+fn tree(root: &Path) {
+    fs::create_dir_all(root.join("a/b")).unwrap();
+    fs::write(root.join("a/one"), "one").unwrap();
+    fs::write(root.join("a/b/two words"), content(3_000_000)).unwrap();
+}
+
+#[test]
+fn a_tree_goes_there_and_comes_back_by_way_of_the_daemon_and_without_it() {
+    let (server, home) = (server(), Home::new());
+    let source = home.path("source");
+    tree(&source);
+    for daemon in [true, false] {
+        let [there, back] = ["there", "back"].map(|name| home.path(&format!("{name}-{daemon}")));
+        let run = |from: &dyn AsRef<std::ffi::OsStr>, to: &dyn AsRef<std::ffi::OsStr>| {
+            let mut command = home.trunkline();
+            if !daemon {
+                command.arg("--no-daemon");
+            }
+            command.args(["cp", "-rp", "-F"]).arg(server.ssh_config());
+            let output = finish(command.arg(from).arg(to));
+            assert_status(&output, 0);
+            assert!(text(&output.stderr).contains("5 copied"), "{}", describe(&output));
+            let same = finish(home.command("diff").arg("-r").arg(&source).arg(
+                if there.exists() && back.exists() {
+                    &back
+                } else {
+                    &there
+                },
+            ));
+            assert_status(&same, 0);
+        };
+        run(&source, &at(&server, &there));
+        run(&at(&server, &there), &back);
+    }
+}
+
+#[test]
+fn relative_paths_begin_where_the_caller_is_and_at_the_users_home_on_the_server() {
+    let (server, home) = (server(), Home::new());
+    let folder = home.path("folder");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("f"), "f").unwrap();
+    let target = home.path("target");
+    let output = finish(
+        cp(&home, &server)
+            .current_dir(&folder)
+            .arg("f")
+            .arg(at(&server, &target)),
+    );
+    assert_status(&output, 0);
+    assert_eq!(fs::read(&target).unwrap(), b"f");
+    let output = finish(
+        cp(&home, &server)
+            .current_dir(&folder)
+            .arg(format!("{}:.", server.alias()))
+            .arg("home"),
+    );
+    assert_status(&output, 1);
+    assert!(
+        text(&output.stderr).contains("is a directory: -r copies it"),
+        "{}",
+        describe(&output)
+    );
+}
+
+#[test]
+fn what_fails_is_named_and_the_exit_status_tells() {
+    let (server, home) = (server(), Home::new());
+    fs::write(home.path("there"), "x").unwrap();
+    fs::create_dir(home.path("into")).unwrap();
+    let output = finish(
+        cp(&home, &server)
+            .args([
+                at(&server, &home.path("absent")),
+                at(&server, &home.path("there")),
+            ])
+            .arg(home.path("into")),
+    );
+    assert_status(&output, 1);
+    let words = text(&output.stderr);
+    assert!(
+        words.contains("absent: no such file") && words.contains("1 failed"),
+        "{words}"
+    );
+    assert_eq!(fs::read(home.path("into/there")).unwrap(), b"x");
+    let output = finish(cp(&home, &server).args(["a", "b"]));
+    assert_status(&output, 255);
+    assert!(
+        text(&output.stderr).contains("neither end"),
+        "{}",
+        describe(&output)
+    );
+}
+
+#[test]
+fn json_tells_of_every_name_and_of_the_whole() {
+    let (server, home) = (server(), Home::new());
+    tree(&home.path("source"));
+    let output = finish(
+        cp(&home, &server)
+            .args(["-r", "--json"])
+            .arg(home.path("source"))
+            .arg(at(&server, &home.path("target"))),
+    );
+    assert_status(&output, 0);
+    let lines: Vec<serde_json::Value> = text(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let (summary, names) = lines.split_last().unwrap();
+    assert_eq!(names.len(), 5);
+    assert_eq!(summary["bytes"], 3_000_003);
+    assert_eq!(summary["failed"], 0);
+    assert!(!summary["ciphers"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn a_dry_run_names_and_touches_nothing() {
+    let (server, home) = (server(), Home::new());
+    tree(&home.path("source"));
+    let output = finish(
+        cp(&home, &server)
+            .args(["-rn", "--exclude", "b"])
+            .arg(at(&server, &home.path("source")))
+            .arg(home.path("target")),
+    );
+    assert_status(&output, 0);
+    let mut names: Vec<&str> = std::str::from_utf8(&output.stdout).unwrap().lines().collect();
+    names.sort_unstable();
+    assert_eq!(names, ["target", "target/a", "target/a/one"]);
+    assert!(!home.path("target").exists());
+}
+
+#[test]
+fn the_callers_umask_counts_and_not_the_daemons() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (server, home) = (server(), Home::new());
+    fs::write(home.path("source"), "x").unwrap();
+    fs::set_permissions(home.path("source"), fs::Permissions::from_mode(0o666)).unwrap();
+    for umask in ["022", "077"] {
+        let target = home.path(umask);
+        let script = format!(
+            "umask {umask}; exec \"$T\" cp -F \"$F\" {} {}",
+            at(&server, &home.path("source")),
+            target.display()
+        );
+        assert_status(&finish(&mut home.shell(&server, &script)), 0);
+        let mode = fs::metadata(&target).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o666 & !u32::from_str_radix(umask, 8).unwrap());
+    }
+}
+
+#[test]
+fn many_hosts_get_the_same() {
+    let (server, home) = (server(), Home::new());
+    fs::write(home.path("source"), "x").unwrap();
+    let target = home.path("target");
+    let output = finish(
+        cp(&home, &server)
+            .args(["-H", server.alias(), "-H", "127.0.0.1"])
+            .args(["-P", &server.port().to_string()])
+            .arg(home.path("source"))
+            .arg(format!(":{}", target.display())),
+    );
+    // The alias is known; the bare address is not in known_hosts under that configuration, or it is: either way it is
+    // named, and the other got the file.
+    assert!(
+        text(&output.stderr).contains(server.alias()),
+        "{}",
+        describe(&output)
+    );
+    assert_eq!(fs::read(&target).unwrap(), b"x");
+}
+
+/// A copy that is killed in its middle, at a place that differs from round to round, and gone on with.
+fn killed_and_gone_on(rounds: usize, upload: bool, whom: fn(&Home, u32) -> Pid) {
+    let (server, home) = (server(), Home::new());
+    let (source, target) = (home.path("source"), home.path("target"));
+    tree(&source);
+    fs::write(source.join("large"), content(24_000_000)).unwrap();
+    let ends = || -> [String; 2] {
+        let inside = |path: &PathBuf| path.join(".");
+        if upload {
+            [inside(&source).display().to_string(), at(&server, &target)]
+        } else {
+            [at(&server, &inside(&source)), target.display().to_string()]
+        }
+    };
+    for round in 0..rounds {
+        let _ = fs::remove_dir_all(&target);
+        fs::create_dir(&target).unwrap();
+        let mut copy = cp(&home, &server)
+            .args(["-rp", "--bwlimit", "60M"])
+            .args(ends())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let enough = (round * 24_000_000 / rounds) as u64;
+        wait_until("some of it has come", || {
+            size(&target) >= enough || copy.try_wait().unwrap().is_some()
+        });
+        let _ = kill_process(whom(&home, copy.id()), Signal::KILL);
+        copy.wait().unwrap();
+        let again = finish(cp(&home, &server).arg("-rp").args(ends()));
+        assert_status(&again, 0);
+        let same = finish(home.command("diff").arg("-r").arg(&source).arg(&target));
+        assert_status(&same, 0);
+    }
+}
+
+/// Bytes of what is in a folder, under whatever name.
+fn size(folder: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return 0;
+    };
+    entries
+        .flatten()
+        .map(|entry| match entry.metadata() {
+            Ok(found) if found.is_dir() => size(&entry.path()),
+            Ok(found) => std::os::unix::fs::MetadataExt::blocks(&found) * 512,
+            Err(_) => 0,
+        })
+        .sum()
+}
+
+fn itself(_: &Home, copy: u32) -> Pid {
+    Pid::from_raw(i32::try_from(copy).unwrap()).unwrap()
+}
+
+fn the_daemon(home: &Home, copy: u32) -> Pid {
+    home.daemon().unwrap_or_else(|| itself(home, copy))
+}
+
+#[test]
+fn a_download_that_was_killed_is_gone_on_with() {
+    killed_and_gone_on(3, false, itself);
+}
+
+#[test]
+fn an_upload_that_was_killed_is_gone_on_with() {
+    killed_and_gone_on(3, true, itself);
+}
+
+#[test]
+fn a_download_whose_daemon_was_killed_is_gone_on_with() {
+    killed_and_gone_on(3, false, the_daemon);
+}
+
+#[test]
+fn an_upload_whose_daemon_was_killed_is_gone_on_with() {
+    killed_and_gone_on(3, true, the_daemon);
+}

@@ -1,0 +1,97 @@
+//! A client's copy: run by the daemon's engine, told to the client as it goes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use trunkline::transfer::{self, Location, Progress};
+use trunkline::{Engine, Error, Interaction};
+
+use crate::protocol::{CopyEnd, CopyEvent, CopyPlace, CopyRequest, Reply};
+
+/// How often a client is told of a copy's progress.
+const TELLING: Duration = Duration::from_millis(100);
+
+/// Names told in one frame: of the longest paths some two megabytes, half of what a frame may be.
+const NAMES: usize = 256;
+
+/// Copies, and returns the last frame. Whoever drops the future ends the copy.
+pub(crate) async fn run(
+    engine: &Engine,
+    request: CopyRequest,
+    interaction: &Interaction,
+    replies: &mpsc::Sender<Reply>,
+) -> Result<Reply, Error> {
+    let begun = Instant::now();
+    let mut sources = Vec::with_capacity(request.sources.len());
+    for source in &request.sources {
+        sources.push(location(engine, source, interaction).await?);
+    }
+    let target = location(engine, &request.target, interaction).await?;
+    // Bounded by the names that a copy has under way, which waits for nobody that watches.
+    let (telling, mut told) = mpsc::unbounded_channel();
+    let every_name = request.names;
+    let progress = Arc::new(Progress::watched(move |event| {
+        if every_name || matches!(event, CopyEvent::Failed { .. }) {
+            let _ = telling.send(event);
+        }
+    }));
+    let watching = async {
+        let mut ticks = tokio::time::interval(TELLING);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut names = Vec::new();
+        loop {
+            ticks.tick().await;
+            while let Ok(name) = told.try_recv() {
+                names.push(name);
+                if names.len() == NAMES {
+                    let _ = replies.send(Reply::Names(std::mem::take(&mut names))).await;
+                }
+            }
+            if !names.is_empty() {
+                let _ = replies.send(Reply::Names(std::mem::take(&mut names))).await;
+            }
+            let _ = replies.send(Reply::Progress(progress.snapshot())).await;
+        }
+    };
+    let result = tokio::select! {
+        result = transfer::copy(&sources, &target, &request.options, &progress) => result,
+        () = watching => unreachable!("watching has no end"),
+    };
+    while !told.is_empty() {
+        let mut names = Vec::new();
+        told.recv_many(&mut names, NAMES).await;
+        let _ = replies.send(Reply::Names(names)).await;
+    }
+    let ciphers: BTreeSet<String> = sources.iter().chain([&target]).flat_map(ciphers).collect();
+    Ok(Reply::Copied(CopyEnd {
+        progress: result?,
+        elapsed: begun.elapsed(),
+        ciphers: ciphers.into_iter().collect(),
+    }))
+}
+
+async fn location(engine: &Engine, place: &CopyPlace, interaction: &Interaction) -> Result<Location, Error> {
+    Ok(match place {
+        CopyPlace::Local(path) if path.is_absolute() => Location::Local(path.clone()),
+        CopyPlace::Local(path) => {
+            return Err(Error::Usage(format!("{} is not absolute", path.display())));
+        }
+        CopyPlace::Host(host, path) => {
+            let host = engine
+                .host_for(&crate::server::engine_request(host), interaction)
+                .await?;
+            Location::Host(host, Bytes::copy_from_slice(path))
+        }
+    })
+}
+
+fn ciphers(location: &Location) -> Vec<String> {
+    let Location::Host(host, _) = location else {
+        return Vec::new();
+    };
+    let infos = host.lanes().into_iter().filter_map(|lane| lane.info);
+    infos.map(|info| info.cipher.to_owned()).collect()
+}
