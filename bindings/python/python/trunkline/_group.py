@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +14,7 @@ from ._options import Ask, Daemon, Options, StrPath
 from ._result import Command, CompletedProcess, Input, check_codec, completed, input_bytes, wanted
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,23 @@ class HostResult:
         return self.result
 
 
-class Group:
+#: A host's name, and what is to be done there.
+Job: TypeAlias = "tuple[str, _native.Operation[Any]]"
+
+#: What makes a result of an outcome.
+Finish: TypeAlias = "Callable[[Any], CompletedProcess[Any]]"
+
+
+def host_result(name: str, index: int, ok: bool, value: Any, finish: Finish) -> HostResult:
+    """What came of one job. Raises what is not about the host."""
+    if ok:
+        return HostResult(name, index, finish(value), None)
+    if isinstance(value, Error):
+        return HostResult(name, index, None, value)
+    raise value
+
+
+class BaseGroup:
     """Hosts to run commands on: names, ranges and lists such as ``db[01-20],web1``, patterns of ssh_config's aliases such
     as ``web*``, files of names as ``@FILE``; or hosts of Ansible inventories, of which ``hosts`` then picks some by
     Ansible's patterns (all, when it is ``None``) and ``limit`` fewer.
@@ -126,6 +142,44 @@ class Group:
     def __len__(self) -> int:
         return len(self._hosts)
 
+    def _jobs(
+        self,
+        command: Command,
+        input: Input | None,
+        env: Mapping[str, str] | None,
+        timeout: float | None,
+        encoding: str | None,
+        errors: str,
+        at_once: int,
+    ) -> tuple[Iterator[Job], Finish]:
+        """What is to be done on every host, and what makes results of the outcomes."""
+        if self._closed:
+            raise ClosedError("the group is closed")
+        if at_once < 1:
+            raise ValueError("at_once is at least 1")
+        check_codec(encoding, errors)
+        start = wanted(command, env)
+        data = input_bytes(input, encoding)
+        line = start["program"] or b""
+
+        def finish(outcome: Any) -> CompletedProcess[Any]:
+            return completed(line, outcome, encoding, errors)
+
+        return ((name, host.run(start, data, timeout)) for name, host in self._hosts.items()), finish
+
+    def close(self) -> None:
+        """With ``share=False``, closes its connections."""
+        self._closed = True
+        if not self._options.share:
+            self._engine.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__.partition('._')[0]}.Group of {len(self)} hosts>"
+
+
+class Group(BaseGroup):
+    __doc__ = BaseGroup.__doc__
+
     def run(
         self,
         command: Command,
@@ -143,35 +197,14 @@ class Group:
         Iterate over what it returns for results as they complete, or call ``wait`` on it for all of them in the hosts'
         order. Nothing is raised for a host that fails: its result holds the error.
         """
-        if self._closed:
-            raise ClosedError("the group is closed")
-        if at_once < 1:
-            raise ValueError("at_once is at least 1")
-        check_codec(encoding, errors)
-        start = wanted(command, env)
-        data = input_bytes(input, encoding)
-        line = start["program"] or b""
-
-        def finish(outcome: Any) -> CompletedProcess[Any]:
-            return completed(line, outcome, encoding, errors)
-
-        jobs = ((name, host.run(start, data, timeout)) for name, host in self._hosts.items())
+        jobs, finish = self._jobs(command, input, env, timeout, encoding, errors, at_once)
         return GroupRun(jobs, at_once, finish)
-
-    def close(self) -> None:
-        """With ``share=False``, closes its connections."""
-        self._closed = True
-        if not self._options.share:
-            self._engine.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"<trunkline.Group of {len(self)} hosts>"
 
 
 class GroupRun:
@@ -180,7 +213,7 @@ class GroupRun:
     It goes on while something is waited for. ``cancel``, and leaving a ``with`` block early, close what still runs.
     """
 
-    def __init__(self, jobs: Iterator[tuple[str, _native.Operation[Any]]], at_once: int, finish: Any) -> None:
+    def __init__(self, jobs: Iterator[Job], at_once: int, finish: Finish) -> None:
         self._jobs = enumerate(jobs)
         self._finish = finish
         self._completions = _native.Completions()
@@ -213,14 +246,7 @@ class GroupRun:
                 # It was cancelled as it ended.
                 continue
             name, _ = self._running.pop(index)
-            result, error = None, None
-            if ok:
-                result = self._finish(value)
-            elif isinstance(value, Error):
-                error = value
-            elif isinstance(value, BaseException):
-                raise value
-            self._ready.append(HostResult(name, index, result, error))
+            self._ready.append(host_result(name, index, ok, value, self._finish))
             self._begin(1)
 
     def wait(self, timeout: float | None = None) -> list[HostResult]:

@@ -1,0 +1,116 @@
+"""Many hosts at once, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Callable
+
+from .._group import BaseGroup, Finish, HostResult, Job, host_result
+from .._result import Command, Input
+from ._bridge import Begun, bridge
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+    from typing_extensions import Self
+
+
+class Group(BaseGroup):
+    __doc__ = (BaseGroup.__doc__ or "") + "\n    Inventories are read when the group is made, which may run their scripts."
+
+    def run(
+        self,
+        command: Command,
+        *,
+        input: Input | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        encoding: str | None = "utf-8",
+        errors: str = "backslashreplace",
+        at_once: int = 100,
+    ) -> GroupRun:
+        """As ``trunkline.Group.run``: what it returns is for ``async for`` and ``await``."""
+        jobs, finish = self._jobs(command, input, env, timeout, encoding, errors, at_once)
+        return GroupRun(jobs, at_once, finish)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class GroupRun:
+    """A command under way on many hosts; an asynchronous iterator of ``HostResult``, as they complete.
+
+    Leaving an ``async with`` block early closes what still runs.
+    """
+
+    def __init__(self, jobs: Iterator[Job], at_once: int, finish: Finish) -> None:
+        self._jobs = enumerate(jobs)
+        self._finish = finish
+        self._bridge = bridge()
+        self._running: dict[int, Begun] = {}
+        self._ready: deque[HostResult | BaseException] = deque()
+        self._waiter: Future[None] | None = None
+        for _ in range(at_once):
+            self._begin()
+
+    def _begin(self) -> None:
+        job = next(self._jobs, None)
+        if job is not None:
+            index, (name, operation) = job
+            self._running[index] = self._bridge.begin(operation, self._done(index, name))
+
+    def _done(self, index: int, name: str) -> Callable[[bool, Any], None]:
+        def done(ok: bool, value: Any) -> None:
+            del self._running[index]
+            try:
+                self._ready.append(host_result(name, index, ok, value, self._finish))
+            except BaseException as error:
+                self._ready.append(error)
+            self._begin()
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
+
+        return done
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> HostResult:
+        while not self._ready:
+            if not self._running:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        result = self._ready.popleft()
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    async def wait(self) -> list[HostResult]:
+        """Waits for all that have not been iterated over, and returns them in the hosts' order."""
+        return sorted([result async for result in self], key=lambda result: result.index)
+
+    def cancel(self) -> None:
+        """Closes what still runs and begins nothing more; results that are there can still be taken."""
+        self._jobs = enumerate(())
+        for begun in self._running.values():
+            begun.abort()
+        self._running.clear()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()

@@ -1,0 +1,194 @@
+"""A command that runs, with streams for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+from types import TracebackType
+from typing import TYPE_CHECKING, AnyStr, Generic, cast
+
+from .._errors import ClosedError, TimeoutError
+from .._result import CompletedProcess, Input, input_bytes
+from ._bridge import begin, outcome
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+    from typing_extensions import Self
+
+    from .. import _native
+
+
+class Reader(Generic[AnyStr]):
+    """What a command writes: ``async for`` gives its lines. One task reads at a time.
+
+    Giving up a wait, as ``asyncio.wait_for`` does when time is up, loses nothing: what has come is read next.
+    """
+
+    def __init__(self, session: _native.Session, stream: int, encoding: str | None, errors: str) -> None:
+        self._session = session
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder(encoding)(errors) if encoding else None
+        self._buffer: AnyStr = cast("AnyStr", "" if encoding else b"")
+        self._newline: AnyStr = cast("AnyStr", "\n" if encoding else b"\n")
+        self._pending: Future[bytes] | None = None
+        self._ended = False
+
+    async def read(self, size: int = -1) -> AnyStr:
+        """Up to ``size`` bytes or characters, at least one but for the end; everything up to the end without a size."""
+        while not self._ended and (size < 0 or (size > 0 and not self._buffer)):
+            await self._fill()
+        if size < 0:
+            size = len(self._buffer)
+        return self._take(size)
+
+    async def readline(self) -> AnyStr:
+        """The next line with its end; the last may have none, and is empty at the end of the stream."""
+        searched = 0
+        while True:
+            at = self._buffer.find(self._newline, searched)
+            if at >= 0:
+                return self._take(at + 1)
+            if self._ended:
+                return self._take(len(self._buffer))
+            searched = len(self._buffer)
+            await self._fill()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> AnyStr:
+        line = await self.readline()
+        if not line:
+            raise StopAsyncIteration
+        return line
+
+    def _take(self, size: int) -> AnyStr:
+        taken, self._buffer = self._buffer[:size], self._buffer[size:]
+        return taken
+
+    async def _fill(self) -> None:
+        if self._pending is None:
+            self._pending, _ = begin(self._session.read(self._stream))
+        data = await asyncio.shield(self._pending)
+        self._pending = None
+        self._feed(data, final=not data)
+
+    async def end(self, data: bytes) -> None:
+        """The rest of the stream, which was read otherwise; a reading that somebody gave up waiting for came before."""
+        if self._pending is not None:
+            await self._fill()
+        self._feed(data, final=True)
+
+    def _feed(self, data: bytes, final: bool) -> None:
+        self._ended = self._ended or final
+        self._buffer += cast("AnyStr", self._decoder.decode(data, final) if self._decoder else data)
+
+
+class Writer(Generic[AnyStr]):
+    """What a command reads."""
+
+    def __init__(self, session: _native.Session, encoding: str | None) -> None:
+        self._session = session
+        self._encoding = encoding
+
+    async def write(self, data: AnyStr) -> None:
+        """Hands over the data; waits for as long as the engine has no room for it."""
+        try:
+            await outcome(self._session.write(input_bytes(data, self._encoding) or b""))
+        except ClosedError as error:
+            raise BrokenPipeError(str(error)) from error
+
+    async def close(self) -> None:
+        """Ends the input, behind what was written."""
+        await outcome(self._session.finish())
+
+
+class Process(Generic[AnyStr]):
+    """A running command, much like ``asyncio.subprocess.Process``.
+
+    What is not read stays with the server, which stops the command when its window is full. Leaving an ``async with`` block
+    closes the session, if the command still runs: the server then sends it SIGHUP.
+    """
+
+    def __init__(self, session: _native.Session, command: bytes, encoding: str | None, errors: str) -> None:
+        self._session = session
+        self._line = command
+        self._encoding = encoding
+        self._ended: tuple[int, str | None] | None = None
+        self.stdin: Writer[AnyStr] = Writer(session, encoding)
+        self.stdout: Reader[AnyStr] = Reader(session, 1, encoding, errors)
+        self.stderr: Reader[AnyStr] = Reader(session, 2, encoding, errors)
+
+    @property
+    def command(self) -> str:
+        """As it was sent to the server."""
+        return self._line.decode("utf-8", "backslashreplace")
+
+    @property
+    def returncode(self) -> int | None:
+        """Its status, once ``wait`` or ``communicate`` has seen its end; see ``trunkline.CompletedProcess``."""
+        return None if self._ended is None else self._ended[0]
+
+    @property
+    def signal(self) -> str | None:
+        """The name, without "SIG", of the signal that ended it."""
+        return None if self._ended is None else self._ended[1]
+
+    async def started(self) -> None:
+        """Waits until the server has confirmed the start. Raises what prevented it."""
+        await outcome(self._session.started())
+
+    async def wait(self, timeout: float | None = None) -> int:
+        """Waits for the end and returns the status. Raises ``TimeoutError`` if it still runs after ``timeout`` seconds."""
+        if self._ended is None:
+            self._ended = await outcome(self._session.wait(timeout))
+        if self._ended is None:
+            raise TimeoutError(f"the command has not ended within {timeout} s", execution="may have started")
+        return self._ended[0]
+
+    async def communicate(self, input: Input | None = None) -> tuple[AnyStr, AnyStr]:
+        """Writes ``input``, ends the input, reads both outputs and waits for the end."""
+        data = input_bytes(input, self._encoding)
+        self._ended, stdout, stderr = await outcome(self._session.communicate(data))
+        await self.stdout.end(stdout)
+        await self.stderr.end(stderr)
+        return await self.stdout.read(), await self.stderr.read()
+
+    async def complete(self, input: Input | None = None) -> CompletedProcess[AnyStr]:
+        """As ``communicate``, with the status and both outputs in one result."""
+        stdout, stderr = await self.communicate(input)
+        returncode, signal = self._ended or (255, None)
+        return CompletedProcess(self.command, returncode, signal, stdout, stderr)
+
+    def send_signal(self, name: str) -> None:
+        """Sends a signal, by name ("TERM", "SIGTERM"). Servers before OpenSSH 7.9 take none."""
+        self._session.signal(name.removeprefix("SIG"))
+
+    def terminate(self) -> None:
+        """Sends SIGTERM."""
+        self.send_signal("TERM")
+
+    def kill(self) -> None:
+        """Sends SIGKILL."""
+        self.send_signal("KILL")
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Tells of the terminal's new size, in characters."""
+        self._session.resize(columns, rows)
+
+    def close(self) -> None:
+        """Closes the session; a command that still runs gets SIGHUP."""
+        self._session.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "running" if self._ended is None else f"status {self._ended[0]}"
+        return f"<trunkline.aio.Process {self.command!r} {state}>"

@@ -1,0 +1,178 @@
+"""The same for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import trunkline
+from conftest import Testbed, run_python, wait_until
+from trunkline import aio
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def on_box(testbed: Testbed) -> Callable[[Callable[[aio.Connection], Awaitable[T]]], T]:
+    """Runs a coroutine with a connection, in a loop of its own."""
+
+    def run(body: Callable[[aio.Connection], Awaitable[T]]) -> T:
+        async def main() -> T:
+            async with aio.connect(testbed.aliases[0], config=testbed.config, daemon=False) as box:
+                return await body(box)
+
+        return asyncio.run(main(), debug=True)
+
+    return run
+
+
+OnBox = Callable[[Callable[[aio.Connection], Awaitable[None]]], None]
+
+
+def test_a_command_leaves_its_status_and_outputs(on_box: OnBox) -> None:
+    async def body(box: aio.Connection) -> None:
+        result = await box.run("cat; echo err >&2; exit 3", input="ü")
+        assert (result.returncode, result.stdout, result.stderr) == (3, "ü", "err\n")
+        with pytest.raises(trunkline.CommandError):
+            await box.run("false", check=True)
+        with pytest.raises(trunkline.TimeoutError):
+            await box.run("sleep 1000", timeout=0.1)
+
+    on_box(body)
+
+
+def test_a_hundred_commands_at_once_need_no_threads(on_box: OnBox) -> None:
+    async def body(box: aio.Connection) -> None:
+        await box.run("true")
+        before = threading.active_count()
+        results = await asyncio.gather(*(box.run(f"echo {number}") for number in range(100)))
+        assert [int(result.stdout) for result in results] == list(range(100))
+        assert threading.active_count() == before
+
+    on_box(body)
+
+
+def test_lines_come_by_async_for(on_box: OnBox) -> None:
+    async def body(box: aio.Connection) -> None:
+        async with await box.start("while read line; do echo got $line; done; printf end") as process:
+            await process.stdin.write("one\n")
+            assert await process.stdout.readline() == "got one\n"
+            await process.stdin.write("two\n")
+            await process.stdin.close()
+            assert [line async for line in process.stdout] == ["got two\n", "end"]
+            assert await process.wait() == 0
+
+    on_box(body)
+
+
+def test_bytes_are_read_as_they_come(on_box: OnBox) -> None:
+    async def body(box: aio.Connection) -> None:
+        process = await box.start("head -c 3000000 /dev/zero", encoding=None)
+        first = await process.stdout.read(10)
+        assert 0 < len(first) <= 10
+        rest, err = await process.communicate()
+        assert (len(first) + len(rest), err, process.returncode) == (3000000, b"", 0)
+
+    on_box(body)
+
+
+def test_a_wait_that_is_given_up_loses_nothing(on_box: OnBox) -> None:
+    async def body(box: aio.Connection) -> None:
+        process = await box.start("read line; echo $line; cat")
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(process.stdout.readline(), 0.05)
+        await process.stdin.write("kept\n")
+        assert await process.stdout.readline() == "kept\n"
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(process.stdout.readline(), 0.05)
+        assert await process.communicate("more") == ("more", "")
+
+    on_box(body)
+
+
+def test_a_cancelled_command_is_closed(on_box: OnBox, tmp_path: Path) -> None:
+    async def body(box: aio.Connection) -> None:
+        up, gone = tmp_path / "up", tmp_path / "gone"
+        # Its output ends when its channel is closed: writing fails then.
+        script = f"trap '' HUP PIPE; touch {up}; while echo x; do sleep 0.01; done; touch {gone}"
+        task = asyncio.ensure_future(box.run(script))
+        await asyncio.get_running_loop().run_in_executor(None, wait_until, up.exists)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.get_running_loop().run_in_executor(None, wait_until, gone.exists)
+        assert (await box.run("true")).ok
+
+    on_box(body)
+
+
+def test_a_closed_connection_says_so(testbed: Testbed) -> None:
+    async def main() -> None:
+        box = await aio.connect("box1", config=testbed.config, daemon=False, share=False)
+        process = await box.start("sleep 1000")
+        await process.started()
+        box.close()
+        with pytest.raises(trunkline.Error):
+            await process.wait()
+        with pytest.raises(trunkline.ClosedError):
+            await box.run("true")
+
+    asyncio.run(main())
+
+
+def test_connection_errors_are_raised_where_they_are_awaited() -> None:
+    async def main() -> None:
+        with pytest.raises(trunkline.NetworkError):
+            await aio.connect("127.0.0.1", port=1, config="none", daemon=False)
+        async with aio.connect("127.0.0.1", port=1, config="none", daemon=False, wait=False) as lazy:
+            with pytest.raises(trunkline.NetworkError):
+                await lazy.run("true")
+
+    asyncio.run(main())
+
+
+def test_a_group_answers_as_hosts_complete(testbed: Testbed) -> None:
+    async def main() -> None:
+        group = aio.Group(["box[1-3]", "no-such-host.invalid"], config=testbed.config, daemon=False)
+        results = await group.run("echo x", at_once=2).wait()
+        assert [result.ok for result in results] == [True, True, True, False]
+        names = {result.host async for result in group.run("true")}
+        assert names == set(group.hosts)
+        async with group.run("sleep 1000"):
+            pass
+
+    asyncio.run(main())
+
+
+def test_loops_that_end_leave_nothing(testbed: Testbed) -> None:
+    async def main() -> None:
+        async with aio.connect("box1", config=testbed.config, daemon=False) as box:
+            await box.run("true")
+            # Given up with its loop.
+            given_up = asyncio.ensure_future(box.run("sleep 0.2"))
+            assert not given_up.done()
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        asyncio.run(main())
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+def test_control_c_ends_a_loop_that_waits(testbed: Testbed) -> None:
+    program = (
+        "import asyncio, os, signal, sys\nfrom trunkline import aio\n"
+        "async def main():\n"
+        "    async with aio.connect('box1', config=sys.argv[1], daemon=False) as box:\n"
+        "        asyncio.get_running_loop().call_later(0.2, os.kill, os.getpid(), signal.SIGINT)\n"
+        "        await box.run('sleep 1000')\n"
+        "try:\n    asyncio.run(main())\nexcept KeyboardInterrupt:\n    print('interrupted')\n"
+    )
+    done = run_python(program, testbed.config)
+    assert (done.stdout, done.returncode) == ("interrupted\n", 0), done.stderr
