@@ -12,6 +12,7 @@ mod rude;
 mod session;
 mod stock;
 mod terminal;
+mod tools;
 
 #[path = "../program/tty.rs"]
 #[allow(

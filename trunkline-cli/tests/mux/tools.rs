@@ -1,0 +1,413 @@
+//! What runs ssh, unmodified, over the daemon's connections: by ControlPath, and with `trunkline ssh` in ssh's place.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use trunkline_testkit::{Direction, Relay, Sshd, write_ssh_config};
+
+use crate::home::{Home, assert_status, end_of, finish, program, server, sshd, text, wait_until};
+use crate::stock;
+
+/// How ssh comes to use the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Stock ssh, with ControlPath in its configuration.
+    ControlPath,
+    /// `trunkline ssh` where ssh is named.
+    InPlaceOfSsh,
+}
+
+const WAYS: [Way; 2] = [Way::ControlPath, Way::InPlaceOfSsh];
+
+/// A server, and the tools that reach it.
+struct Bench {
+    home: Home,
+    server: Sshd,
+    config: PathBuf,
+    /// What the tools run for ssh, which knows the configuration.
+    ssh: PathBuf,
+    way: Way,
+}
+
+impl Bench {
+    fn new(server: Sshd, way: Way) -> Self {
+        let entry = server.host_entry(server.alias());
+        Self::with_hosts(server, way, vec![entry])
+    }
+
+    fn with_hosts(server: Sshd, way: Way, hosts: Vec<trunkline_testkit::HostEntry>) -> Self {
+        let home = Home::new();
+        let config = home.path("config");
+        let path = format!("ControlPath {}", stock::socket(&home, "%n").display());
+        let hosts = hosts.into_iter().map(|host| match way {
+            Way::ControlPath => host.with(&path).with("ControlMaster no"),
+            Way::InPlaceOfSsh => host,
+        });
+        let hosts: Vec<_> = hosts.collect();
+        write_ssh_config(&config, hosts.clone()).unwrap();
+        let runs = match way {
+            Way::ControlPath => "ssh".to_owned(),
+            Way::InPlaceOfSsh => format!("'{}' ssh", program()),
+        };
+        let script = format!("#!/bin/sh\nexec {runs} -F '{}' \"$@\"\n", config.display());
+        let ssh = home.script("ssh", &script);
+        if way == Way::ControlPath {
+            for host in hosts {
+                let request = stock::host(&home, &config, &host.alias, &[]);
+                stock::listen(&home, request, &stock::socket(&home, &host.alias)).unwrap();
+            }
+        }
+        Self {
+            home,
+            server,
+            config,
+            ssh,
+            way,
+        }
+    }
+
+    /// `scp` or `sftp`: stock ssh needs no more than the file, `trunkline ssh` is named.
+    fn copier(&self, name: &str) -> Command {
+        let mut command = self.home.command(name);
+        command.arg("-q").arg("-F").arg(&self.config);
+        if self.way == Way::InPlaceOfSsh {
+            command.arg("-S").arg(&self.ssh);
+        }
+        command
+    }
+
+    fn git(&self, folder: &Path, arguments: &[&str]) -> Output {
+        let mut git = self.home.command("git");
+        git.current_dir(folder)
+            .args(["-c", "init.defaultBranch=main", "-c", "protocol.version=2"])
+            .args(arguments)
+            .env("GIT_SSH_COMMAND", &self.ssh)
+            .env("GIT_SSH_VARIANT", "ssh")
+            .env("GIT_CONFIG_GLOBAL", "/dev/null");
+        for who in ["AUTHOR", "COMMITTER"] {
+            git.env(format!("GIT_{who}_NAME"), "T")
+                .env(format!("GIT_{who}_EMAIL"), "t@example.org");
+        }
+        let output = finish(git.env("GIT_TRACE_PACKET", "1"));
+        assert_status(&output, 0);
+        output
+    }
+
+    fn rsync(&self) -> Command {
+        let mut rsync = self.home.command("rsync");
+        rsync.arg("-e").arg(&self.ssh);
+        rsync
+    }
+
+    fn remote(&self, path: &Path) -> String {
+        format!("{}:{}", self.server.alias(), path.display())
+    }
+
+    /// A folder of the test's own.
+    fn folder(&self, name: &str) -> PathBuf {
+        let folder = self.home.path(name);
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[track_caller]
+    fn assert_one_login(&self) {
+        assert_eq!(self.server.authentications(), 1, "{:?}", self.way);
+    }
+}
+
+/// Bytes that no compression makes much smaller.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut bytes = Vec::with_capacity(len);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+#[test]
+fn scp_copies_both_ways_with_both_protocols() {
+    for way in WAYS {
+        let bench = Bench::new(server(), way);
+        let folder = bench.folder("files");
+        let file = folder.join("file");
+        fs::write(&file, noise(3_000_000)).unwrap();
+        for protocol in ["-s", "-O"] {
+            let (there, back) = (folder.join("there"), folder.join("back"));
+            let up = finish(
+                bench
+                    .copier("scp")
+                    .arg(protocol)
+                    .arg(&file)
+                    .arg(bench.remote(&there)),
+            );
+            assert_status(&up, 0);
+            let down = finish(
+                bench
+                    .copier("scp")
+                    .arg(protocol)
+                    .arg(bench.remote(&there))
+                    .arg(&back),
+            );
+            assert_status(&down, 0);
+            assert!(fs::read(&back).unwrap() == fs::read(&file).unwrap());
+        }
+        let missing = bench.remote(&folder.join("missing"));
+        assert_status(&finish(bench.copier("scp").arg(missing).arg(&folder)), 1);
+        bench.assert_one_login();
+    }
+}
+
+#[test]
+fn sftp_works_through_a_batch() {
+    for way in WAYS {
+        let bench = Bench::new(server(), way);
+        let folder = bench.folder("files");
+        fs::write(folder.join("file"), noise(1_000_000)).unwrap();
+        let batch = bench.home.path("batch");
+        let lines = [
+            "mkdir sub",
+            "put file sub/there",
+            "rename sub/there sub/moved",
+            "get sub/moved back",
+            "ls -l sub",
+        ];
+        fs::write(
+            &batch,
+            format!("cd {0}\nlcd {0}\n{1}\n", folder.display(), lines.join("\n")),
+        )
+        .unwrap();
+        let output = finish(
+            bench
+                .copier("sftp")
+                .arg("-b")
+                .arg(&batch)
+                .arg(bench.server.alias()),
+        );
+        assert_status(&output, 0);
+        assert!(
+            text(&output.stdout).contains("sub/moved"),
+            "{}",
+            text(&output.stdout)
+        );
+        assert!(fs::read(folder.join("back")).unwrap() == fs::read(folder.join("file")).unwrap());
+        bench.assert_one_login();
+    }
+}
+
+#[test]
+fn git_clones_fetches_pulls_and_pushes_with_protocol_2_and_two_remotes() {
+    for way in WAYS {
+        let bench = Bench::new(sshd().config("AcceptEnv GIT_PROTOCOL").start().unwrap(), way);
+        let root = bench.folder("git");
+        for bare in ["one.git", "two.git"] {
+            bench.git(&root, &["init", "-q", "--bare", bare]);
+        }
+        let url = |bare: &str| format!("{}:{}", bench.server.alias(), root.join(bare).display());
+        bench.git(&root, &["clone", "-q", &url("one.git"), "work"]);
+        let work = root.join("work");
+        fs::write(work.join("file"), noise(300_000)).unwrap();
+        bench.git(&work, &["add", "."]);
+        bench.git(&work, &["commit", "-q", "-m", "first"]);
+        bench.git(&work, &["push", "-q", "origin", "HEAD:main"]);
+        bench.git(&work, &["remote", "add", "second", &url("two.git")]);
+        bench.git(&work, &["push", "-q", "second", "HEAD:main"]);
+        let cloned = bench.git(&root, &["clone", "-q", "-b", "main", &url("two.git"), "other"]);
+        assert!(
+            text(&cloned.stderr).contains("version 2"),
+            "GIT_PROTOCOL has arrived"
+        );
+        let other = root.join("other");
+        bench.git(&other, &["commit", "-q", "--allow-empty", "-m", "second"]);
+        bench.git(&other, &["push", "-q", "origin", "HEAD:main"]);
+        bench.git(&work, &["fetch", "-q", "--all"]);
+        bench.git(&work, &["pull", "-q", "--ff-only", "second", "main"]);
+        let heads = [&work, &other].map(|at| text(&bench.git(at, &["rev-parse", "HEAD"]).stdout));
+        assert_eq!(heads[0], heads[1]);
+        bench.assert_one_login();
+    }
+}
+
+#[test]
+fn rsync_copies_trees_both_ways() {
+    for way in WAYS {
+        let bench = Bench::new(server(), way);
+        let from = bench.folder("from/deep");
+        for n in 0..200 {
+            fs::write(from.join(format!("{n}")), noise(n * 37)).unwrap();
+        }
+        let from = from.parent().unwrap();
+        let [there, back] = ["there", "back"].map(|name| bench.folder(name));
+        let slash = |path: &Path| format!("{}/", path.display());
+        let up = finish(
+            bench
+                .rsync()
+                .arg("-az")
+                .arg(slash(from))
+                .arg(bench.remote(&there)),
+        );
+        assert_status(&up, 0);
+        let down = finish(
+            bench
+                .rsync()
+                .arg("-a")
+                .arg(bench.remote(&there) + "/")
+                .arg(slash(&back)),
+        );
+        assert_status(&down, 0);
+        assert_status(
+            &finish(bench.home.command("diff").arg("-r").arg(from).arg(&back)),
+            0,
+        );
+        bench.assert_one_login();
+    }
+}
+
+#[test]
+fn rsync_goes_on_where_a_lost_connection_has_cut_it_off() {
+    const LEN: usize = 6_000_000;
+    for way in WAYS {
+        let server = server();
+        let relay = Relay::to(server.addr()).unwrap();
+        server.trust_at(relay.addr()).unwrap();
+        let entry = server.host_entry(server.alias()).at(relay.addr());
+        let bench = Bench::with_hosts(server, way, vec![entry]);
+        let folder = bench.folder("files");
+        let file = folder.join("file");
+        fs::write(&file, noise(LEN)).unwrap();
+        for direction in [Direction::ToServer, Direction::ToClient] {
+            let target = folder.join(format!("{direction:?}"));
+            let ends = match direction {
+                Direction::ToServer => [file.display().to_string(), bench.remote(&target)],
+                Direction::ToClient => [bench.remote(&file), target.display().to_string()],
+            };
+            let copy = || {
+                let mut rsync = bench.rsync();
+                rsync
+                    .args(["--partial", "--inplace", "--no-whole-file", "--stats"])
+                    .args(&ends);
+                rsync
+            };
+            relay.set_rate(direction, Some(2_000_000));
+            let mut first = copy();
+            let mut first = first
+                .stdout(std::process::Stdio::null())
+                .stderr(std::process::Stdio::null())
+                .spawn()
+                .unwrap();
+            let arrived = || fs::metadata(&target).map_or(0, |found| found.len());
+            wait_until("a part has arrived", || arrived() > 1_000_000);
+            relay.reset();
+            assert!(!end_of(&mut first, "rsync").success());
+            relay.set_rate(direction, None);
+            let second = finish(&mut copy());
+            assert_status(&second, 0);
+            assert!(fs::read(&target).unwrap() == fs::read(&file).unwrap());
+            let stats = text(&second.stdout);
+            let matched = stats.lines().find_map(|line| line.strip_prefix("Matched data: "));
+            let matched = matched.unwrap().replace([',', '.'], "");
+            assert!(
+                matched.split(' ').next().unwrap().parse::<u64>().unwrap() > 500_000,
+                "{stats}"
+            );
+        }
+    }
+}
+
+/// A playbook takes longer than a command, most of it in Python.
+const PLAYBOOK_PATIENCE: Duration = Duration::from_secs(180);
+
+/// ansible-core's program in a virtual environment, which `scripts/ansible` makes.
+fn ansible() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let playbook = root.join("target/ansible/bin/ansible-playbook");
+    assert!(
+        playbook.exists(),
+        "ansible-playbook is needed: run scripts/ansible"
+    );
+    playbook
+}
+
+#[test]
+fn a_playbook_runs_on_40_hosts_with_and_without_pipelining() {
+    for (way, pipelining) in [
+        (Way::ControlPath, true),
+        (Way::ControlPath, false),
+        (Way::InPlaceOfSsh, true),
+        (Way::InPlaceOfSsh, false),
+    ] {
+        let server = server();
+        let aliases: Vec<String> = (1..=40).map(|n| format!("h{n:02}")).collect();
+        let hosts = aliases.iter().map(|alias| server.host_entry(alias)).collect();
+        let bench = Bench::with_hosts(server, way, hosts);
+        let folder = bench.folder("playbook");
+        fs::write(folder.join("hosts"), aliases.join("\n")).unwrap();
+        fs::write(
+            folder.join("play.yml"),
+            "- hosts: all
+  gather_facts: false
+  tasks:
+  - raw: echo {{ inventory_hostname }} > FOLDER/raw-{{ inventory_hostname }}
+  - ping:
+    when: inventory_hostname in groups['all'][:4]
+"
+            .replace("FOLDER", &folder.display().to_string()),
+        )
+        .unwrap();
+        // ssh's arguments replace Ansible's own, which bring a ControlPath. With "piped", files travel over ssh itself,
+        // so that no other program has to be told.
+        let ssh = match way {
+            Way::ControlPath => format!("ssh_args = -F {}\n", bench.config.display()),
+            Way::InPlaceOfSsh => format!(
+                "ssh_executable = {}\nssh_args = -T\ntransfer_method = piped\n",
+                bench.ssh.display()
+            ),
+        };
+        fs::write(
+            folder.join("ansible.cfg"),
+            format!(
+                "[defaults]\ninventory = hosts\nforks = 20\ninterpreter_python = /usr/bin/python3\nremote_tmp = {0}/tmp\nlocal_tmp = {0}/local\n[ssh_connection]\npipelining = {pipelining}\n{ssh}",
+                folder.display()
+            ),
+        )
+        .unwrap();
+        let log = folder.join("log");
+        let mut playbook = bench.home.command(ansible());
+        playbook
+            .current_dir(&folder)
+            .env("LC_ALL", "C.UTF-8")
+            .env("ANSIBLE_HOME", folder.join("home"))
+            .env("ANSIBLE_LOG_PATH", &log)
+            .arg("play.yml")
+            .stdout(std::process::Stdio::null())
+            .stderr(fs::File::create(folder.join("errors")).unwrap());
+        let mut child = playbook.spawn().unwrap();
+        let begun = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            assert!(begun.elapsed() < PLAYBOOK_PATIENCE, "the playbook does not end");
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+        let said = fs::read_to_string(&log).unwrap() + &fs::read_to_string(folder.join("errors")).unwrap();
+        assert!(
+            child.wait().unwrap().success(),
+            "{way:?}, pipelining {pipelining}: {said}"
+        );
+        for alias in &aliases {
+            let written = fs::read_to_string(folder.join(format!("raw-{alias}")));
+            assert_eq!(written.unwrap().trim(), alias);
+        }
+        // Forty names of one account: they share, over as many connections as MaxSessions makes necessary.
+        assert!(
+            bench.server.authentications() <= 4,
+            "{way:?}: {}",
+            bench.server.authentications()
+        );
+    }
+}
