@@ -1,12 +1,17 @@
 //! Where measurements happen: folders, programs, servers, and daemons of trunkline that are nobody's.
 
 use std::cell::Cell;
+use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
 use tempfile::TempDir;
+use trunkline::config::World;
+use trunkline_daemon::client::{Client, Starter};
+use trunkline_daemon::place::Place;
+use trunkline_daemon::protocol::{HostRequest, Reply, Request};
 use trunkline_testkit::{LogLevel, SshdBuilder};
 
 use crate::measure;
@@ -94,6 +99,66 @@ impl Daemon {
         ssh
     }
 
+    /// Serves stock ssh clients of a host, and returns the socket.
+    pub(crate) fn listen(&self, config: &Path, alias: &str) -> anyhow::Result<PathBuf> {
+        let place = Place::find(|name| (name == "TRUNKLINE_DIR").then(|| self.dir.clone()))?;
+        let directory = format!("TRUNKLINE_DIR={}", self.dir.display());
+        let starter = Starter {
+            command: ["env".into(), directory.into(), self.program.clone().into()]
+                .into_iter()
+                .chain(["daemon", "--detach"].map(Into::into))
+                .collect(),
+        };
+        let mut world = World::current()?;
+        world.env.remove(OsStr::new("SSH_AUTH_SOCK"));
+        let host = HostRequest {
+            destination: alias.parse()?,
+            ssh_args: vec!["-F".into(), config.into()],
+            world,
+        };
+        let path = self.mux().join(alias);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        runtime.block_on(async {
+            let mut client = Client::connect(&place, Some(&starter)).await?;
+            let request = Request::MuxListen {
+                host,
+                path: Some(path.clone()),
+            };
+            client.send(&request).await?;
+            match client.next().await? {
+                Reply::Done => Ok(path),
+                other => anyhow::bail!("{alias}: {other:?}"),
+            }
+        })
+    }
+
+    /// The folder of the mux sockets.
+    pub(crate) fn mux(&self) -> PathBuf {
+        self.dir.join("mux")
+    }
+
+    /// A copy of a configuration, with what `trunkline setup ssh` writes at its end.
+    pub(crate) fn with_stanza(&self, config: &Path) -> anyhow::Result<PathBuf> {
+        let text = std::fs::read_to_string(config)?;
+        let stanza = format!(
+            "Match exec \"'{}' up\"\n    ControlMaster no\n    ControlPath {}/%r@%n:%p\n",
+            self.program.display(),
+            self.mux().display()
+        );
+        let path = self.dir.join("stanza");
+        std::fs::write(&path, text + &stanza)?;
+        Ok(path)
+    }
+
+    /// Lets a program of the benchmark find this daemon.
+    pub(crate) fn serve(&self, command: &mut Command) {
+        command
+            .env("TRUNKLINE_DIR", &self.dir)
+            .env_remove("TRUNKLINE_OFF");
+    }
+
     /// Ends the daemon; what it remembers of hosts stays in the folder.
     pub(crate) fn stop(&self) -> anyhow::Result<()> {
         if let Some(pid) = self.pid() {
@@ -157,6 +222,11 @@ impl Master {
             .context("running ssh")?;
         anyhow::ensure!(status.success(), "ssh as ControlMaster: {status}");
         Ok(master)
+    }
+
+    /// Its socket.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// `ssh` through the master.

@@ -1,10 +1,15 @@
 //! One file for each row of the table of targets.
 
+mod ansible;
+mod at_once;
 mod beside;
 mod bulk;
 mod cold;
 mod fleet;
+mod git;
 mod idle;
+mod sockets;
+mod stock;
 mod warm_far;
 mod warm_near;
 
@@ -30,6 +35,11 @@ pub(crate) const ROWS: &[Row] = &[
     idle::ROW,
     beside::ROW,
     fleet::ROW,
+    stock::ROW,
+    git::ROW,
+    ansible::ROW,
+    at_once::ROW,
+    sockets::ROW,
 ];
 
 /// What a row has shown.
@@ -106,6 +116,7 @@ const NODE: &str = "node ssh2";
 const TRUNKLINE_SSH: &str = "trunkline ssh";
 const OPENSSH: &str = "OpenSSH ssh";
 const OPENSSH_MUX: &str = "OpenSSH ssh with a ControlMaster";
+const STOCK_SSH: &str = "OpenSSH ssh on trunkline's socket";
 
 /// The round trip of the relay in rows that have one.
 const RTT: Duration = Duration::from_millis(100);
