@@ -25,10 +25,13 @@ impl Stock {
     /// Serves clients of `server`.
     pub(crate) fn new(server: Sshd) -> Self {
         let config = server.ssh_config();
-        Self::with_config(server, config)
+        let stock = Self::with_config(server, config);
+        assert!(stock.socket.exists());
+        stock
     }
 
-    /// The same, with a configuration of the test's own.
+    /// The same, with a configuration of the test's own. Where the host cannot be had, the daemon says so if it knows in
+    /// time; the socket is there all the same.
     pub(crate) fn with_config(server: Sshd, config: PathBuf) -> Self {
         let home = Home::new();
         let socket = socket(&home, "host");
@@ -38,7 +41,7 @@ impl Stock {
             socket,
             config,
         };
-        stock.listen().unwrap();
+        let _ = stock.listen();
         stock
     }
 
