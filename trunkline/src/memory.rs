@@ -162,7 +162,7 @@ impl Memory {
     #[must_use]
     pub fn facts(&self, host: &HostId) -> Option<HostFacts> {
         let facts = self.read_through(&mut lock(&self.known), host).clone();
-        facts.map(|facts| facts.as_of(SystemTime::now()))
+        facts.map(|facts| facts.believed_at(SystemTime::now()))
     }
 
     /// Changes what is known about `host`, beginning from nothing where it is new. `last_used` becomes the present
@@ -174,7 +174,7 @@ impl Memory {
             .read_through(&mut known, host)
             .clone()
             .unwrap_or_default()
-            .as_of(now);
+            .believed_at(now);
         facts.last_used = now;
         change(&mut facts);
         facts.bound();
@@ -246,7 +246,7 @@ impl HostFacts {
     }
 
     /// What is to be believed at `now`: a refusal of long ago is not.
-    fn as_of(mut self, now: SystemTime) -> Self {
+    fn believed_at(mut self, now: SystemTime) -> Self {
         if now
             .duration_since(self.refused)
             .is_ok_and(|age| age > REFUSAL_KEPT)
@@ -781,8 +781,8 @@ mod tests {
             facts.learn(refusal);
         }
         let later = |days: u64| facts.refused + Duration::from_secs(days * 24 * 3600);
-        assert_eq!(facts.clone().as_of(later(6)), facts);
-        let forgotten = facts.clone().as_of(later(8));
+        assert_eq!(facts.clone().believed_at(later(6)), facts);
+        let forgotten = facts.clone().believed_at(later(8));
         assert!(!forgotten.early_kexinit_refused && !forgotten.pipelining_refused);
         assert_eq!(forgotten.max_sessions, None);
     }

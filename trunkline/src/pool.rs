@@ -375,7 +375,7 @@ impl Pool {
         drop(state);
         if let (true, Some(limit)) = (news, limit) {
             self.memory.update(&host_id(&self.host), |facts| {
-                facts.learn(Refusal::Sessions(limit))
+                facts.learn(Refusal::Sessions(limit));
             });
         }
         news
