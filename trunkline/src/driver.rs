@@ -59,7 +59,8 @@ pub(crate) enum Question {
     Authenticated,
 }
 
-/// What the server offers without being asked for it now.
+/// What the server offers without being asked for it now. Goes through its queue in a box: a queue has room for 32 from
+/// the start, and most connections never see an offer.
 #[derive(Debug)]
 pub(crate) enum Offer {
     Channel { id: ChannelId, kind: IncomingKind },
@@ -81,7 +82,7 @@ pub(crate) struct Driver {
     ports: HashMap<ChannelId, Box<Port>>,
     globals: HashMap<GlobalRequestId, oneshot::Sender<Option<Bytes>>>,
     pings: Vec<oneshot::Sender<()>>,
-    offers: mpsc::UnboundedSender<Offer>,
+    offers: mpsc::UnboundedSender<Box<Offer>>,
     questions: VecDeque<Question>,
     /// Channels that the server offered and nobody has answered for yet.
     offered: HashSet<ChannelId>,
@@ -105,7 +106,7 @@ impl Driver {
         io: Box<dyn Io>,
         proto: trunkline_proto::Connection,
         ops: mpsc::UnboundedReceiver<Op>,
-        offers: mpsc::UnboundedSender<Offer>,
+        offers: mpsc::UnboundedSender<Box<Offer>>,
         keepalive: Option<KeepAlive>,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -152,7 +153,7 @@ impl Driver {
     }
 
     /// Drives the authenticated connection to its end, and tells everyone who waits.
-    pub(crate) async fn run(mut self) -> Error {
+    pub(crate) async fn run(mut self: Box<Self>) -> Error {
         let end = match std::future::poll_fn(|cx| self.poll(cx, false)).await {
             Ok(_) => Error::Closed {
                 host: self.host.clone(),
@@ -644,7 +645,7 @@ impl Driver {
                     self.handle_op(Op::Reject { id });
                     return;
                 }
-                if self.offers.send(Offer::Channel { id, kind }).is_err() {
+                if self.offers.send(Box::new(Offer::Channel { id, kind })).is_err() {
                     self.handle_op(Op::Reject { id });
                 }
             }
@@ -654,7 +655,7 @@ impl Driver {
                 }
             }
             ChannelEvent::HostKeys(keys) => {
-                let _ = self.offers.send(Offer::HostKeys(keys));
+                let _ = self.offers.send(Box::new(Offer::HostKeys(keys)));
             }
         }
     }

@@ -148,7 +148,8 @@ impl Attempt {
 }
 
 struct Established {
-    driver: Driver,
+    /// Boxed: the task that drives it would hold room for it twice.
+    driver: Box<Driver>,
     updates: Option<HostKeyUpdates>,
 }
 
@@ -164,7 +165,7 @@ async fn establish(
     handshake: &Handshake,
     attempt: Attempt,
     ops: mpsc::UnboundedReceiver<Op>,
-    offers: mpsc::UnboundedSender<Offer>,
+    offers: mpsc::UnboundedSender<Box<Offer>>,
     metrics: &Arc<Metrics>,
     info: &OnceLock<ConnectionInfo>,
 ) -> Result<Established, Failed> {
@@ -210,7 +211,7 @@ async fn establish(
         interval,
         count_max: host.server_alive_count_max,
     });
-    let mut driver = Driver::new(
+    let mut driver = Box::new(Driver::new(
         host.original_host.clone(),
         dialed.io,
         *proto,
@@ -218,7 +219,7 @@ async fn establish(
         offers,
         keepalive,
         metrics.clone(),
-    );
+    ));
     if let Some(rtt) = dialed.rtt {
         driver.proto.set_rtt(rtt);
     }
@@ -688,12 +689,12 @@ impl HostKeyUpdates {
 
 /// Serves what the server offers: forwarded connections, and its list of host keys.
 async fn serve_offers(
-    mut offers: mpsc::UnboundedReceiver<Offer>,
+    mut offers: mpsc::UnboundedReceiver<Box<Offer>>,
     incoming: &Arc<Incoming>,
     mut updates: Option<HostKeyUpdates>,
 ) -> std::convert::Infallible {
     loop {
-        match offers.recv().await {
+        match offers.recv().await.map(|offer| *offer) {
             Some(Offer::Channel { id, kind }) => incoming.offer(id, kind),
             Some(Offer::HostKeys(advertised)) => {
                 if let Some(updates) = updates.take() {

@@ -34,9 +34,9 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    pub(crate) fn new(directives: &[Directive]) -> Self {
+    pub(crate) fn new(directives: Vec<Directive>) -> Self {
         Self {
-            left: directives.to_vec(),
+            left: directives,
             not_understood: Vec::new(),
         }
     }
@@ -45,18 +45,18 @@ impl Fields {
     /// understood.
     pub(crate) fn all<T>(&mut self, keyword: &str, mut read: impl FnMut(&str) -> Option<T>) -> Vec<T> {
         let mut values = Vec::new();
-        let mut rest = Vec::with_capacity(self.left.len());
-        for directive in self.left.drain(..) {
+        let mut at = 0;
+        while let Some(directive) = self.left.get(at) {
             if directive.keyword != keyword {
-                rest.push(directive);
+                at += 1;
                 continue;
             }
+            let directive = self.left.remove(at);
             match read(&directive.value).filter(|_| !directive.value.contains('\u{fffd}')) {
                 Some(value) => values.push(value),
                 None => self.not_understood.push(directive),
             }
         }
-        self.left = rest;
         values
     }
 
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_line_that_cannot_be_read_is_kept_apart() {
-        let mut fields = Fields::new(&parse(b"port many\nport 22\nuser \xff\nmystery 1\n"));
+        let mut fields = Fields::new(parse(b"port many\nport 22\nuser \xff\nmystery 1\n"));
         assert_eq!(fields.parse("port", |value| value.parse::<u16>().ok()), Some(22));
         assert_eq!(fields.text("user"), None);
         let (left, not_understood) = fields.left();

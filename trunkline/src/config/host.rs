@@ -217,8 +217,6 @@ pub struct HostConfig {
 
     /// `LogLevel`.
     pub log_level: LogLevel,
-    /// Every line of `ssh -G`, in its order.
-    pub directives: Vec<Directive>,
     /// Lines with a known keyword and a value that is not understood; each is a reason for the system's ssh.
     pub not_understood: Vec<Directive>,
     /// Lines with an unknown keyword; each is a reason for the system's ssh.
@@ -332,7 +330,7 @@ impl HostConfig {
         directives: Vec<Directive>,
         around: Surroundings<'_>,
     ) -> Result<Self, Option<ConfigError>> {
-        let mut fields = Fields::new(&directives);
+        let mut fields = Fields::new(directives);
         let f = &mut fields;
         let hostname = f.text("hostname").ok_or(None)?;
         let user = f.text("user").ok_or(None)?;
@@ -525,7 +523,6 @@ impl HostConfig {
             hostname: hostname.clone(),
             port,
             user: user.clone(),
-            directives: Vec::new(),
             not_understood: Vec::new(),
             unknown: Vec::new(),
         };
@@ -537,7 +534,6 @@ impl HostConfig {
             .filter(|directive| !irrelevant(directive))
             .collect();
         config.not_understood = not_understood;
-        config.directives = directives;
         Ok(config)
     }
 
@@ -854,7 +850,6 @@ pub(crate) mod tests {
             ip_qos: printed.ip_qos,
             update_host_keys: printed.update_host_keys,
             user: printed.user.clone(),
-            directives: printed.directives.clone(),
             ..assumed
         };
         assert_eq!(printed, known_by_ssh);
