@@ -433,7 +433,7 @@ impl ChannelWriter {
     }
 
     /// Waits until the channel is closed: by the server, or with its connection.
-    pub(crate) async fn closed(&self) {
+    pub async fn closed(&self) {
         std::future::poll_fn(|cx| {
             self.shared.writer.register(cx.waker());
             if self.shared.is_closed() || self.ops.is_closed() {

@@ -641,10 +641,11 @@ impl Host {
         forward::listen_remote(connection, lease, listen).await
     }
 
-    /// Ends the host's connections: at once, or when their sessions and tunnels have ended. What is asked for later
-    /// connects anew.
-    pub fn close(&self, at_once: bool) {
-        self.pool.close(at_once);
+    /// Ends the host's connections at once and for good: sessions and tunnels that are asked for later, or wait for a place,
+    /// fail with [`Error::Closed`]. For [private hosts](Engine::private_host); others share their connections, see
+    /// [`Engine::close`].
+    pub fn end(&self) {
+        self.pool.end();
     }
 
     /// The host's first connection, made if there is none.

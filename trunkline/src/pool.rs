@@ -38,6 +38,8 @@ struct State {
     policy: Policy,
     lanes: HashMap<LaneId, Lane>,
     pinned: bool,
+    /// Nothing is to be connected any more.
+    ended: bool,
 }
 
 struct Lane {
@@ -83,6 +85,7 @@ impl Pool {
             policy,
             lanes: HashMap::new(),
             pinned: false,
+            ended: false,
         });
         Arc::new(Self {
             host,
@@ -132,6 +135,7 @@ impl Pool {
     ) -> Result<Session, Error> {
         loop {
             let freed = self.freed.notified();
+            self.check_not_ended()?;
             let Some((lane, mut session, proven)) = self.place_session(command, interaction, place) else {
                 freed.await;
                 continue;
@@ -158,6 +162,32 @@ impl Pool {
         interaction: &Interaction,
         place: fn(&mut Policy, Instant) -> Placement,
     ) -> Option<(LaneId, Session, bool)> {
+        // Started without the lock: a connection that has ended meanwhile refuses at once, and gives the lease back.
+        let (lane, placed) = self.find_place(interaction, place)?;
+        let (session, proven) = match placed {
+            Placed::Spare {
+                connection,
+                spare,
+                lease,
+            } => {
+                // What ForwardAgent forbids is refused where the session is asked for.
+                let _ = connection.lend_agent(command);
+                (spare.begin(command, lease), true)
+            }
+            Placed::Open {
+                connection,
+                lease,
+                proven,
+            } => (connection.start_with(command, Some(lease)), proven),
+        };
+        Some((lane, session, proven))
+    }
+
+    fn find_place(
+        self: &Arc<Self>,
+        interaction: &Interaction,
+        place: fn(&mut Policy, Instant) -> Placement,
+    ) -> Option<(LaneId, Placed)> {
         let now = Instant::now();
         let mut state = self.state();
         state.refresh(now);
@@ -173,23 +203,36 @@ impl Pool {
             match placement {
                 Placement::Spare(id) => {
                     let lane = state.lanes.get_mut(&id)?;
-                    // What ForwardAgent forbids is refused where the session is asked for.
-                    let _ = lane.connection.lend_agent(command);
                     match lane.spares.pop_front().filter(|spare| !spare.is_closed()) {
-                        Some(spare) => return Some((id, spare.begin(command, lease(id)), true)),
+                        Some(spare) => {
+                            let placed = Placed::Spare {
+                                connection: lane.connection.clone(),
+                                spare: Box::new(spare),
+                                lease: lease(id),
+                            };
+                            return Some((id, placed));
+                        }
                         // The server has closed it meanwhile.
                         None => state.policy.session_ended(id, now, now),
                     }
                 }
                 Placement::Open { lane: id, proven } => {
-                    let connection = &state.lanes.get(&id)?.connection;
-                    return Some((id, connection.start_with(command, Some(lease(id))), proven));
+                    let placed = Placed::Open {
+                        connection: state.lanes.get(&id)?.connection.clone(),
+                        lease: lease(id),
+                        proven,
+                    };
+                    return Some((id, placed));
                 }
                 Placement::Connect(id) => {
                     // To a server known as OpenSSH, a session for the next command is asked for in the same flight.
                     state.policy.allow_spares(self.remembered_as_openssh());
-                    let connection = self.connect(&mut state, id, interaction);
-                    return Some((id, connection.start_with(command, Some(lease(id))), true));
+                    let placed = Placed::Open {
+                        connection: self.connect(&mut state, id, interaction),
+                        lease: lease(id),
+                        proven: true,
+                    };
+                    return Some((id, placed));
                 }
                 Placement::Wait => return None,
             }
@@ -204,6 +247,7 @@ impl Pool {
     ) -> Result<ChannelStream, Error> {
         let (connection, lease) = loop {
             let freed = self.freed.notified();
+            self.check_not_ended()?;
             let placed = {
                 let now = Instant::now();
                 let mut state = self.state();
@@ -432,6 +476,23 @@ impl Pool {
         }
     }
 
+    /// Ends all connections now; what is asked for from now on, or waits, fails.
+    pub(crate) fn end(&self) {
+        self.state().ended = true;
+        self.close(true);
+        self.freed.notify_waiters();
+    }
+
+    fn check_not_ended(&self) -> Result<(), Error> {
+        if self.state().ended {
+            return Err(Error::Closed {
+                host: self.host.original_host.clone(),
+                why: "it was asked to close".into(),
+            });
+        }
+        Ok(())
+    }
+
     pub(crate) fn connections(&self) -> Vec<Connection> {
         self.state()
             .lanes
@@ -483,6 +544,21 @@ impl State {
             open
         });
     }
+}
+
+/// Where a session goes.
+enum Placed {
+    Spare {
+        connection: Connection,
+        spare: Box<SpareSession>,
+        lease: Lease,
+    },
+    /// `proven`: the server's limit on sessions is known to allow one more.
+    Open {
+        connection: Connection,
+        lease: Lease,
+        proven: bool,
+    },
 }
 
 /// A place that a channel takes up in a lane; dropping it gives the place back.
@@ -538,4 +614,48 @@ impl fmt::Debug for Pool {
 
 fn host_id(host: &HostConfig) -> HostId {
     HostId::new(&host.hostname, host.port, &host.user)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::handshake::Handshake;
+    use crate::login::Login;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_connection_that_has_ended_when_a_session_is_placed_on_it_holds_up_nobody() {
+        let host = Arc::new(HostConfig::explicit("host", 22, "user").unwrap());
+        let connector: Connector = {
+            let host = host.clone();
+            Box::new(move |interaction| {
+                let failing = Handshake {
+                    host: host.clone(),
+                    interaction,
+                    login: Login::new(),
+                    memory: Arc::new(Memory::in_memory()),
+                    early: (true, true),
+                    engine_metrics: Arc::default(),
+                    gate: None,
+                    dial: Box::new(|| async { Err(Error::Usage("there is no way".into())) }.boxed()),
+                };
+                let connection = Connection::begin(failing);
+                // It ends on another thread, before the pool makes use of it.
+                while connection.is_open() {
+                    std::thread::yield_now();
+                }
+                connection
+            })
+        };
+        let memory = Arc::new(Memory::in_memory());
+        let pool = Pool::new(host, Settings::default(), memory, connector);
+        let outcome = pool.session(&Command::exec("true"), &Interaction::none()).await;
+        let error = match outcome {
+            Ok(mut session) => session.started().await.unwrap_err(),
+            Err(error) => error,
+        };
+        assert!(error.to_string().contains("there is no way"), "{error}");
+        assert!(pool.status().is_empty());
+    }
 }

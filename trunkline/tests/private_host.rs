@@ -9,7 +9,7 @@ use trunkline::host_key::HostKeyError;
 use trunkline::keys::KeyFile;
 use trunkline::prompt::{Answer, Answers, Prompt, PromptKind, Prompter, ServerQuestions};
 use trunkline::{
-    Command, Engine, Error, ErrorKind, Host, HostKeyVerifier, Interaction, Login, Verification,
+    Command, Engine, Error, ErrorKind, Host, HostKeyVerifier, Interaction, Login, Settings, Verification,
     refused_by_program,
 };
 use trunkline_testkit::{KeyPair, KeyType, Relay, Sshd};
@@ -143,11 +143,32 @@ async fn a_given_stream_carries_one_connection() {
         let output = host.run(&Command::exec("echo through")).await.unwrap();
         assert_eq!(output.stdout, b"through\n");
     }
+}
+
+#[tokio::test]
+async fn an_ended_host_is_not_connected_again() {
+    let sshd = Sshd::builder().config("MaxSessions 1").start().unwrap();
+    let settings = Settings {
+        max_lanes: 1,
+        ..Settings::default()
+    };
+    let engine = Engine::new(settings, Default::default());
+    let host = private(&engine, &sshd, login(&sshd));
+    let running = host.start(&Command::exec("sleep 1000")).await.unwrap();
+    // One has no place, as long as the other runs.
+    let waiting = tokio::spawn({
+        let host = host.clone();
+        async move { host.run(&Command::exec("true")).await }
+    });
     let connection = host.hold();
-    host.close(true);
+    host.end();
     connection.ended().await;
+    assert!(waiting.await.unwrap().is_err());
+    drop(running);
     let error = host.run(&Command::exec("true")).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+    assert!(matches!(error, Error::Closed { .. }), "{error}");
+    assert!(host.direct_tcpip("127.0.0.1", 1, ("127.0.0.1", 0)).await.is_err());
+    assert_eq!(sshd.authentications(), 1);
 }
 
 #[tokio::test]

@@ -24,6 +24,9 @@ struct Arguments {
     /// The aliases are this name with a number: box1, box2, …
     #[arg(long, value_name = "NAME", default_value = "box")]
     alias: String,
+    /// Lets users log in with this password, too.
+    #[arg(long, value_name = "PASSWORD")]
+    password: Option<String>,
 }
 
 /// What the program prints.
@@ -34,6 +37,21 @@ struct Testbed {
     aliases: Vec<String>,
     /// Where clients connect: the relays' ports, where there are relays.
     ports: Vec<u16>,
+    /// What clients that read no ssh_config need.
+    hosts: Vec<Host>,
+}
+
+/// One server.
+#[derive(Debug, Serialize)]
+struct Host {
+    address: String,
+    port: u16,
+    user: String,
+    /// A private key that leads in.
+    key: PathBuf,
+    /// The host keys, as lines of a `.pub` file.
+    host_keys: Vec<String>,
+    known_hosts: PathBuf,
 }
 
 fn main() -> Result<(), Error> {
@@ -41,9 +59,14 @@ fn main() -> Result<(), Error> {
     let mut servers = Vec::new();
     let mut relays = Vec::new();
     let mut entries = Vec::new();
+    let mut hosts = Vec::new();
     for number in 1..=arguments.servers {
         let alias = format!("{}{number}", arguments.alias);
         let builder = Sshd::builder().alias(&alias).log_level(LogLevel::Info);
+        let builder = match &arguments.password {
+            Some(password) => builder.password(password),
+            None => builder,
+        };
         let server = arguments
             .config
             .iter()
@@ -59,6 +82,18 @@ fn main() -> Result<(), Error> {
             entry = entry.at(relay.addr());
             relays.push(relay);
         }
+        hosts.push(Host {
+            address: entry.addr.ip().to_string(),
+            port: entry.addr.port(),
+            user: server.user().to_owned(),
+            key: server.client_keys()[0].private_path().to_owned(),
+            host_keys: server
+                .host_keys()
+                .iter()
+                .map(|key| key.public_line().to_owned())
+                .collect(),
+            known_hosts: server.known_hosts(),
+        });
         entries.push(entry);
         servers.push(server);
     }
@@ -69,6 +104,7 @@ fn main() -> Result<(), Error> {
         dir,
         aliases: entries.iter().map(|entry| entry.alias.clone()).collect(),
         ports: entries.iter().map(|entry| entry.addr.port()).collect(),
+        hosts,
     };
     write_ssh_config(&testbed.ssh_config, entries)?;
     let mut stdout = io::stdout();

@@ -1,0 +1,292 @@
+'use strict';
+
+const { Duplex, Readable } = require('node:stream');
+const { KIND, hub, attach, detach } = require('./hub');
+const { toError } = require('./errors');
+
+/**
+ * Bytes that wait in JavaScript before the next chunk is fetched, or written ones before write() says to wait. What is
+ * not fetched waits in the engine, and behind that at the server.
+ */
+const HIGH_WATER_MARK = 256 * 1024;
+
+/** Standard error of a session. */
+class StandardError extends Readable {
+  /** @param {Channel} channel */
+  constructor(channel) {
+    super({ highWaterMark: HIGH_WATER_MARK });
+    this._channel = channel;
+    /** Somebody reads it. */
+    this._begun = false;
+  }
+
+  _read() {
+    this._begun = true;
+    const id = this._channel._id;
+    if (id !== undefined) hub.read(id, true);
+  }
+}
+
+/**
+ * A session or tunnel: what it prints is read from it, what is written goes to it.
+ *
+ * Events beside those of a Duplex: 'exit' (code) or (null, signal, coreDumped), when a command has ended; 'close' with the
+ * same arguments, when everything has been read.
+ */
+class Channel extends Duplex {
+  /**
+   * @param {string} type
+   * @param {{ allowHalfOpen?: boolean, strict?: boolean }} [options] strict: a lost connection is an error of the stream
+   */
+  constructor(type, options = {}) {
+    super({
+      readableHighWaterMark: HIGH_WATER_MARK,
+      writableHighWaterMark: HIGH_WATER_MARK,
+      allowHalfOpen: options.allowHalfOpen !== false,
+      // Nothing is destroyed for having ended: what was written last may still be on its way.
+      autoDestroy: false,
+      emitClose: false,
+    });
+    this.type = type;
+    /** Why it ended, if that was not the server's word. @type {import('./index').SshError | null} */
+    this.failure = null;
+    /** The exit status; null for a signal, undefined before the end. @type {number | null | undefined} */
+    this.exitCode = undefined;
+    /** The signal that ended the command. @type {string | undefined} */
+    this.exitSignal = undefined;
+    this.stdin = this;
+    this.stdout = this;
+    this.stderr = new StandardError(this);
+    this._strict = options.strict === true;
+    /** @type {number | undefined} */
+    this._id = undefined;
+    /** @type {((error: Error | null) => void) | undefined} */
+    this._opening = undefined;
+    /** Whoever waits for room to write. @type {((error?: Error | null) => void) | undefined} */
+    this._waiting = undefined;
+    /** @type {[code?: number | null, signal?: string, dump?: boolean, description?: string]} */
+    this._exit = [];
+    /** The engine has said that it is over. */
+    this._over = false;
+    /** Ends that were told, of the two streams. */
+    this._ends = 0;
+    this._cutOff = false;
+    this._closeEmitted = false;
+  }
+
+  /**
+   * Connects it to a stream of the engine.
+   * @param {number} id
+   * @param {(error: Error | null) => void} [opened]
+   * @returns {this}
+   */
+  _begin(id, opened) {
+    this._id = id;
+    this._opening = opened;
+    attach(id, this);
+    return this;
+  }
+
+  /**
+   * @param {number} kind
+   * @param {any} value
+   */
+  _told(kind, value) {
+    switch (kind) {
+      case KIND.DATA:
+        this.push(value);
+        break;
+      case KIND.ERROR_DATA:
+        this.stderr.push(value);
+        break;
+      case KIND.END:
+        this._ends += 1;
+        // A strict stream that was cut off fails when it is known why.
+        this._cutOff = this._strict && value !== true;
+        if (!this._cutOff) this.push(null);
+        else this._fail();
+        this._forget();
+        break;
+      case KIND.ERROR_END:
+        this._ends += 1;
+        this.stderr.push(null);
+        this._forget();
+        break;
+      case KIND.DRAIN:
+        this._release();
+        break;
+      case KIND.OPEN:
+        this._opened(null);
+        break;
+      case KIND.FAIL:
+        this._failed(toError(value));
+        break;
+      case KIND.EXIT:
+        if (value !== null) this._exited(value);
+        break;
+      case KIND.CLOSE:
+        this._finishUp(value === null ? null : toError(value));
+        break;
+    }
+  }
+
+  /** @param {Error | null} error */
+  _opened(error) {
+    const opening = this._opening;
+    this._opening = undefined;
+    opening?.(error);
+  }
+
+  /** @param {import('./index').SshError} error */
+  _failed(error) {
+    this.failure = error;
+    const told = this._opening !== undefined;
+    // Without anybody who waits for the opening, the stream is all that can tell of it.
+    this.destroy(told ? undefined : error);
+    this._opened(error);
+  }
+
+  /** @param {{ code: number | null, signal?: string, dump?: boolean }} exit */
+  _exited(exit) {
+    this.exitCode = exit.code;
+    this.exitSignal = exit.signal;
+    this._exit = exit.code === null ? [null, exit.signal, exit.dump, ''] : [exit.code];
+    this.emit('exit', ...this._exit);
+  }
+
+  /** @param {import('./index').SshError | null} failure */
+  _finishUp(failure) {
+    this._over = true;
+    this.failure = failure;
+    this._release();
+    const id = this._id;
+    if (id !== undefined) {
+      // What nobody has fetched moves here, where it goes with the last reference to it.
+      hub.read(id, false);
+      hub.read(id, true);
+    }
+    if (!this.writableEnded) this.end();
+    this._forget();
+    this._fail();
+    if (this.readableEnded) this._closed();
+    else this.once('end', () => this._closed());
+  }
+
+  /** A strict stream that was cut off fails where its data ends, and when it is known why. */
+  _fail() {
+    if (!this._cutOff || !this._over || this.readableLength > 0 || this.destroyed) return;
+    if (this.failure === null) this.push(null);
+    else this.destroy(this.failure);
+  }
+
+  _closed() {
+    const { stderr } = this;
+    if (stderr._begun && !stderr.readableEnded && !stderr.destroyed) {
+      stderr.once('end', () => this._emitClose());
+      stderr.once('close', () => this._emitClose());
+    } else {
+      this._emitClose();
+    }
+  }
+
+  _emitClose() {
+    if (this._closeEmitted) return;
+    this._closeEmitted = true;
+    this.emit('close', ...this._exit);
+  }
+
+  /** Lets the engine forget it, once everything has been told. */
+  _forget() {
+    if (this._over && this._ends === 2) this._leave();
+  }
+
+  _leave() {
+    if (this._id === undefined) return;
+    detach(this._id);
+    hub.destroy(this._id);
+    this._id = undefined;
+  }
+
+  _release() {
+    const waiting = this._waiting;
+    this._waiting = undefined;
+    waiting?.();
+  }
+
+  _read() {
+    if (this._id !== undefined) hub.read(this._id, false);
+  }
+
+  /** @param {number} [size] */
+  read(size) {
+    const chunk = super.read(size);
+    if (chunk === null) this._fail();
+    return chunk;
+  }
+
+  /**
+   * @param {Buffer} chunk
+   * @param {BufferEncoding} _encoding
+   * @param {(error?: Error | null) => void} callback
+   */
+  _write(chunk, _encoding, callback) {
+    if (this._id === undefined || this._over || hub.write(this._id, chunk)) callback();
+    else this._waiting = callback;
+  }
+
+  /**
+   * @param {Array<{ chunk: Buffer, encoding: BufferEncoding }>} chunks
+   * @param {(error?: Error | null) => void} callback
+   */
+  _writev(chunks, callback) {
+    this._write(chunks.length === 1 ? chunks[0].chunk : Buffer.concat(chunks.map(({ chunk }) => chunk)), 'utf8', callback);
+  }
+
+  /** @param {(error?: Error | null) => void} callback */
+  _final(callback) {
+    if (this._id !== undefined) hub.finish(this._id);
+    callback();
+  }
+
+  /**
+   * @param {Error | null} error
+   * @param {(error?: Error | null) => void} callback
+   */
+  _destroy(error, callback) {
+    this._release();
+    this._leave();
+    if (!this.stderr.readableEnded && !this._over) this.stderr.push(null);
+    callback(error);
+    process.nextTick(() => this._emitClose());
+  }
+
+  /**
+   * Ends it now, as ssh2's close does. The server closes the command's pipes; one on a terminal gets SIGHUP, others go on
+   * until they write.
+   */
+  close() {
+    if (!this.writableEnded) this.end();
+    this.destroy();
+  }
+
+  /**
+   * Sends a signal, with or without "SIG" in front.
+   * @param {string} name
+   */
+  signal(name) {
+    if (this._id !== undefined) hub.signal(this._id, name.toUpperCase().replace(/^SIG/, ''));
+  }
+
+  /**
+   * Tells of the terminal's new size: characters, then pixels.
+   * @param {number} rows
+   * @param {number} cols
+   * @param {number} [height]
+   * @param {number} [width]
+   */
+  setWindow(rows, cols, height = 0, width = 0) {
+    if (this._id !== undefined) hub.resize(this._id, cols, rows, width, height);
+  }
+}
+
+module.exports = { Channel };

@@ -1,0 +1,465 @@
+'use strict';
+
+const { EventEmitter } = require('node:events');
+const { KIND, hub, attach, detach, retain, release } = require('./hub');
+const { Channel } = require('./channel');
+const { toError } = require('./errors');
+const { connectOptions, verifyHostKey } = require('./options');
+const { terminal } = require('./terminal');
+
+/**
+ * ssh2's Client, with the engine behind it.
+ *
+ * Events: 'ready', 'handshake' (details), 'banner' (text), 'keyboard-interactive' (name, instructions, language, prompts,
+ * finish), 'tcp connection' and 'unix connection' (details, accept, reject), 'error' (error with `level` and `code`),
+ * 'end', 'close'.
+ */
+class Client extends EventEmitter {
+  constructor() {
+    super();
+    /** @type {number | undefined} */
+    this._id = undefined;
+    /** @type {import('./index').ConnectConfig | undefined} */
+    this._config = undefined;
+    this._ready = false;
+    this._ending = false;
+    /** Listeners by what they listen on. @type {Map<string, Listener>} */
+    this._listeners = new Map();
+  }
+
+  /**
+   * Connects. Returns at once; 'ready' or 'error' follows. A client that is connected is ended first.
+   * @param {import('./index').ConnectConfig} config
+   * @returns {this}
+   */
+  connect(config) {
+    if (this._id !== undefined) {
+      this.once('close', () => this.connect(config));
+      return this.end();
+    }
+    const options = connectOptions(config);
+    this._id = hub.connect(options);
+    this._config = config;
+    this._ready = false;
+    this._ending = false;
+    attach(this._id, this);
+    retain();
+    if (options.overStream) this._carry(/** @type {import('node:stream').Duplex} */ (config.sock), this._id + 1);
+    this._debug(`connecting to ${options.host} port ${options.port}`);
+    return this;
+  }
+
+  /**
+   * Carries the connection's bytes over a stream of the program's.
+   * @param {import('node:stream').Duplex} sock
+   * @param {number} id
+   */
+  _carry(sock, id) {
+    const wire = new Channel('sock')._begin(id);
+    sock.on('error', (error) => {
+      this._debug(`the stream under the connection failed: ${error.message}`);
+      wire.destroy();
+    });
+    sock.once('close', () => wire.end());
+    wire.once('close', () => sock.destroy());
+    wire.pipe(sock).pipe(wire);
+  }
+
+  /** @param {string} text */
+  _debug(text) {
+    if (typeof this._config?.debug === 'function') this._config.debug(text);
+  }
+
+  /**
+   * @param {number} kind
+   * @param {any} value
+   */
+  _told(kind, value) {
+    const id = this._id;
+    if (id === undefined) return;
+    switch (kind) {
+      case KIND.OPEN:
+        this._ready = true;
+        this._debug(`authenticated; the server is ${value.server}`);
+        this.emit('handshake', value);
+        this.emit('ready');
+        break;
+      case KIND.FAIL:
+        this._debug(value.message);
+        this.emit('error', toError(value));
+        break;
+      case KIND.CLOSE:
+        this._closed(value);
+        break;
+      case KIND.NOTICE:
+        this._debug(value);
+        this.emit('banner', value, '');
+        break;
+      case KIND.HOST_KEY:
+        verifyHostKey(this._config ?? {}, Buffer.from(value.key), (accept) => hub.answerHostKey(id, value.question, accept));
+        break;
+      case KIND.QUESTIONS:
+        this._ask(id, value);
+        break;
+    }
+  }
+
+  /**
+   * @param {number} id
+   * @param {{ question: number, name: string, instructions: string, prompts: import('./index').Prompt[] }} asked
+   */
+  _ask(id, asked) {
+    // As for ssh2: where nothing is asked, nobody is asked. sshd ends with such a request.
+    if (asked.prompts.length === 0) return hub.answerQuestions(id, asked.question, []);
+    let answered = false;
+    const finish = (/** @type {string[]} */ answers) => {
+      if (answered) return;
+      answered = true;
+      hub.answerQuestions(id, asked.question, (answers ?? []).map(String));
+    };
+    const heard = this.emit('keyboard-interactive', asked.name, asked.instructions, '', asked.prompts, finish);
+    if (!heard) finish([]);
+  }
+
+  /** @param {import('./native').Fault | null} fault */
+  _closed(fault) {
+    const id = /** @type {number} */ (this._id);
+    detach(id);
+    release();
+    this._id = undefined;
+    const wasReady = this._ready;
+    this._ready = false;
+    this._listeners.clear();
+    // A connection that the server ended in good order is no error, as for ssh2.
+    const clean = fault === null || (wasReady && fault.code === 'ERR_CLOSED');
+    try {
+      if (!clean && !this._ending) this.emit('error', toError(/** @type {import('./native').Fault} */ (fault)));
+    } finally {
+      this.emit('end');
+      this.emit('close', !clean && !this._ending);
+    }
+  }
+
+  /** @returns {number} */
+  _connected() {
+    if (this._id === undefined || this._ending) throw new Error('Not connected');
+    return this._id;
+  }
+
+  /**
+   * @param {import('./native').SessionOptions} options
+   * @param {{ strict?: boolean, allowHalfOpen?: boolean } | undefined} streamOptions
+   * @param {(error?: Error, channel?: Channel) => void} [callback]
+   * @returns {Channel}
+   */
+  _session(options, streamOptions, callback) {
+    const channel = new Channel('session', streamOptions);
+    const id = hub.openSession(this._connected(), options);
+    return channel._begin(id, callback && ((error) => (error ? callback(error) : callback(undefined, channel))));
+  }
+
+  /**
+   * @param {string} type
+   * @param {number} id
+   * @param {(error?: Error, channel?: Channel) => void} [callback]
+   * @param {{ strict?: boolean }} [streamOptions]
+   * @returns {Channel}
+   */
+  _tunnel(type, id, callback, streamOptions) {
+    const channel = new Channel(type, streamOptions);
+    return channel._begin(id, callback && ((error) => (error ? callback(error) : callback(undefined, channel))));
+  }
+
+  /**
+   * Runs a command.
+   * @param {string} command
+   * @param {import('./index').ExecOptions | import('./index').ClientCallback} options
+   * @param {import('./index').ClientCallback} [callback]
+   * @returns {boolean} always true: there is room for another request
+   */
+  exec(command, options, callback) {
+    if (typeof options === 'function') [options, callback] = [{}, options];
+    this._session(
+      sessionOptions('exec', String(command), options),
+      { allowHalfOpen: options?.allowHalfOpen },
+      /** @type {any} */ (callback),
+    );
+    return true;
+  }
+
+  /**
+   * Starts the user's shell, on a terminal unless `window` is false.
+   * @param {any} window
+   * @param {any} [options]
+   * @param {any} [callback]
+   * @returns {boolean}
+   */
+  shell(window, options, callback) {
+    if (typeof window === 'function') [window, options, callback] = [undefined, {}, window];
+    else if (typeof options === 'function') {
+      // One object may be either: ssh2 tells them apart by their keys.
+      callback = options;
+      options = window && (window.env || window.x11 || window.pty) ? window : {};
+      if (options === window) window = undefined;
+    }
+    const pty = window === false ? undefined : (window ?? true);
+    this._session(sessionOptions('shell', '', { ...options, pty }), undefined, callback);
+    return true;
+  }
+
+  /**
+   * Starts a subsystem.
+   * @param {string} name
+   * @param {import('./index').ClientCallback} callback
+   * @returns {boolean}
+   */
+  subsys(name, callback) {
+    this._session(sessionOptions('subsystem', name, {}), undefined, /** @type {any} */ (callback));
+    return true;
+  }
+
+  /**
+   * Connects from the server to a TCP port. The source is what the server is told of who asks.
+   * @param {string} srcIP
+   * @param {number} srcPort
+   * @param {string} dstIP
+   * @param {number} dstPort
+   * @param {import('./index').ClientCallback} callback
+   * @returns {boolean}
+   */
+  forwardOut(srcIP, srcPort, dstIP, dstPort, callback) {
+    const id = hub.openTcp(this._connected(), dstIP, dstPort, srcIP, srcPort);
+    this._tunnel('direct-tcpip', id, /** @type {any} */ (callback));
+    return true;
+  }
+
+  /**
+   * Connects to a Unix socket of the server.
+   * @param {string} socketPath
+   * @param {import('./index').ClientCallback} callback
+   * @returns {boolean}
+   */
+  openssh_forwardOutStreamLocal(socketPath, callback) {
+    const id = hub.openSocket(this._connected(), socketPath);
+    this._tunnel('direct-streamlocal@openssh.com', id, /** @type {any} */ (callback));
+    return true;
+  }
+
+  /**
+   * The same under a shorter name.
+   * @param {string} socketPath
+   * @param {import('./index').ClientCallback} callback
+   * @returns {boolean}
+   */
+  forwardOutStreamLocal(socketPath, callback) {
+    return this.openssh_forwardOutStreamLocal(socketPath, callback);
+  }
+
+  /**
+   * Has the server listen on a TCP port; 0 lets it choose one, which the callback gets.
+   * @param {string} bindAddr
+   * @param {number} bindPort
+   * @param {(error?: Error, port?: number) => void} [callback]
+   * @returns {boolean}
+   */
+  forwardIn(bindAddr, bindPort, callback) {
+    const id = hub.listen(this._connected(), bindAddr, bindPort);
+    new Listener(this, id, { bindAddr, bindPort }, callback);
+    return true;
+  }
+
+  /**
+   * @param {string} bindAddr
+   * @param {number} bindPort
+   * @param {(error?: Error) => void} [callback]
+   * @returns {boolean}
+   */
+  unforwardIn(bindAddr, bindPort, callback) {
+    return this._unlisten(`${bindAddr}:${bindPort}`, callback);
+  }
+
+  /**
+   * Has the server listen on a Unix socket.
+   * @param {string} socketPath
+   * @param {(error?: Error) => void} [callback]
+   * @returns {boolean}
+   */
+  openssh_forwardInStreamLocal(socketPath, callback) {
+    const id = hub.listen(this._connected(), socketPath);
+    new Listener(this, id, { socketPath }, callback);
+    return true;
+  }
+
+  /**
+   * @param {string} socketPath
+   * @param {(error?: Error) => void} [callback]
+   * @returns {boolean}
+   */
+  openssh_unforwardInStreamLocal(socketPath, callback) {
+    return this._unlisten(socketPath, callback);
+  }
+
+  /**
+   * @param {string} key
+   * @param {(error?: Error) => void} [callback]
+   * @returns {boolean}
+   */
+  _unlisten(key, callback) {
+    const id = this._connected();
+    const listener = this._listeners.get(key);
+    if (listener === undefined) {
+      process.nextTick(() => callback?.(new Error(`Nothing is forwarded from ${key}`)));
+      return true;
+    }
+    this._listeners.delete(key);
+    listener.ended = callback;
+    hub.unlisten(id, listener.id);
+    return true;
+  }
+
+  /**
+   * Exchanges keys anew. The engine does so by itself as often as it is needed.
+   * @param {() => void} [callback] called when the exchange has been asked for
+   */
+  rekey(callback) {
+    hub.rekey(this._connected());
+    if (callback) process.nextTick(callback);
+  }
+
+  /**
+   * Nagle's algorithm is always off.
+   * @param {boolean} [_noDelay]
+   * @returns {this}
+   */
+  setNoDelay(_noDelay) {
+    return this;
+  }
+
+  /**
+   * The client's connections: what each carries, and whether its traffic keeps new streams away from it.
+   * @returns {import('./index').Lane[]}
+   */
+  lanes() {
+    const lanes = this._id === undefined ? null : hub.lanes(this._id);
+    return /** @type {import('./index').Lane[]} */ (lanes ?? []);
+  }
+
+  /**
+   * Ends the connection and everything that goes over it; 'close' follows.
+   * @returns {this}
+   */
+  end() {
+    if (this._id !== undefined) {
+      this._ending = true;
+      hub.closeClient(this._id);
+    }
+    return this;
+  }
+
+  /** The same. @returns {this} */
+  destroy() {
+    return this.end();
+  }
+}
+
+/** An address or socket that the server listens on. */
+class Listener {
+  /**
+   * @param {Client} client
+   * @param {number} id
+   * @param {{ bindAddr: string, bindPort: number } | { socketPath: string }} place
+   * @param {((error?: Error, port?: number) => void) | undefined} callback
+   */
+  constructor(client, id, place, callback) {
+    this.client = client;
+    this.id = id;
+    this.place = place;
+    this.callback = callback;
+    /** @type {((error?: Error) => void) | undefined} */
+    this.ended = undefined;
+    attach(id, this);
+  }
+
+  /**
+   * @param {number} kind
+   * @param {any} value
+   */
+  _told(kind, value) {
+    const { callback, place } = this;
+    switch (kind) {
+      case KIND.OPEN:
+        this.callback = undefined;
+        if ('bindAddr' in place) {
+          place.bindPort = value.port;
+          this.client._listeners.set(`${place.bindAddr}:${value.port}`, this);
+          callback?.(undefined, value.port);
+        } else {
+          this.client._listeners.set(place.socketPath, this);
+          callback?.();
+        }
+        break;
+      case KIND.FAIL:
+        this.callback = undefined;
+        callback?.(toError(value));
+        break;
+      case KIND.INCOMING:
+        this._incoming(value);
+        break;
+      case KIND.CLOSE:
+        detach(this.id);
+        this.ended?.();
+        callback?.(new Error('Not connected'));
+        break;
+    }
+  }
+
+  /** @param {{ number: number, originator: string }} incoming */
+  _incoming({ number, originator }) {
+    let settled = false;
+    const accept = () => {
+      if (settled) return undefined;
+      settled = true;
+      const type = 'bindAddr' in this.place ? 'forwarded-tcpip' : 'forwarded-streamlocal@openssh.com';
+      const channel = new Channel(type)._begin(number);
+      hub.accept(number);
+      return channel;
+    };
+    const reject = () => {
+      if (settled) return;
+      settled = true;
+      hub.reject(number);
+    };
+    let heard;
+    if ('bindAddr' in this.place) {
+      const at = originator.lastIndexOf(':');
+      const details = {
+        destIP: this.place.bindAddr,
+        destPort: this.place.bindPort,
+        srcIP: originator.slice(0, at).replace(/^\[|\]$/g, ''),
+        srcPort: Number(originator.slice(at + 1)),
+      };
+      heard = this.client.emit('tcp connection', details, accept, reject);
+    } else {
+      heard = this.client.emit('unix connection', { socketPath: this.place.socketPath }, accept, reject);
+    }
+    if (!heard) reject();
+  }
+}
+
+/**
+ * @param {'exec' | 'shell' | 'subsystem'} kind
+ * @param {string} text
+ * @param {{ env?: Record<string, string>, pty?: any } | null | undefined} options
+ * @returns {import('./native').SessionOptions}
+ */
+function sessionOptions(kind, text, options) {
+  const { env, pty } = options ?? {};
+  return {
+    kind,
+    text,
+    env: Object.entries(env ?? {}).map(([name, value]) => [name, String(value)]),
+    pty: pty ? terminal(pty) : undefined,
+  };
+}
+
+module.exports = { Client, sessionOptions };

@@ -1,0 +1,153 @@
+'use strict';
+
+// The promise API: connect() and what it resolves to.
+
+const { Client, sessionOptions } = require('./client');
+const { hub } = require('./hub');
+
+/**
+ * Connects.
+ * @param {import('./index').ConnectConfig} config
+ * @returns {Promise<Connection>} rejected with what ssh2's 'error' would tell
+ */
+function connect(config) {
+  return new Promise((resolve, reject) => {
+    const client = new Client();
+    client.once('ready', () => {
+      client.removeListener('error', reject);
+      resolve(new Connection(client));
+    });
+    client.once('error', reject);
+    client.once('close', () => reject(new Error('Not connected')));
+    client.connect(config);
+  });
+}
+
+/** A connection to a host. */
+class Connection {
+  /** @param {Client} client */
+  constructor(client) {
+    /** ssh2's view of it. */
+    this.client = client;
+    /** Why it was lost, if it was. @type {Error | undefined} */
+    this.lost = undefined;
+    // A lost connection is told to everything that uses it, and by `closed`.
+    client.on('error', (error) => {
+      this.lost = error;
+    });
+    /** Resolves when the connection has ended, to the reason if it was lost. @type {Promise<Error | undefined>} */
+    this.closed = new Promise((resolve) => client.once('close', () => resolve(this.lost)));
+  }
+
+  /**
+   * Runs a command to its end.
+   * @param {string} command
+   * @param {import('./index').RunOptions} [options]
+   * @returns {Promise<import('./index').RunResult>}
+   */
+  async run(command, options = {}) {
+    const channel = this.stream(command, options);
+    const { input, encoding = 'utf8', check = false } = options;
+    if (input === undefined || input === null) channel.end();
+    else if (typeof input === 'string' || input instanceof Uint8Array) channel.end(input);
+    else input.pipe(channel);
+    const [stdout, stderr] = await Promise.all([collect(channel), collect(channel.stderr)]);
+    const shown = (/** @type {Buffer} */ bytes) => (encoding === 'buffer' ? bytes : bytes.toString(encoding));
+    const result = {
+      code: channel.exitCode ?? null,
+      signal: channel.exitSignal,
+      stdout: shown(stdout),
+      stderr: shown(stderr),
+    };
+    if (check && result.code !== 0) {
+      const how = result.signal === undefined ? `status ${result.code}` : result.signal;
+      const error = new Error(`the command ended with ${how}: ${stderr.toString().trim()}`);
+      throw Object.assign(error, { level: 'command', code: 'ERR_EXIT', result });
+    }
+    return /** @type {any} */ (result);
+  }
+
+  /**
+   * A command's output as it comes: an async iterable of chunks, and a Duplex. A lost connection is an error where the
+   * output was cut off; leaving the loop ends the command.
+   * @param {string} command
+   * @param {import('./index').ExecOptions} [options]
+   */
+  stream(command, options) {
+    return this.client._session(sessionOptions('exec', command, options), { strict: true });
+  }
+
+  /**
+   * The user's shell, on a terminal.
+   * @param {import('./index').PseudoTtyOptions | false} [window]
+   */
+  shell(window) {
+    const pty = window === false ? undefined : (window ?? true);
+    return this.client._session(sessionOptions('shell', '', { pty }), { strict: true });
+  }
+
+  /**
+   * A connection from the server to a TCP port.
+   * @param {string} host
+   * @param {number} port
+   * @returns {Promise<import('./channel').Channel>}
+   */
+  forwardOut(host, port) {
+    return new Promise((resolve, reject) => {
+      const id = hub.openTcp(this.client._connected(), host, port, '127.0.0.1', 0);
+      this.client._tunnel('direct-tcpip', id, settle(resolve, reject), { strict: true });
+    });
+  }
+
+  /**
+   * A connection to a Unix socket of the server.
+   * @param {string} path
+   * @returns {Promise<import('./channel').Channel>}
+   */
+  forwardOutStreamLocal(path) {
+    return new Promise((resolve, reject) => {
+      const id = hub.openSocket(this.client._connected(), path);
+      this.client._tunnel('direct-streamlocal@openssh.com', id, settle(resolve, reject), { strict: true });
+    });
+  }
+
+  /** The connections behind it: what each carries. */
+  lanes() {
+    return this.client.lanes();
+  }
+
+  /**
+   * Ends it, with everything that goes over it.
+   * @returns {Promise<void>}
+   */
+  async close() {
+    this.client.end();
+    await this.closed;
+  }
+
+  [Symbol.asyncDispose ?? Symbol.for('Symbol.asyncDispose')]() {
+    return this.close();
+  }
+}
+
+/**
+ * @template T
+ * @param {(value: T) => void} resolve
+ * @param {(error: Error) => void} reject
+ * @returns {(error?: Error, value?: T) => void}
+ */
+function settle(resolve, reject) {
+  return (error, value) => (error ? reject(error) : resolve(/** @type {T} */ (value)));
+}
+
+/**
+ * @param {import('node:stream').Readable} stream
+ * @returns {Promise<Buffer>}
+ */
+async function collect(stream) {
+  const chunks = [];
+  for await (const chunk of stream) chunks.push(chunk);
+  return Buffer.concat(chunks);
+}
+
+module.exports = { connect, Connection };

@@ -1,0 +1,3 @@
+export * from './index.js';
+import * as trunkline from './index.js';
+export default trunkline;

@@ -1,0 +1,288 @@
+/// <reference types="node" />
+
+import { EventEmitter } from 'node:events';
+import { Duplex, Readable } from 'node:stream';
+
+/** What went wrong. */
+export interface SshError extends Error {
+  /**
+   * Where, in ssh2's words: "client-socket", "client-dns", "client-timeout", "client-authentication", "handshake" (the host
+   * key), "protocol", "client-ssh" (the server refused a session or tunnel), "client".
+   */
+  level: string;
+  /** The system's name of the error ("ECONNREFUSED"), or "ERR_" with what kind it is ("ERR_HOST_KEY"). */
+  code: string;
+  /** Who is to blame: "peer", "network", "timeout", "host_key", "authentication", "configuration", "limit", "local". */
+  kind: string;
+  /** Whether the command that was asked for may have run. Only after "did not start" is it safe to try again. */
+  execution: 'did not start' | 'may have started' | 'finished';
+  /** RFC 4254's reason for a refused channel. */
+  reason?: number;
+}
+
+/** A list of algorithms, best first, or changes to the engine's own. */
+export type AlgorithmList =
+  | string[]
+  | { append?: AlgorithmNames; prepend?: AlgorithmNames; remove?: AlgorithmNames };
+export type AlgorithmNames = string | RegExp | Array<string | RegExp>;
+
+/** A question that the server asks. */
+export interface Prompt {
+  prompt: string;
+  /** Whether the answer may be seen while it is typed. */
+  echo: boolean;
+}
+
+/** A verifier of host keys: answers by its result (a promise, too) or through `verify`. */
+export type HostVerifier = (key: Buffer, verify: (accept: boolean) => void) => boolean | Promise<boolean> | void;
+/** The same, of keys that were hashed first (`hostHash`), in hexadecimal. */
+export type HostHashVerifier = (hash: string, verify: (accept: boolean) => void) => boolean | Promise<boolean> | void;
+
+/** How to connect. */
+export interface ConnectConfig {
+  /** The server's name or address; "localhost". */
+  host?: string;
+  hostname?: string;
+  /** 22. */
+  port?: number;
+  /** The user on the server; required. */
+  username?: string;
+  user?: string;
+  password?: string;
+  /** The content of a private key file, in OpenSSH's or a PEM format. */
+  privateKey?: Buffer | string;
+  passphrase?: Buffer | string;
+  /** The path of an agent's socket. */
+  agent?: string;
+  /** Whether sessions are lent the agent. */
+  agentForward?: boolean;
+  /** Judges the host key instead of known_hosts. */
+  hostVerifier?: HostVerifier | HostHashVerifier;
+  /** Hashes the key for `hostVerifier`: "sha256", "md5". */
+  hostHash?: string;
+  /**
+   * known_hosts files that the host key is checked against; by default the user's and the system's. A key that differs from
+   * what they say is refused; a host that they do not know passes, as for ssh2. false: any key passes. Nothing is written.
+   */
+  knownHosts?: string | string[] | false;
+  /** Milliseconds between signs of life that the server is asked for; 0, none. */
+  keepaliveInterval?: number;
+  /** Signs of life that may be missing; 3. */
+  keepaliveCountMax?: number;
+  /** Milliseconds until 'ready'; 20000. 0: no limit. */
+  readyTimeout?: number;
+  /** Whether 'keyboard-interactive' is answered. */
+  tryKeyboard?: boolean;
+  /** A stream to talk over instead of connecting by TCP: one of another client's tunnels, for example. */
+  sock?: Duplex;
+  /** The address to connect from. */
+  localAddress?: string;
+  forceIPv4?: boolean;
+  forceIPv6?: boolean;
+  algorithms?: {
+    kex?: AlgorithmList;
+    serverHostKey?: AlgorithmList;
+    cipher?: AlgorithmList;
+    hmac?: AlgorithmList;
+    compress?: AlgorithmList;
+  };
+  /** Is told what happens, in words. */
+  debug?: (text: string) => void;
+}
+
+/** A terminal for a session. */
+export interface PseudoTtyOptions {
+  /** 24. */
+  rows?: number;
+  /** 80. */
+  cols?: number;
+  /** In pixels. */
+  height?: number;
+  /** In pixels. */
+  width?: number;
+  /** "vt100". */
+  term?: string;
+  /** By the names of RFC 4254 section 8: { ECHO: 0 }. */
+  modes?: Record<string, number>;
+}
+
+export interface ExecOptions {
+  /** Environment variables; servers take only those that their AcceptEnv names. */
+  env?: Record<string, string>;
+  pty?: boolean | PseudoTtyOptions;
+  /** false: the command's input ends with its output. */
+  allowHalfOpen?: boolean;
+}
+
+export interface ShellOptions {
+  env?: Record<string, string>;
+}
+
+export type ClientCallback = (error: SshError | undefined, channel: Channel) => void;
+
+/** Standard streams, and what the command's end says of them. */
+export declare class Channel extends Duplex {
+  readonly type: string;
+  readonly stdin: this;
+  readonly stdout: this;
+  readonly stderr: Readable;
+  /** The exit status; null if a signal ended the command, undefined before its end. */
+  readonly exitCode: number | null | undefined;
+  /** The signal that ended the command. */
+  readonly exitSignal: string | undefined;
+  /** Why it ended, if that was not the server's word. */
+  readonly failure: SshError | null;
+  /** Ends it now. The server closes the command's pipes; one on a terminal gets SIGHUP, others go on until they write. */
+  close(): void;
+  /** Sends a signal, with or without "SIG" in front. */
+  signal(name: string): void;
+  /** Tells of the terminal's new size: characters, then pixels. */
+  setWindow(rows: number, cols: number, height?: number, width?: number): void;
+
+  on(event: 'exit', listener: (code: number | null, signal?: string, coreDumped?: boolean, description?: string) => void): this;
+  on(event: 'close', listener: (code?: number | null, signal?: string, coreDumped?: boolean, description?: string) => void): this;
+  on(event: string | symbol, listener: (...args: any[]) => void): this;
+}
+
+export interface TcpConnectionDetails {
+  srcIP: string;
+  srcPort: number;
+  destIP: string;
+  destPort: number;
+}
+
+export interface UnixConnectionDetails {
+  socketPath: string;
+}
+
+/** What was agreed on. */
+export interface Negotiated {
+  /** The server's identification line. */
+  server: string;
+  kex: string;
+  serverHostKey: string;
+  cipher: string;
+  compressed: boolean;
+}
+
+/** One of the connections behind a client. */
+export interface Lane {
+  /** The server's identification line; null while it is being made. */
+  server: string | null;
+  cipher: string | null;
+  /** The round-trip time in milliseconds. */
+  rtt: number | null;
+  sessions: number;
+  tunnels: number;
+  /** Whether its traffic keeps new streams away from it. */
+  busy: boolean;
+  bytesSent: number;
+  bytesReceived: number;
+}
+
+/** ssh2's Client. */
+export declare class Client extends EventEmitter {
+  /** Connects; 'ready' or 'error' follows. Throws for options that cannot be used. */
+  connect(config: ConnectConfig): this;
+  /** Runs a command. */
+  exec(command: string, callback: ClientCallback): boolean;
+  exec(command: string, options: ExecOptions, callback: ClientCallback): boolean;
+  /** Starts the user's shell, on a terminal unless the window is false. */
+  shell(callback: ClientCallback): boolean;
+  shell(window: PseudoTtyOptions | ShellOptions | false, callback: ClientCallback): boolean;
+  shell(window: PseudoTtyOptions | false, options: ShellOptions, callback: ClientCallback): boolean;
+  /** Starts a subsystem. */
+  subsys(name: string, callback: ClientCallback): boolean;
+  /** Connects from the server to a TCP port. The source is what the server is told of who asks. */
+  forwardOut(srcIP: string, srcPort: number, dstIP: string, dstPort: number, callback: ClientCallback): boolean;
+  /** Connects to a Unix socket of the server. */
+  forwardOutStreamLocal(socketPath: string, callback: ClientCallback): boolean;
+  openssh_forwardOutStreamLocal(socketPath: string, callback: ClientCallback): boolean;
+  /** Has the server listen on a TCP port; with 0 it chooses one, which the callback gets. */
+  forwardIn(bindAddr: string, bindPort: number, callback?: (error: SshError | undefined, port: number) => void): boolean;
+  unforwardIn(bindAddr: string, bindPort: number, callback?: (error?: Error) => void): boolean;
+  /** Has the server listen on a Unix socket. */
+  openssh_forwardInStreamLocal(socketPath: string, callback?: (error?: SshError) => void): boolean;
+  openssh_unforwardInStreamLocal(socketPath: string, callback?: (error?: Error) => void): boolean;
+  /** Exchanges keys anew; the engine does so by itself as often as it is needed. */
+  rekey(callback?: () => void): void;
+  /** Does nothing: Nagle's algorithm is always off. */
+  setNoDelay(noDelay?: boolean): this;
+  /** The connections behind the client. */
+  lanes(): Lane[];
+  /** Ends the connection and everything that goes over it; 'close' follows. */
+  end(): this;
+  destroy(): this;
+
+  on(event: 'ready' | 'end', listener: () => void): this;
+  on(event: 'close', listener: (hadError: boolean) => void): this;
+  on(event: 'error', listener: (error: SshError) => void): this;
+  on(event: 'handshake', listener: (negotiated: Negotiated) => void): this;
+  on(event: 'banner', listener: (text: string, language: string) => void): this;
+  on(
+    event: 'keyboard-interactive',
+    listener: (
+      name: string,
+      instructions: string,
+      language: string,
+      prompts: Prompt[],
+      finish: (answers: string[]) => void,
+    ) => void,
+  ): this;
+  on(
+    event: 'tcp connection',
+    listener: (details: TcpConnectionDetails, accept: () => Channel, reject: () => void) => void,
+  ): this;
+  on(
+    event: 'unix connection',
+    listener: (details: UnixConnectionDetails, accept: () => Channel, reject: () => void) => void,
+  ): this;
+  on(event: string | symbol, listener: (...args: any[]) => void): this;
+}
+
+export interface RunOptions extends ExecOptions {
+  /** What the command reads; nothing, by default. */
+  input?: string | Uint8Array | Readable | null;
+  /** What output becomes: "utf8"; "buffer" for Buffers. */
+  encoding?: BufferEncoding | 'buffer';
+  /** Whether a status other than 0 is an error. */
+  check?: boolean;
+}
+
+export interface RunResult<Output = string> {
+  /** The exit status; null if a signal ended the command. */
+  code: number | null;
+  signal: string | undefined;
+  stdout: Output;
+  stderr: Output;
+}
+
+/** A connection to a host, for code with promises. */
+export declare class Connection {
+  private constructor();
+  /** ssh2's view of it. */
+  readonly client: Client;
+  /** Resolves when the connection has ended: to the reason if it was lost. */
+  readonly closed: Promise<Error | undefined>;
+  /** Runs a command to its end. */
+  run(command: string, options: RunOptions & { encoding: 'buffer' }): Promise<RunResult<Buffer>>;
+  run(command: string, options?: RunOptions): Promise<RunResult>;
+  /**
+   * A command's output as it comes: an async iterable of chunks, and a Duplex. A lost connection is an error where the output
+   * was cut off; leaving the loop closes the stream.
+   */
+  stream(command: string, options?: ExecOptions): Channel;
+  /** The user's shell, on a terminal unless the window is false. */
+  shell(window?: PseudoTtyOptions | false): Channel;
+  /** A connection from the server to a TCP port. */
+  forwardOut(host: string, port: number): Promise<Channel>;
+  /** A connection to a Unix socket of the server. */
+  forwardOutStreamLocal(path: string): Promise<Channel>;
+  /** The connections behind it. */
+  lanes(): Lane[];
+  /** Ends it, with everything that goes over it. */
+  close(): Promise<void>;
+}
+
+/** Connects; rejects with what 'error' would tell. */
+export declare function connect(config: ConnectConfig): Promise<Connection>;

@@ -1,0 +1,80 @@
+// The interface of the native module, as bindings/node/src/hub.rs and options.rs define it.
+
+export interface ConnectOptions {
+  host: string;
+  port: number;
+  username: string;
+  password?: string;
+  privateKey?: Uint8Array;
+  passphrase?: string;
+  agent?: string;
+  agentForward: boolean;
+  hostKeys: 'any' | 'files' | 'program';
+  knownHosts: string[];
+  keepaliveInterval: number;
+  keepaliveCountMax: number;
+  readyTimeout: number;
+  tryKeyboard: boolean;
+  localAddress?: string;
+  family?: number;
+  kex?: string[];
+  serverHostKey?: string[];
+  cipher?: string[];
+  hmac?: string[];
+  compress: boolean;
+  overStream: boolean;
+}
+
+export interface PtyOptions {
+  term: string;
+  cols: number;
+  rows: number;
+  width: number;
+  height: number;
+  modes: Uint8Array;
+}
+
+export interface SessionOptions {
+  kind: 'exec' | 'shell' | 'subsystem';
+  text: string;
+  env: string[][];
+  pty?: PtyOptions;
+}
+
+export interface Fault {
+  message: string;
+  level: string;
+  code: string;
+  kind: string;
+  execution: 'did not start' | 'may have started' | 'finished';
+  reason?: number;
+}
+
+export declare class Hub {
+  constructor(wake: () => void);
+  drain(): unknown[];
+  connect(options: ConnectOptions): number;
+  closeClient(client: number): void;
+  answerHostKey(client: number, question: number, accept: boolean): void;
+  answerQuestions(client: number, question: number, answers: string[]): void;
+  rekey(client: number): void;
+  lanes(client: number): unknown;
+  openSession(client: number, options: SessionOptions): number;
+  openTcp(client: number, host: string, port: number, fromHost: string, fromPort: number): number;
+  openSocket(client: number, path: string): number;
+  listen(client: number, address: string, port?: number): number;
+  unlisten(client: number, request: number): void;
+  accept(number: number): boolean;
+  reject(number: number): void;
+  read(stream: number, standardError: boolean): void;
+  write(stream: number, data: Uint8Array): boolean;
+  finish(stream: number): void;
+  destroy(stream: number): void;
+  signal(stream: number, name: string): void;
+  resize(stream: number, cols: number, rows: number, width: number, height: number): void;
+  held(): number[];
+}
+
+export interface Native {
+  Hub: typeof Hub;
+}

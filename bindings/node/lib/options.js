@@ -1,0 +1,161 @@
+'use strict';
+
+// What ssh2's users give to connect(), checked, in the form that the engine takes.
+
+const { homedir } = require('node:os');
+const { join } = require('node:path');
+const { createHash } = require('node:crypto');
+
+/** The names that the engine has, best first: what `append`, `prepend` and `remove` change. */
+const ALGORITHMS = {
+  kex: [
+    'mlkem768x25519-sha256', 'sntrup761x25519-sha512', 'sntrup761x25519-sha512@openssh.com', 'curve25519-sha256',
+    'curve25519-sha256@libssh.org', 'ecdh-sha2-nistp256', 'ecdh-sha2-nistp384', 'ecdh-sha2-nistp521',
+    'diffie-hellman-group-exchange-sha256', 'diffie-hellman-group16-sha512', 'diffie-hellman-group18-sha512',
+    'diffie-hellman-group14-sha256',
+  ],
+  serverHostKey: [
+    'ssh-ed25519', 'ecdsa-sha2-nistp256', 'ecdsa-sha2-nistp384', 'ecdsa-sha2-nistp521', 'rsa-sha2-512', 'rsa-sha2-256',
+  ],
+  cipher: [
+    'aes128-gcm@openssh.com', 'aes256-gcm@openssh.com', 'chacha20-poly1305@openssh.com', 'aes128-ctr', 'aes192-ctr',
+    'aes256-ctr',
+  ],
+  hmac: ['hmac-sha2-256-etm@openssh.com', 'hmac-sha2-512-etm@openssh.com', 'hmac-sha2-256', 'hmac-sha2-512'],
+  compress: ['none', 'zlib@openssh.com'],
+};
+
+/**
+ * @param {keyof typeof ALGORITHMS} kind
+ * @param {import('./index').AlgorithmList | undefined} wanted
+ * @returns {string[] | undefined} undefined: the engine's own order
+ */
+function algorithms(kind, wanted) {
+  const known = ALGORITHMS[kind];
+  /** @type {(names: unknown) => string[]} */
+  const matching = (names) => {
+    const list = Array.isArray(names) ? names : [names];
+    return list.flatMap((name) => {
+      if (name instanceof RegExp) return known.filter((candidate) => name.test(candidate));
+      if (!known.includes(name)) throw new Error(`Unsupported algorithm: ${name}`);
+      return [name];
+    });
+  };
+  if (Array.isArray(wanted)) return wanted.length > 0 ? matching(wanted) : undefined;
+  if (typeof wanted !== 'object' || wanted === null) return undefined;
+  let list = known;
+  for (const [change, names] of Object.entries(wanted)) {
+    if (change === 'remove') {
+      const removed = Array.isArray(names) ? names : [names];
+      list = list.filter((name) => !removed.some((pattern) => (pattern instanceof RegExp ? pattern.test(name) : pattern === name)));
+      continue;
+    }
+    const chosen = matching(names).filter((name) => change === 'prepend' || !list.includes(name));
+    if (change === 'append') list = [...list, ...chosen];
+    else if (change === 'prepend') list = [...chosen, ...list.filter((name) => !chosen.includes(name))];
+  }
+  return list;
+}
+
+/**
+ * @param {unknown} value
+ * @returns {Uint8Array | undefined}
+ */
+function bytes(value) {
+  if (typeof value === 'string') return Buffer.from(value);
+  return value instanceof Uint8Array ? value : undefined;
+}
+
+/**
+ * @param {unknown} value
+ * @param {number} otherwise
+ * @returns {number}
+ */
+function count(value, otherwise) {
+  return typeof value === 'number' && value >= 0 ? value : otherwise;
+}
+
+/**
+ * @param {import('./index').ConnectConfig} config
+ * @returns {import('./native').ConnectOptions['knownHosts']}
+ */
+function knownHosts(config) {
+  const { knownHosts: given } = config;
+  if (typeof given === 'string') return [given];
+  if (Array.isArray(given)) return given;
+  return [join(homedir(), '.ssh', 'known_hosts'), '/etc/ssh/ssh_known_hosts'];
+}
+
+/**
+ * What the engine takes.
+ * @param {import('./index').ConnectConfig} config
+ * @returns {import('./native').ConnectOptions}
+ */
+function connectOptions(config) {
+  const username = config.username ?? config.user;
+  if (typeof username !== 'string') throw new Error('Invalid username');
+  const agent = typeof config.agent === 'string' && config.agent !== '' ? config.agent : undefined;
+  if (config.agent && agent === undefined) {
+    throw new Error('agent must be the path of an agent\'s socket');
+  }
+  if (config.agentForward === true && agent === undefined) {
+    throw new Error('You must set a valid agent path to allow agent forwarding');
+  }
+  const port = config.port === undefined || config.port === null ? 22 : Number(config.port);
+  if (!Number.isInteger(port) || port < 1 || port > 65535) throw new RangeError(`Invalid port: ${config.port}`);
+  const lists = config.algorithms ?? {};
+  const compress = algorithms('compress', lists.compress);
+  const passphrase = bytes(config.passphrase);
+  return {
+    host: config.hostname ?? config.host ?? 'localhost',
+    port,
+    username,
+    password: typeof config.password === 'string' ? config.password : undefined,
+    privateKey: bytes(config.privateKey),
+    passphrase: passphrase === undefined ? undefined : Buffer.from(passphrase).toString(),
+    agent,
+    agentForward: config.agentForward === true,
+    hostKeys: typeof config.hostVerifier === 'function' ? 'program' : config.knownHosts === false ? 'any' : 'files',
+    knownHosts: knownHosts(config),
+    keepaliveInterval: count(config.keepaliveInterval, 0),
+    keepaliveCountMax: count(config.keepaliveCountMax, 3),
+    readyTimeout: count(config.readyTimeout, 20_000),
+    tryKeyboard: config.tryKeyboard === true,
+    localAddress: typeof config.localAddress === 'string' ? config.localAddress : undefined,
+    family: config.forceIPv4 ? 4 : config.forceIPv6 ? 6 : undefined,
+    kex: algorithms('kex', lists.kex),
+    serverHostKey: algorithms('serverHostKey', lists.serverHostKey),
+    cipher: algorithms('cipher', lists.cipher),
+    hmac: algorithms('hmac', lists.hmac),
+    compress: compress !== undefined && compress[0] !== 'none',
+    overStream: config.sock !== undefined && config.sock !== null,
+  };
+}
+
+/**
+ * Asks the program's verifier, which answers by its result or its callback, once.
+ * @param {import('./index').ConnectConfig} config
+ * @param {Buffer} key
+ * @param {(accept: boolean) => void} answer
+ */
+function verifyHostKey(config, key, answer) {
+  const { hostVerifier, hostHash } = config;
+  if (typeof hostVerifier !== 'function') return answer(false);
+  let answered = false;
+  const once = (/** @type {unknown} */ accept) => {
+    if (answered) return;
+    answered = true;
+    answer(accept === true);
+  };
+  try {
+    const shown = typeof hostHash === 'string' ? createHash(hostHash).update(key).digest('hex') : key;
+    const result = /** @type {Function} */ (hostVerifier)(shown, once);
+    if (result instanceof Promise) result.then(once, () => once(false));
+    else if (result !== undefined) once(result);
+  } catch (error) {
+    once(false);
+    throw error;
+  }
+}
+
+module.exports = { connectOptions, verifyHostKey };

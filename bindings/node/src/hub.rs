@@ -1,0 +1,388 @@
+//! One JavaScript environment: everything it holds, by number.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use napi::bindgen_prelude::{Buffer, Either3, Env, Function, Uint8Array};
+use napi_derive::napi;
+use serde_json::Value;
+use trunkline::config::Listen;
+use trunkline::{Error, IncomingConnection, TerminalSize};
+
+use crate::client::Client;
+use crate::fault::Fault;
+use crate::options::{ConnectOptions, SessionOptions};
+use crate::outbox::{Kind, Outbox, Told};
+use crate::runtime;
+use crate::stream::{Outlet, Stream};
+
+/// A number, a chunk or anything else: a third of a triple of [`Hub::drain`].
+type Third = Either3<u32, Buffer, Value>;
+
+/// The engine, as one environment sees it. All methods return at once; what comes of them is told by
+/// [`drain`](Self::drain).
+#[napi]
+pub struct Hub {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    outbox: Arc<Outbox>,
+    /// Numbers of clients, streams and requests come from one sequence, so that an event needs no more than one.
+    next: AtomicU32,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    clients: HashMap<u32, Arc<Client>>,
+    streams: HashMap<u32, Arc<Stream>>,
+    /// Clients of listeners, until JavaScript takes or refuses them.
+    incoming: HashMap<u32, IncomingConnection>,
+}
+
+#[napi]
+impl Hub {
+    /// `wake` is called, without arguments, when [`drain`](Self::drain) has something. Everything of the hub ends with its
+    /// environment.
+    ///
+    /// # Errors
+    /// The environment refuses.
+    #[napi(constructor)]
+    pub fn new(env: Env, wake: Function<'_, (), ()>) -> napi::Result<Self> {
+        let wake = wake
+            .build_threadsafe_function()
+            .weak::<true>()
+            .callee_handled::<false>()
+            .build()?;
+        let inner = Arc::new(Inner {
+            outbox: Outbox::new(wake),
+            next: AtomicU32::new(1),
+            held: Mutex::default(),
+        });
+        let _ = env.add_env_cleanup_hook(inner.clone(), |inner| inner.shut())?;
+        Ok(Self { inner })
+    }
+
+    /// Everything that has happened since the last call: triples of target, kind and value.
+    #[napi]
+    pub fn drain(&self) -> Vec<Third> {
+        let told = self.inner.outbox.drain();
+        told.into_iter()
+            .map(|told| match told {
+                Told::Number(number) => Either3::A(number),
+                Told::Bytes(bytes) => Either3::B(Buffer::from(bytes)),
+                Told::Value(value) => Either3::C(value),
+            })
+            .collect()
+    }
+
+    /// Begins to connect a client, whose number it returns. The stream under it, with `over_stream`, has the next number.
+    ///
+    /// # Errors
+    /// Options that cannot be used.
+    #[napi]
+    pub fn connect(&self, options: ConnectOptions) -> napi::Result<u32> {
+        let runtime = runtime::runtime()?;
+        let number = self.inner.numbers(2);
+        let mut begun = Client::begin(number, &options, &self.inner.outbox)?;
+        if let Some(pipe) = begun.pipe.take() {
+            let (stream, outlet) = Stream::new(number + 1, &self.inner.outbox);
+            self.inner.held().streams.insert(number + 1, stream.clone());
+            runtime.spawn(async move {
+                let life = stream.carry_pipe(pipe, outlet);
+                stream.until_destroyed(life).await;
+            });
+        }
+        self.inner.held().clients.insert(number, begun.client.clone());
+        let inner = self.inner.clone();
+        runtime.spawn(async move {
+            begun.live().await;
+            inner.held().clients.remove(&number);
+        });
+        Ok(number)
+    }
+
+    /// Ends a client with everything that goes over its connections.
+    #[napi]
+    pub fn close_client(&self, client: u32) {
+        if let Some(client) = self.inner.client(client) {
+            client.close();
+        }
+    }
+
+    /// Says whether a host key is accepted.
+    #[napi]
+    pub fn answer_host_key(&self, client: u32, question: u32, accept: bool) {
+        if let Some(client) = self.inner.client(client) {
+            client.answer_host_key(question, accept);
+        }
+    }
+
+    /// Answers a server's questions.
+    #[napi]
+    pub fn answer_questions(&self, client: u32, question: u32, answers: Vec<String>) {
+        if let Some(client) = self.inner.client(client) {
+            client.answer_questions(question, answers);
+        }
+    }
+
+    /// Exchanges keys anew.
+    #[napi]
+    pub fn rekey(&self, client: u32) {
+        if let Some(client) = self.inner.client(client) {
+            client.rekey();
+        }
+    }
+
+    /// A client's connections; null if it is gone.
+    #[napi]
+    pub fn lanes(&self, client: u32) -> Value {
+        self.inner
+            .client(client)
+            .map_or(Value::Null, |client| client.lanes())
+    }
+
+    /// Opens a session; returns the stream's number.
+    ///
+    /// # Errors
+    /// No threads.
+    #[napi]
+    pub fn open_session(&self, client: u32, options: SessionOptions) -> napi::Result<u32> {
+        let command = options.command();
+        self.inner.open(client, async move |client, stream, outlet| {
+            match client.host().start(&command).await {
+                Ok(session) => stream.carry_session(session, outlet).await,
+                Err(error) => stream.fail(&Fault::from(&error)),
+            }
+        })
+    }
+
+    /// Opens a tunnel to a TCP port as seen from the server; returns the stream's number.
+    ///
+    /// # Errors
+    /// No threads.
+    #[napi]
+    pub fn open_tcp(
+        &self,
+        client: u32,
+        host: String,
+        port: u16,
+        from_host: String,
+        from_port: u16,
+    ) -> napi::Result<u32> {
+        self.inner.open(client, async move |client, stream, outlet| {
+            let tunnel = client.host().direct_tcpip(&host, port, (&from_host, from_port));
+            carry(&stream, tunnel, outlet).await;
+        })
+    }
+
+    /// Opens a tunnel to a Unix socket of the server; returns the stream's number.
+    ///
+    /// # Errors
+    /// No threads.
+    #[napi]
+    pub fn open_socket(&self, client: u32, path: String) -> napi::Result<u32> {
+        self.inner.open(client, async move |client, stream, outlet| {
+            carry(&stream, client.host().direct_streamlocal(&path), outlet).await;
+        })
+    }
+
+    /// Has the server listen, on a TCP port or (without one) on a Unix socket; returns the request's number.
+    ///
+    /// # Errors
+    /// No threads.
+    #[napi]
+    pub fn listen(&self, client: u32, address: String, port: Option<u16>) -> napi::Result<u32> {
+        let runtime = runtime::runtime()?;
+        let request = self.inner.numbers(1);
+        let listen = match port {
+            Some(port) => Listen::Tcp {
+                host: Some(address),
+                port,
+            },
+            None => Listen::Socket(PathBuf::from(address)),
+        };
+        let Some(client) = self.inner.client(client) else {
+            self.inner.refuse(request);
+            return Ok(request);
+        };
+        let inner = self.inner.clone();
+        let offer = move |incoming| {
+            let number = inner.numbers(1);
+            inner.held().incoming.insert(number, incoming);
+            number
+        };
+        runtime.spawn(client.listen(request, listen, offer));
+        Ok(request)
+    }
+
+    /// Ends a listening.
+    #[napi]
+    pub fn unlisten(&self, client: u32, request: u32) {
+        if let Some(client) = self.inner.client(client) {
+            client.unlisten(request);
+        }
+    }
+
+    /// Takes a listener's client: its number is the stream's from now on. `false` if it is gone.
+    ///
+    /// # Errors
+    /// No threads.
+    #[napi]
+    pub fn accept(&self, number: u32) -> napi::Result<bool> {
+        let runtime = runtime::runtime()?;
+        let Some(incoming) = self.inner.held().incoming.remove(&number) else {
+            return Ok(false);
+        };
+        let (stream, outlet) = Stream::new(number, &self.inner.outbox);
+        self.inner.held().streams.insert(number, stream.clone());
+        runtime.spawn(async move {
+            let life = stream.carry_tunnel(incoming.accept(), outlet);
+            stream.until_destroyed(life).await;
+        });
+        Ok(true)
+    }
+
+    /// Refuses a listener's client.
+    #[napi]
+    pub fn reject(&self, number: u32) {
+        let refused = self.inner.held().incoming.remove(&number);
+        drop(refused);
+    }
+
+    /// Wants a chunk of a stream, or of its standard error. The next one comes only when it is wanted again.
+    #[napi]
+    pub fn read(&self, stream: u32, standard_error: bool) {
+        if let Some(stream) = self.inner.stream(stream) {
+            stream.read(standard_error);
+        }
+    }
+
+    /// Writes; `false` if there is no more room, until an event says so.
+    #[napi]
+    pub fn write(&self, stream: u32, data: Uint8Array) -> bool {
+        self.inner
+            .stream(stream)
+            .is_none_or(|stream| stream.write(Bytes::copy_from_slice(&data)))
+    }
+
+    /// Ends what is written to a stream.
+    #[napi]
+    pub fn finish(&self, stream: u32) {
+        if let Some(stream) = self.inner.stream(stream) {
+            stream.finish();
+        }
+    }
+
+    /// Forgets a stream, and ends it if it is not over. Nothing more is told of it but what is on its way.
+    #[napi]
+    pub fn destroy(&self, stream: u32) {
+        let forgotten = self.inner.held().streams.remove(&stream);
+        if let Some(stream) = forgotten {
+            stream.destroy();
+        }
+    }
+
+    /// Sends a signal, by name without "SIG".
+    #[napi]
+    pub fn signal(&self, stream: u32, name: String) {
+        if let Some(control) = self.inner.stream(stream).as_ref().and_then(|s| s.control()) {
+            control.signal(&name);
+        }
+    }
+
+    /// Tells of a terminal's new size: characters, then pixels.
+    #[napi]
+    pub fn resize(&self, stream: u32, cols: u32, rows: u32, width: u32, height: u32) {
+        if let Some(control) = self.inner.stream(stream).as_ref().and_then(|s| s.control()) {
+            control.resize(TerminalSize {
+                columns: cols,
+                rows,
+                width,
+                height,
+            });
+        }
+    }
+
+    /// How many clients and streams the hub holds.
+    #[napi]
+    pub fn held(&self) -> Vec<u32> {
+        let held = self.inner.held();
+        let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+        vec![count(held.clients.len()), count(held.streams.len())]
+    }
+}
+
+impl Inner {
+    /// The first of so many numbers in a row.
+    fn numbers(&self, count: u32) -> u32 {
+        self.next.fetch_add(count, Ordering::Relaxed)
+    }
+
+    /// Guards what is held, for as long as a look-up takes.
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn client(&self, number: u32) -> Option<Arc<Client>> {
+        self.held().clients.get(&number).cloned()
+    }
+
+    fn stream(&self, number: u32) -> Option<Arc<Stream>> {
+        self.held().streams.get(&number).cloned()
+    }
+
+    /// Makes a stream whose life `life` is, on the engine's threads.
+    fn open<L, F>(self: &Arc<Self>, client: u32, life: L) -> napi::Result<u32>
+    where
+        L: FnOnce(Arc<Client>, Arc<Stream>, Outlet) -> F + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let runtime = runtime::runtime()?;
+        let number = self.numbers(1);
+        let Some(client) = self.client(client) else {
+            self.refuse(number);
+            return Ok(number);
+        };
+        let (stream, outlet) = Stream::new(number, &self.outbox);
+        self.held().streams.insert(number, stream.clone());
+        runtime.spawn(async move {
+            let life = life(client, stream.clone(), outlet);
+            stream.until_destroyed(life).await;
+        });
+        Ok(number)
+    }
+
+    /// Says that what was asked for has no client any more.
+    fn refuse(&self, number: u32) {
+        self.outbox
+            .tell(number, Kind::Fail, Fault::usage("Not connected").to_json());
+    }
+
+    /// Ends everything: the environment is going away.
+    fn shut(&self) {
+        self.outbox.close();
+        let held = std::mem::take(&mut *self.held());
+        for stream in held.streams.values() {
+            stream.destroy();
+        }
+        for client in held.clients.values() {
+            client.close();
+        }
+    }
+}
+
+async fn carry(
+    stream: &Stream,
+    tunnel: impl Future<Output = Result<trunkline::ChannelStream, Error>>,
+    outlet: Outlet,
+) {
+    match tunnel.await {
+        Ok(tunnel) => stream.carry_tunnel(tunnel, outlet).await,
+        Err(error) => stream.fail(&Fault::from(&error)),
+    }
+}

@@ -1,0 +1,202 @@
+//! What one JavaScript environment is to hear, and when it is woken for it.
+//!
+//! Waking an event loop costs it more than a line of text does: libuv's round, a handle scope, a call into JavaScript.
+//! So nobody is woken for a chunk. Events and streams that have data gather here, one wake-up fetches them all, and after it
+//! unprompted data waits for the rest of [`PACE`] before there is another.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use napi::Status;
+use napi::threadsafe_function::{ThreadsafeFunction, ThreadsafeFunctionCallMode};
+use serde_json::Value;
+
+use crate::runtime;
+use crate::stream::Flow;
+
+/// The shortest time between two wake-ups for data that nobody waits for: what a log tail can be late. Answers, ends
+/// and errors do not wait, nor does a flow with more than [`Outbox::PLENTY`].
+const PACE: Duration = Duration::from_millis(4);
+
+/// Calls into JavaScript without arguments; does not keep the event loop alive.
+pub(crate) type Wake = ThreadsafeFunction<(), (), (), Status, false, true>;
+
+/// What happens to one target (a client, a stream, a request). `lib/hub.js` has the same numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A chunk of the first stream: `Buffer`.
+    Data = 0,
+    /// A chunk of the second stream (standard error): `Buffer`.
+    ErrorData = 1,
+    /// The first stream's end: whether it was the server's word.
+    End = 2,
+    /// The second stream's end: as the first's.
+    ErrorEnd = 3,
+    /// There is room for more to be written.
+    Drain = 4,
+    /// A client is ready, a stream open, a request granted: details.
+    Open = 5,
+    /// It failed, before it was open: fault.
+    Fail = 6,
+    /// A command ended: details.
+    Exit = 7,
+    /// It is over; nothing more comes: fault, or null.
+    Close = 8,
+    /// The server's banner, or a warning: text.
+    Notice = 9,
+    /// The program's opinion on a host key: `{ question, key }`.
+    HostKey = 10,
+    /// Questions that a server asks: `{ question, name, instruction, prompts }`.
+    Questions = 11,
+    /// A client of a port or socket on the server: details with its number.
+    Incoming = 12,
+}
+
+/// An event as it is told.
+pub(crate) enum Told {
+    /// A number: target or kind.
+    Number(u32),
+    /// Bytes, which become a `Buffer` without being copied.
+    Bytes(Vec<u8>),
+    /// Anything else.
+    Value(Value),
+}
+
+/// The queue of one environment.
+pub(crate) struct Outbox {
+    state: Mutex<State>,
+    wake: Wake,
+}
+
+#[derive(Default)]
+struct State {
+    events: Vec<(u32, Kind, Value)>,
+    /// Flows with something to deliver, each at most once.
+    ready: VecDeque<Arc<Flow>>,
+    /// A wake-up is under way: whatever is appended now goes with it.
+    woken: bool,
+    /// One is planned for later.
+    planned: bool,
+    drained: Option<Instant>,
+    closed: bool,
+}
+
+/// How soon something is to be heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// At once.
+    Now,
+    /// Within [`PACE`].
+    Soon,
+}
+
+impl Outbox {
+    /// A flow with so many bytes is fetched at once: half of what it may hold, so that the other half fills meanwhile.
+    pub(crate) const PLENTY: usize = Flow::LIMIT / 2;
+
+    pub(crate) fn new(wake: Wake) -> Arc<Self> {
+        let state = Mutex::default();
+        Arc::new(Self { state, wake })
+    }
+
+    /// Guards the queue, for as long as appending or taking takes. Taken before a flow's own lock, never after it.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends an event, to be heard at once.
+    pub(crate) fn tell(self: &Arc<Self>, target: u32, kind: Kind, value: Value) {
+        let mut state = self.state();
+        state.events.push((target, kind, value));
+        self.rouse(state, Urgency::Now);
+    }
+
+    /// Appends a flow that has something to deliver and is not in the queue.
+    pub(crate) fn offer(self: &Arc<Self>, flow: Arc<Flow>, urgency: Urgency) {
+        let mut state = self.state();
+        state.ready.push_back(flow);
+        self.rouse(state, urgency);
+    }
+
+    /// A flow in the queue has become urgent.
+    pub(crate) fn hurry(self: &Arc<Self>) {
+        self.rouse(self.state(), Urgency::Now);
+    }
+
+    fn rouse(self: &Arc<Self>, mut state: MutexGuard<'_, State>, urgency: Urgency) {
+        if state.closed || state.woken {
+            return;
+        }
+        let rest = state
+            .drained
+            .and_then(|drained| PACE.checked_sub(drained.elapsed()))
+            .filter(|_| urgency == Urgency::Soon);
+        match rest {
+            None => {
+                state.woken = true;
+                drop(state);
+                self.call();
+            }
+            Some(_) if state.planned => {}
+            Some(rest) => {
+                let Ok(runtime) = runtime::runtime() else { return };
+                state.planned = true;
+                drop(state);
+                let outbox = self.clone();
+                runtime.spawn(async move {
+                    tokio::time::sleep(rest).await;
+                    let mut state = outbox.state();
+                    state.planned = false;
+                    let idle = state.events.is_empty() && state.ready.is_empty();
+                    if !(idle || state.woken || state.closed) {
+                        state.woken = true;
+                        drop(state);
+                        outbox.call();
+                    }
+                });
+            }
+        }
+    }
+
+    fn call(&self) {
+        // An environment that is being torn down refuses; its clean-up hook closes the queue.
+        let _ = self.wake.call((), ThreadsafeFunctionCallMode::NonBlocking);
+    }
+
+    /// Takes everything: triples of target, kind and value. Events of one target stay in order, behind its data.
+    pub(crate) fn drain(&self) -> Vec<Told> {
+        let (events, ready) = {
+            let mut state = self.state();
+            state.woken = false;
+            state.drained = Some(Instant::now());
+            (
+                std::mem::take(&mut state.events),
+                std::mem::take(&mut state.ready),
+            )
+        };
+        let mut told = Vec::with_capacity(3 * (events.len() + ready.len()));
+        // An end is told behind the last data, and data in front of everything else that came after it.
+        for flow in ready {
+            flow.deliver(&mut told);
+        }
+        for (target, kind, value) in events {
+            told.extend([
+                Told::Number(target),
+                Told::Number(kind as u32),
+                Told::Value(value),
+            ]);
+        }
+        told
+    }
+
+    /// Nobody listens any more.
+    pub(crate) fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        state.events.clear();
+        let ready = std::mem::take(&mut state.ready);
+        drop(state);
+        drop(ready);
+    }
+}

@@ -1,0 +1,45 @@
+//! The one tokio runtime and the one engine of the process, which all its environments share.
+
+use std::sync::{LazyLock, OnceLock};
+
+use tokio::runtime::{Builder, Runtime};
+use trunkline::{Engine, Settings};
+
+use crate::fault::Fault;
+
+/// Threads for what blocks: key files, known_hosts, name look-ups. Tokio's default of 512 would let a slow directory
+/// service take the process's memory.
+const BLOCKING_THREADS: usize = 32;
+
+static RUNTIME: LazyLock<Result<Runtime, String>> = LazyLock::new(|| {
+    Builder::new_multi_thread()
+        .thread_name("trunkline")
+        .max_blocking_threads(BLOCKING_THREADS)
+        .enable_all()
+        .build()
+        .map_err(|error| format!("cannot start threads: {error}"))
+});
+
+static ENGINE: OnceLock<Engine> = OnceLock::new();
+
+/// The runtime, started when it is first needed. It lives as long as the process: an environment that ends leaves it
+/// to the others.
+pub(crate) fn runtime() -> Result<&'static Runtime, Fault> {
+    RUNTIME.as_ref().map_err(|reason| Fault::local(reason))
+}
+
+/// The engine, with default settings if none were given before.
+pub(crate) fn engine() -> Result<Engine, Fault> {
+    engine_with(Settings::default).map(|(engine, _)| engine)
+}
+
+/// The engine, made with `settings` if there is none yet; whether it was made now.
+pub(crate) fn engine_with(settings: impl FnOnce() -> Settings) -> Result<(Engine, bool), Fault> {
+    let _inside = runtime()?.enter();
+    let mut made = false;
+    let engine = ENGINE.get_or_init(|| {
+        made = true;
+        Engine::new(settings(), Default::default())
+    });
+    Ok((engine.clone(), made))
+}

@@ -1,0 +1,437 @@
+//! One stream of JavaScript: a session, a tunnel, or the bytes under a connection that JavaScript carries.
+//!
+//! Towards JavaScript a [`Flow`] holds what has come, in one piece, until a Readable asks; what does not fit stays with
+//! the server, for the channel is then not read. From JavaScript an [`Inlet`] takes bytes as long as there is room.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use bytes::{Bytes, BytesMut};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf};
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+use trunkline::{ChannelReader, ChannelStream, ChannelWriter, Error, ExitStatus, Session, SessionControl};
+
+use crate::fault::Fault;
+use crate::outbox::{Kind, Outbox, Told, Urgency};
+
+/// What JavaScript holds by its number.
+pub(crate) struct Stream {
+    target: u32,
+    outbox: Arc<Outbox>,
+    /// The first stream, and standard error.
+    flows: [Arc<Flow>; 2],
+    inlet: Inlet,
+    /// Set when a session is open.
+    control: OnceLock<SessionControl>,
+    /// Ends everything at once, whatever stage it is in.
+    cancel: CancellationToken,
+}
+
+impl Stream {
+    /// A stream that is still to be connected to something, and the queue of what JavaScript writes.
+    pub(crate) fn new(target: u32, outbox: &Arc<Outbox>) -> (Arc<Self>, Outlet) {
+        let (queue, written) = mpsc::unbounded_channel();
+        let room = Arc::new(Room::default());
+        let stream = Arc::new(Self {
+            target,
+            outbox: outbox.clone(),
+            flows: [
+                Flow::new(target, Kind::Data, Kind::End, outbox),
+                Flow::new(target, Kind::ErrorData, Kind::ErrorEnd, outbox),
+            ],
+            inlet: Inlet {
+                queue,
+                room: room.clone(),
+            },
+            control: OnceLock::new(),
+            cancel: CancellationToken::new(),
+        });
+        let outlet = Outlet {
+            written,
+            room,
+            target,
+            outbox: outbox.clone(),
+        };
+        (stream, outlet)
+    }
+
+    /// JavaScript wants a chunk of the first stream, or of standard error.
+    pub(crate) fn read(&self, standard_error: bool) {
+        self.flows[usize::from(standard_error)].want();
+    }
+
+    /// Takes bytes to be written; `false`: the next [`Kind::Drain`] says when there is room again.
+    pub(crate) fn write(&self, data: Bytes) -> bool {
+        for flow in &self.flows {
+            flow.expect_answer();
+        }
+        self.inlet.write(data)
+    }
+
+    /// Ends what is written, behind everything before it.
+    pub(crate) fn finish(&self) {
+        let _ = self.inlet.queue.send(Written::End);
+    }
+
+    /// Ends it, and whatever it was connected to.
+    pub(crate) fn destroy(&self) {
+        self.cancel.cancel();
+    }
+
+    /// Signals and sizes; `None` if it is no session, or not open yet.
+    pub(crate) fn control(&self) -> Option<&SessionControl> {
+        self.control.get()
+    }
+
+    /// Runs `life` until it is over or the stream is destroyed.
+    pub(crate) async fn until_destroyed(&self, life: impl Future<Output = ()>) {
+        self.cancel.run_until_cancelled(life).await;
+    }
+
+    /// Says that it could not be opened.
+    pub(crate) fn fail(&self, fault: &Fault) {
+        self.outbox.tell(self.target, Kind::Fail, fault.to_json());
+    }
+
+    /// Carries a session from its start to its end.
+    pub(crate) async fn carry_session(&self, session: Session, outlet: Outlet) {
+        let parts = session.into_parts();
+        let mut end = parts.end;
+        if let Err(error) = end.started().await {
+            return self.fail(&Fault::from(&error));
+        }
+        let _ = self.control.set(parts.control);
+        self.outbox.tell(self.target, Kind::Open, Value::Null);
+        let [stdout, stderr] = &self.flows;
+        let (.., outcome) = tokio::join!(
+            stdout.fill(Source::Channel(parts.stdout)),
+            stderr.fill(Source::Channel(parts.stderr)),
+            outlet.empty(Sink::Channel(parts.stdin)),
+            end.wait(),
+        );
+        self.ended(outcome);
+    }
+
+    /// Carries a tunnel until it is closed: either side can end its direction before.
+    pub(crate) async fn carry_tunnel(&self, tunnel: ChannelStream, outlet: Outlet) {
+        self.outbox.tell(self.target, Kind::Open, Value::Null);
+        let (reader, writer) = tunnel.into_split();
+        self.flows[1].end(true);
+        tokio::join!(
+            self.flows[0].fill(Source::Channel(reader)),
+            outlet.empty(Sink::Channel(writer)),
+        );
+        self.outbox.tell(self.target, Kind::Close, Value::Null);
+    }
+
+    /// Carries bytes between JavaScript and the other end of a pipe.
+    pub(crate) async fn carry_pipe(&self, pipe: DuplexStream, outlet: Outlet) {
+        let (reader, writer) = tokio::io::split(pipe);
+        self.flows[1].end(true);
+        tokio::select! {
+            () = self.flows[0].fill(Source::Pipe(reader)) => {}
+            () = outlet.empty(Sink::Pipe(writer)) => {}
+        }
+        self.outbox.tell(self.target, Kind::Close, Value::Null);
+    }
+
+    fn ended(&self, outcome: Result<ExitStatus, Error>) {
+        let fault = match outcome {
+            Ok(status) => {
+                let exit = match status {
+                    ExitStatus::Exited(code) => json!({ "code": code }),
+                    ExitStatus::Signaled { signal, core_dumped } => {
+                        json!({ "code": null, "signal": format!("SIG{signal}"), "dump": core_dumped })
+                    }
+                    ExitStatus::Unknown => Value::Null,
+                };
+                self.outbox.tell(self.target, Kind::Exit, exit);
+                Value::Null
+            }
+            Err(error) => Fault::from(&error).to_json(),
+        };
+        self.outbox.tell(self.target, Kind::Close, fault);
+    }
+}
+
+/// One direction towards JavaScript.
+pub(crate) struct Flow {
+    target: u32,
+    data: Kind,
+    end: Kind,
+    outbox: Arc<Outbox>,
+    state: Mutex<Pending>,
+    /// Woken when JavaScript has taken what was there.
+    room: Notify,
+}
+
+#[derive(Default)]
+struct Pending {
+    bytes: Vec<u8>,
+    /// How much was taken last time: about as much will come together the next time.
+    last: usize,
+    /// Nothing more comes.
+    ended: bool,
+    /// The other side has ended it: it was not cut off.
+    complete: bool,
+    told_end: bool,
+    /// JavaScript has asked for a chunk.
+    wanted: bool,
+    /// In the outbox's queue.
+    listed: bool,
+    /// JavaScript has written something since the last chunk, and may wait for the answer.
+    prompted: bool,
+}
+
+impl Flow {
+    /// The most that waits for JavaScript here; behind it the channel is not read. Enough that 1 GB/s need not wait for an
+    /// event loop that comes by every half millisecond.
+    pub(crate) const LIMIT: usize = 1024 * 1024;
+
+    fn new(target: u32, data: Kind, end: Kind, outbox: &Arc<Outbox>) -> Arc<Self> {
+        Arc::new(Self {
+            target,
+            data,
+            end,
+            outbox: outbox.clone(),
+            state: Mutex::default(),
+            room: Notify::new(),
+        })
+    }
+
+    /// Guards what is pending, while it is copied or taken. The outbox's lock is never asked for under it.
+    fn state(&self) -> MutexGuard<'_, Pending> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads a source to its end.
+    async fn fill(self: &Arc<Self>, mut source: Source) {
+        while let Some(chunk) = source.chunk().await {
+            self.append(&chunk);
+            while self.state().bytes.len() >= Self::LIMIT {
+                self.room.notified().await;
+            }
+        }
+        self.end(source.is_complete());
+    }
+
+    fn append(self: &Arc<Self>, chunk: &[u8]) {
+        let mut state = self.state();
+        let before = state.bytes.len();
+        if before == 0 {
+            let room = chunk.len().max(state.last);
+            state.bytes.reserve_exact(room);
+        }
+        state.bytes.extend_from_slice(chunk);
+        let plenty = state.bytes.len() >= Outbox::PLENTY;
+        let urgency = if plenty || state.prompted {
+            Urgency::Now
+        } else {
+            Urgency::Soon
+        };
+        if state.wanted && !state.listed {
+            state.listed = true;
+            drop(state);
+            self.outbox.offer(self.clone(), urgency);
+        } else if state.listed && plenty && before < Outbox::PLENTY {
+            drop(state);
+            self.outbox.hurry();
+        }
+    }
+
+    /// Nothing more comes; `complete`: that was the server's word.
+    fn end(self: &Arc<Self>, complete: bool) {
+        let mut state = self.state();
+        state.ended = true;
+        state.complete = complete;
+        if !std::mem::replace(&mut state.listed, true) {
+            drop(state);
+            self.outbox.offer(self.clone(), Urgency::Now);
+        }
+    }
+
+    fn want(self: &Arc<Self>) {
+        let mut state = self.state();
+        state.wanted = true;
+        if !state.bytes.is_empty() && !state.listed {
+            state.listed = true;
+            let urgency = if state.bytes.len() >= Outbox::PLENTY || state.prompted || state.ended {
+                Urgency::Now
+            } else {
+                Urgency::Soon
+            };
+            drop(state);
+            self.outbox.offer(self.clone(), urgency);
+        }
+    }
+
+    fn expect_answer(&self) {
+        self.state().prompted = true;
+    }
+
+    /// Gives what is there to JavaScript, if it was asked for.
+    pub(crate) fn deliver(&self, told: &mut Vec<Told>) {
+        let mut state = self.state();
+        state.listed = false;
+        let target = Told::Number(self.target);
+        if state.wanted && !state.bytes.is_empty() {
+            state.wanted = false;
+            state.prompted = false;
+            state.last = state.bytes.len().min(Self::LIMIT);
+            let bytes = std::mem::take(&mut state.bytes);
+            told.extend([target, Told::Number(self.data as u32), Told::Bytes(bytes)]);
+            self.room.notify_one();
+        }
+        if state.ended && state.bytes.is_empty() && !std::mem::replace(&mut state.told_end, true) {
+            let target = Told::Number(self.target);
+            let complete = Told::Value(state.complete.into());
+            told.extend([target, Told::Number(self.end as u32), complete]);
+        }
+    }
+}
+
+/// Where a flow's bytes come from.
+enum Source {
+    Channel(ChannelReader),
+    Pipe(ReadHalf<DuplexStream>),
+}
+
+impl Source {
+    async fn chunk(&mut self) -> Option<Bytes> {
+        match self {
+            Self::Channel(reader) => reader.chunk().await,
+            Self::Pipe(pipe) => {
+                let mut chunk = BytesMut::with_capacity(64 * 1024);
+                match pipe.read_buf(&mut chunk).await {
+                    Ok(len) if len > 0 => Some(chunk.freeze()),
+                    _ => None,
+                }
+            }
+        }
+    }
+
+    /// Whether the end was the other side's word. To be asked at the end.
+    fn is_complete(&self) -> bool {
+        match self {
+            Self::Channel(reader) => reader.is_complete(),
+            Self::Pipe(_) => true,
+        }
+    }
+}
+
+/// What JavaScript writes, on this side.
+struct Inlet {
+    queue: mpsc::UnboundedSender<Written>,
+    room: Arc<Room>,
+}
+
+enum Written {
+    Data(Bytes),
+    End,
+}
+
+/// How much JavaScript has written that the engine has not taken.
+#[derive(Default)]
+struct Room {
+    taken: AtomicUsize,
+    /// JavaScript waits to be told that there is room.
+    awaited: AtomicBool,
+}
+
+impl Room {
+    /// A writer is told to wait above this. As much as the engine itself holds for a channel: while the one half is on
+    /// its way to the socket, the other can be filled.
+    const LIMIT: usize = 512 * 1024;
+
+    /// Whether JavaScript waits and can go on; says so only once.
+    fn reopens(&self) -> bool {
+        self.taken.load(Ordering::Acquire) <= Self::LIMIT / 2 && self.awaited.swap(false, Ordering::AcqRel)
+    }
+}
+
+impl Inlet {
+    fn write(&self, data: Bytes) -> bool {
+        let len = data.len();
+        let taken = self.room.taken.fetch_add(len, Ordering::AcqRel) + len;
+        // A stream that is over takes everything and does nothing with it.
+        if self.queue.send(Written::Data(data)).is_err() {
+            return true;
+        }
+        if taken < Room::LIMIT {
+            return true;
+        }
+        self.room.awaited.store(true, Ordering::Release);
+        // The engine may have taken it all between the look and the wish to be told.
+        self.room.reopens() || self.queue.is_closed()
+    }
+}
+
+/// What JavaScript writes, on the engine's side.
+pub(crate) struct Outlet {
+    written: mpsc::UnboundedReceiver<Written>,
+    room: Arc<Room>,
+    target: u32,
+    outbox: Arc<Outbox>,
+}
+
+impl Outlet {
+    /// Writes all that comes into the sink, until that is closed: that nothing more is written ends no stream.
+    async fn empty(mut self, mut sink: Sink) {
+        loop {
+            let written = tokio::select! {
+                biased;
+                written = self.written.recv() => written,
+                () = sink.closed() => None,
+            };
+            match written {
+                Some(Written::Data(data)) => {
+                    let len = data.len();
+                    // Who reads no more is no error of the one who writes; the stream's end says what happened.
+                    let _ = sink.send(data).await;
+                    self.room.taken.fetch_sub(len, Ordering::AcqRel);
+                    if self.room.reopens() {
+                        self.outbox.tell(self.target, Kind::Drain, Value::Null);
+                    }
+                }
+                Some(Written::End) => sink.finish().await,
+                None => return,
+            }
+        }
+    }
+}
+
+/// Where what is written goes.
+enum Sink {
+    Channel(ChannelWriter),
+    Pipe(WriteHalf<DuplexStream>),
+}
+
+impl Sink {
+    async fn send(&mut self, data: Bytes) -> io::Result<()> {
+        match self {
+            Self::Channel(writer) => writer.send(data).await,
+            Self::Pipe(pipe) => pipe.write_all(&data).await,
+        }
+    }
+
+    async fn closed(&self) {
+        match self {
+            Self::Channel(writer) => writer.closed().await,
+            // Whoever writes into a pipe without a reader finds out.
+            Self::Pipe(_) => std::future::pending().await,
+        }
+    }
+
+    async fn finish(&mut self) {
+        match self {
+            Self::Channel(writer) => writer.finish(),
+            Self::Pipe(pipe) => {
+                // The reader is gone: there is nobody to tell.
+                let _ = pipe.shutdown().await;
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { once } from 'node:events';
+import { readFileSync } from 'node:fs';
+import { createServer, connect as netConnect } from 'node:net';
+import { test } from 'node:test';
+
+import { Client } from '../lib/index.mjs';
+import { all, ask, client, config, ending, fresh, servers } from './testbed.mjs';
+
+test('a command runs and says how it ended', async (t) => {
+  const { client: ssh } = await client(t);
+  const stream = await ask(ssh, 'exec', 'echo out; echo err >&2; exit 3');
+  const exit = once(stream, 'exit');
+  const close = once(stream, 'close');
+  const [stdout, stderr] = await Promise.all([all(stream), all(stream.stderr)]);
+  assert.equal(stdout.toString(), 'out\n');
+  assert.equal(stderr.toString(), 'err\n');
+  assert.deepEqual(await exit, [3]);
+  assert.deepEqual(await close, [3]);
+});
+
+test('a signal that ends a command is told by name', async (t) => {
+  const { client: ssh } = await client(t);
+  const stream = await ask(ssh, 'exec', 'kill -TERM $$');
+  const close = once(stream, 'close');
+  stream.resume();
+  const [code, signal, dumped] = await close;
+  assert.deepEqual([code, signal, dumped], [null, 'SIGTERM', false]);
+});
+
+test('a command has the environment that the server accepts', async (t) => {
+  const { client: ssh } = await client(t, {}, '--config', 'AcceptEnv TRUNKLINE_*');
+  const stream = await ask(ssh, 'exec', 'echo $TRUNKLINE_TEST', { env: { TRUNKLINE_TEST: 'seen' } });
+  assert.equal((await all(stream)).toString(), 'seen\n');
+});
+
+test('a command on a terminal sees its size, and the new one', async (t) => {
+  const { client: ssh } = await client(t);
+  const pty = { rows: 33, cols: 101, term: 'xterm', modes: { ECHO: 0 } };
+  const stream = await ask(ssh, 'exec', 'stty size; echo $TERM; stty -a | grep -o -- "-echo "; read x; stty size', { pty });
+  let seen = '';
+  stream.on('data', (chunk) => {
+    seen += chunk;
+    if (seen.includes('-echo')) {
+      stream.setWindow(44, 155);
+      stream.write('\n');
+    }
+  });
+  await once(stream, 'close');
+  assert.match(seen, /33 101\r\nxterm\r\n-echo \r\n(\r\n)?44 155\r\n/);
+});
+
+test('a shell reads what is written', async (t) => {
+  const { client: ssh } = await client(t);
+  const stream = await ask(ssh, 'shell', false);
+  stream.end('echo $((6 * 7))\nexit 5\n');
+  const close = once(stream, 'close');
+  assert.match((await all(stream)).toString(), /42/);
+  assert.deepEqual(await close, [5]);
+});
+
+test('a subsystem that the server has not is refused', async (t) => {
+  const { client: ssh } = await client(t);
+  const error = await ask(ssh, 'subsys', 'nonsense').catch((error) => error);
+  assert.equal(error.level, 'client-ssh');
+  assert.equal(error.code, 'ERR_REFUSED');
+  assert.equal(error.execution, 'did not start');
+});
+
+test('a password leads in', async (t) => {
+  const [host] = await servers(t, '--password', 'open sesame');
+  const ssh = fresh();
+  ssh.connect(config(host, { privateKey: undefined, password: 'open sesame' }));
+  await once(ssh, 'ready');
+});
+
+test('a wrong password and a wrong key are authentication errors', async (t) => {
+  const [host, other] = await servers(t, '--servers', '2', '--password', 'open sesame');
+  for (const wrong of [
+    { privateKey: undefined, password: 'no' },
+    { privateKey: readFileSync(other.key) },
+    { privateKey: undefined },
+  ]) {
+    const ssh = fresh();
+    const closed = ending(ssh);
+    ssh.connect(config(host, wrong));
+    const [error] = await once(ssh, 'error');
+    assert.equal(error.level, 'client-authentication');
+    assert.equal(error.code, 'ERR_AUTHENTICATION');
+    await closed;
+  }
+});
+
+test('questions of the server are answered by the program', async (t) => {
+  const [host] = await servers(t, '--password', 'open sesame', '--config', 'PasswordAuthentication no');
+  const ssh = fresh();
+  let asked;
+  ssh.on('keyboard-interactive', (name, instructions, language, prompts, finish) => {
+    asked = prompts;
+    finish(['open sesame']);
+  });
+  ssh.connect(config(host, { privateKey: undefined, tryKeyboard: true }));
+  await once(ssh, 'ready');
+  assert.equal(asked.length, 1);
+  assert.match(asked[0].prompt, /password/i);
+  assert.equal(asked[0].echo, false);
+});
+
+test('an encrypted key is opened by its passphrase, and not without', async (t) => {
+  const [host] = await servers(t);
+  const { execFileSync } = await import('node:child_process');
+  const { mkdtempSync, copyFileSync, rmSync } = await import('node:fs');
+  const { tmpdir } = await import('node:os');
+  const { join } = await import('node:path');
+  const folder = mkdtempSync(join(tmpdir(), 'trunkline-key-'));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const key = join(folder, 'key');
+  copyFileSync(host.key, key);
+  execFileSync('ssh-keygen', ['-q', '-p', '-P', '', '-N', 'secret', '-f', key]);
+  const privateKey = readFileSync(key);
+  const ssh = fresh();
+  assert.throws(() => ssh.connect(config(host, { privateKey })), /passphrase/);
+  ssh.connect(config(host, { privateKey, passphrase: 'secret' }));
+  await once(ssh, 'ready');
+});
+
+test('nonsense is no key, and says so at once', async () => {
+  assert.throws(() => new Client().connect({ username: 'me', privateKey: 'nonsense' }), /Cannot parse privateKey/);
+  assert.throws(() => new Client().connect({}), /Invalid username/);
+  assert.throws(() => new Client().connect({ username: 'me', port: 70000 }), /Invalid port/);
+  assert.throws(
+    () => new Client().connect({ username: 'me', algorithms: { cipher: ['rot13'] } }),
+    /Unsupported algorithm: rot13/,
+  );
+});
+
+test('the program may judge the host key, by its result, its callback or a promise', async (t) => {
+  const [host] = await servers(t);
+  const blob = Buffer.from(host.host_keys[0].split(' ')[1], 'base64');
+  const verifiers = [
+    [(key) => key.equals(blob), undefined],
+    [(key, verify) => void setImmediate(() => verify(key.equals(blob))), undefined],
+    [async (key) => key.equals(blob), undefined],
+    [(hash) => hash === createHash('sha256').update(blob).digest('hex'), 'sha256'],
+  ];
+  for (const [hostVerifier, hostHash] of verifiers) {
+    const ssh = fresh();
+    ssh.connect(config(host, { hostVerifier, hostHash }));
+    await once(ssh, 'ready');
+    ssh.end();
+    await once(ssh, 'close');
+  }
+});
+
+test('a refused and a changed host key end the handshake', async (t) => {
+  const [host, other] = await servers(t, '--servers', '2');
+  const { writeFileSync } = await import('node:fs');
+  const changed = `${other.known_hosts}-changed`;
+  writeFileSync(changed, `[${host.address}]:${host.port} ${other.host_keys[0]}\n`);
+  for (const [more, words] of [
+    [{ hostVerifier: () => false }, /refused by the program/],
+    [{ knownHosts: changed }, /HAS CHANGED/],
+  ]) {
+    const ssh = fresh();
+    const closed = ending(ssh);
+    ssh.connect(config(host, more));
+    const [error] = await once(ssh, 'error');
+    assert.equal(error.level, 'handshake');
+    assert.equal(error.code, 'ERR_HOST_KEY');
+    assert.match(error.message, words);
+    await closed;
+  }
+});
+
+test('an unknown host passes as for ssh2, and any does if asked for', async (t) => {
+  const [host] = await servers(t);
+  for (const knownHosts of ['/nonexistent', false]) {
+    const ssh = fresh();
+    ssh.connect(config(host, { knownHosts }));
+    await once(ssh, 'ready');
+    ssh.end();
+    await once(ssh, 'close');
+  }
+});
+
+test('algorithms are chosen as for ssh2', async (t) => {
+  const [host] = await servers(t);
+  const ssh = fresh();
+  ssh.connect(
+    config(host, {
+      algorithms: { cipher: ['aes256-ctr'], kex: { remove: [/^mlkem/, /^sntrup/] }, compress: ['zlib@openssh.com'] },
+    }),
+  );
+  const [negotiated] = await once(ssh, 'handshake');
+  assert.equal(negotiated.cipher, 'aes256-ctr');
+  assert.equal(negotiated.kex, 'curve25519-sha256');
+  assert.equal(negotiated.compressed, true);
+});
+
+test('a banner is told', async (t) => {
+  const { writeFileSync, mkdtempSync, rmSync } = await import('node:fs');
+  const { tmpdir } = await import('node:os');
+  const { join } = await import('node:path');
+  const folder = mkdtempSync(join(tmpdir(), 'trunkline-banner-'));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const file = join(folder, 'banner');
+  writeFileSync(file, 'Authorised use only\n');
+  const [host] = await servers(t, '--config', `Banner ${file}`);
+  const ssh = fresh();
+  ssh.connect(config(host));
+  const [text] = await once(ssh, 'banner');
+  assert.match(text, /Authorised use only/);
+});
+
+test('a stream of the program can carry the connection', async (t) => {
+  const [host] = await servers(t);
+  const sock = netConnect(host.port, host.address);
+  const ssh = fresh();
+  ssh.connect(config(host, { sock }));
+  await once(ssh, 'ready');
+  const stream = await ask(ssh, 'exec', 'head -c 3000000 /dev/zero | tr "\\0" x');
+  assert.equal((await all(stream)).length, 3_000_000);
+  ssh.end();
+  await Promise.all([once(ssh, 'close'), once(sock, 'close')]);
+});
+
+test('a connection goes through another', async (t) => {
+  const [jump, host] = await servers(t, '--servers', '2');
+  const first = fresh();
+  first.connect(config(jump));
+  await once(first, 'ready');
+  const sock = await ask(first, 'forwardOut', '127.0.0.1', 0, host.address, host.port);
+  const second = fresh();
+  second.connect(config(host, { sock }));
+  await once(second, 'ready');
+  assert.equal((await all(await ask(second, 'exec', 'echo through'))).toString(), 'through\n');
+});
+
+test('connecting again ends the first connection', async (t) => {
+  const { client: ssh, host } = await client(t);
+  ssh.connect(config(host));
+  await once(ssh, 'close');
+  await once(ssh, 'ready');
+  assert.equal((await all(await ask(ssh, 'exec', 'echo again'))).toString(), 'again\n');
+});
+
+test('nobody who listens, a name that does not exist, and a server that says nothing are told apart', async (t) => {
+  const silent = createServer().listen(0, '127.0.0.1');
+  await once(silent, 'listening');
+  t.after(() => silent.close());
+  const unused = createServer().listen(0, '127.0.0.1');
+  await once(unused, 'listening');
+  const { port } = unused.address();
+  await new Promise((resolve) => unused.close(resolve));
+  for (const [more, level, code] of [
+    [{ host: '127.0.0.1', port }, 'client-socket', 'ECONNREFUSED'],
+    [{ host: 'no-such-host.invalid' }, 'client-dns', 'ENOTFOUND'],
+    [{ host: '127.0.0.1', port: silent.address().port, readyTimeout: 200 }, 'client-timeout', 'ETIMEDOUT'],
+  ]) {
+    const ssh = fresh();
+    const closed = ending(ssh);
+    ssh.connect({ username: 'me', ...more });
+    const [error] = await once(ssh, 'error');
+    assert.deepEqual([error.level, error.code], [level, code]);
+    await closed;
+    assert.throws(() => ssh.exec('true', () => {}), /Not connected/);
+  }
+});
+
+test('new keys can be exchanged while data flows', async (t) => {
+  const { client: ssh } = await client(t);
+  const stream = await ask(ssh, 'exec', 'head -c 20000000 /dev/zero');
+  let rekeyed = false;
+  let bytes = 0;
+  for await (const chunk of stream) {
+    bytes += chunk.length;
+    if (!rekeyed) {
+      rekeyed = true;
+      await new Promise((resolve) => ssh.rekey(resolve));
+    }
+  }
+  assert.equal(bytes, 20_000_000);
+});
+
+test('the connections of a client can be looked at', async (t) => {
+  const { client: ssh } = await client(t);
+  const stream = await ask(ssh, 'exec', 'cat');
+  const [lane] = ssh.lanes();
+  assert.match(lane.server, /^SSH-2.0-OpenSSH/);
+  assert.equal(lane.sessions, 1);
+  assert.ok(lane.bytesReceived > 0);
+  stream.close();
+});

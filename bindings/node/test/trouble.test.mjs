@@ -1,0 +1,175 @@
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { readdirSync } from 'node:fs';
+import { test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { Worker } from 'node:worker_threads';
+
+
+import { hub } from '../lib/hub.js';
+import { all, ask, client, config, ending, fresh, servers } from './testbed.mjs';
+
+const HANG_UP = 'echo started; kill -KILL $PPID; sleep 1000';
+
+test('a connection lost in mid-stream closes its streams and says that the command may have started', async (t) => {
+  const { client: ssh } = await client(t);
+  ssh.on('error', () => {});
+  const stream = await ask(ssh, 'exec', HANG_UP);
+  stream.resume();
+  const clientClosed = ending(ssh);
+  const args = await once(stream, 'close');
+  assert.deepEqual(args, []);
+  assert.equal(stream.failure.execution, 'may have started');
+  assert.equal(stream.failure.kind, 'network');
+  await clientClosed;
+  assert.throws(() => ssh.exec('true', () => {}), /Not connected/);
+});
+
+test('what waits to be opened when the connection is lost hears of it', async (t) => {
+  const { client: ssh } = await client(t);
+  ssh.on('error', () => {});
+  const stream = await ask(ssh, 'exec', 'read x; kill -KILL $PPID');
+  stream.end('\n');
+  const outcomes = await Promise.allSettled(Array.from({ length: 20 }, () => ask(ssh, 'exec', 'sleep 1000')));
+  const channels = outcomes.flatMap((outcome) => (outcome.status === 'fulfilled' ? [outcome.value] : []));
+  await Promise.all(
+    channels.map(async (channel) => {
+      channel.resume();
+      if (!channel.failure) await once(channel, 'close');
+    }),
+  );
+});
+
+test('dozens of clients closed at once leave nothing behind', async (t) => {
+  const [host] = await servers(t, '--config', 'MaxStartups 1000', '--config', 'MaxSessions 10');
+  const descriptors = () => readdirSync('/proc/self/fd').length;
+  const warm = fresh();
+  warm.connect(config(host));
+  await once(warm, 'ready');
+  warm.end();
+  await once(warm, 'close');
+  const before = descriptors();
+  const clients = await Promise.all(
+    Array.from({ length: 64 }, async () => {
+      const ssh = fresh();
+      ssh.connect(config(host, { readyTimeout: 0 }));
+      await once(ssh, 'ready');
+      const stream = await ask(ssh, 'exec', 'cat /dev/zero');
+      return { ssh, stream };
+    }),
+  );
+  const closed = clients.map(({ ssh }) => once(ssh, 'close'));
+  for (const { ssh } of clients) ssh.end();
+  await Promise.all(closed);
+  for (const { stream } of clients) stream.destroy();
+  assert.deepEqual(hub.held(), [0, 0]);
+  assert.ok(descriptors() <= before + 8, `${before} descriptors became ${descriptors()}`);
+});
+
+test('a client that is ended while it connects closes without an error', async (t) => {
+  const [host] = await servers(t);
+  const ssh = fresh();
+  ssh.on('error', (error) => assert.fail(error));
+  ssh.connect(config(host));
+  ssh.end();
+  await once(ssh, 'close');
+  assert.deepEqual(hub.held(), [0, 0]);
+});
+
+/** Runs a module of its own with the config as its argument; returns how it ended. */
+function run(host, source) {
+  const { privateKey, ...rest } = config(host);
+  const argument = JSON.stringify({ ...rest, privateKey: privateKey.toString() });
+  const index = fileURLToPath(new URL('../lib/index.mjs', import.meta.url));
+  const program = `import { Client } from ${JSON.stringify(index)}; const config = ${argument};\n${source}`;
+  return spawnSync(process.execPath, ['--input-type=module', '-e', program], { timeout: 60_000, encoding: 'utf8' });
+}
+
+test('process.exit() with streams open ends the process with its own status', async (t) => {
+  const [host] = await servers(t);
+  const ended = run(
+    host,
+    `const ssh = new Client();
+    ssh.on('ready', () => ssh.exec('cat /dev/zero', (error, stream) => {
+      let chunks = 0;
+      stream.on('data', () => { if (++chunks === 20) process.exit(7); });
+    }));
+    ssh.connect(config);`,
+  );
+  assert.deepEqual([ended.status, ended.signal, ended.stderr], [7, null, '']);
+});
+
+test('an open client keeps the process alive, and a closed one lets it end', async (t) => {
+  const [host] = await servers(t);
+  const ended = run(
+    host,
+    `const ssh = new Client();
+    ssh.on('ready', () => ssh.exec('sleep 0.3; echo late', (error, stream) => {
+      stream.on('data', (chunk) => process.stdout.write(chunk));
+      stream.on('close', () => ssh.end());
+    }));
+    ssh.on('close', () => console.log('closed'));
+    ssh.connect(config);`,
+  );
+  assert.deepEqual([ended.status, ended.stdout], [0, 'late\nclosed\n']);
+});
+
+test('an error that nobody handles ends the process as an exception, not as a crash', async (t) => {
+  const [host] = await servers(t);
+  const ended = run({ ...host, port: 1 }, 'new Client().connect(config);');
+  assert.equal(ended.status, 1);
+  assert.match(ended.stderr, /ECONNREFUSED/);
+});
+
+test('an exception in a handler is the program\'s, and costs other streams nothing', async (t) => {
+  const [host] = await servers(t);
+  const ended = run(
+    host,
+    `process.on('uncaughtException', (error) => console.log(error.message));
+    const ssh = new Client();
+    ssh.on('ready', () => {
+      ssh.exec('echo bad', (error, bad) => {
+        bad.on('data', () => { throw new Error('from a handler'); });
+        bad.on('close', () => {
+          ssh.exec('echo good', (error, good) => {
+            good.on('data', (chunk) => process.stdout.write(chunk));
+            good.on('close', () => ssh.end());
+          });
+        });
+      });
+    });
+    ssh.connect(config);`,
+  );
+  assert.deepEqual([ended.status, ended.stdout], [0, 'from a handler\ngood\n']);
+});
+
+const WORKER = `
+const { parentPort, workerData } = require('node:worker_threads');
+const { Client } = require(workerData.index);
+const ssh = new Client();
+ssh.on('ready', () => {
+  for (let n = 0; n < 5; n += 1) {
+    ssh.exec('cat /dev/zero', (error, stream) => {
+      stream.once('data', () => parentPort.postMessage('data'));
+      stream.resume();
+    });
+  }
+});
+ssh.connect(workerData.config);
+`;
+
+test('workers have streams of their own, and can be terminated with them', async (t) => {
+  const { client: ssh, host } = await client(t);
+  const index = fileURLToPath(new URL('../lib/index.js', import.meta.url));
+  for (let round = 0; round < 3; round += 1) {
+    const workers = Array.from(
+      { length: 3 },
+      () => new Worker(WORKER, { eval: true, workerData: { index, config: config(host) } }),
+    );
+    await Promise.all(workers.map((worker) => once(worker, 'message')));
+    await Promise.all(workers.map((worker) => worker.terminate()));
+  }
+  // The main thread's part of the engine is as it was.
+  assert.equal((await all(await ask(ssh, 'exec', 'echo here'))).toString(), 'here\n');
+});

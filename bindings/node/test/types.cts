@@ -1,0 +1,3 @@
+import trunkline = require('trunkline');
+
+export const client: trunkline.Client = new trunkline.Client();
