@@ -23,6 +23,7 @@ struct File {
     early_stdin: Option<bool>,
     probe_after: Option<u64>,
     probe_limit: Option<u64>,
+    openssh_hosts: Option<Vec<String>>,
 }
 
 /// Every setting: its key, its default and what it means.
@@ -90,6 +91,11 @@ pub(crate) fn documentation() -> Vec<(&'static str, String, &'static str)> {
             seconds(d.probe_limit),
             "Seconds after which a connection that does not answer is given up.",
         ),
+        (
+            "openssh_hosts",
+            "[]".to_owned(),
+            "Patterns of hosts that go through the system's ssh, although the engine could do them: [\"*.example.com\"].",
+        ),
     ]
 }
 
@@ -120,6 +126,7 @@ fn parse(text: &str) -> anyhow::Result<Settings> {
         early_stdin: file.early_stdin.unwrap_or(d.early_stdin),
         probe_after: seconds(file.probe_after, d.probe_after),
         probe_limit: seconds(file.probe_limit, d.probe_limit),
+        openssh_hosts: file.openssh_hosts.unwrap_or_default(),
     };
     anyhow::ensure!(settings.max_lanes > 0, "max_lanes must be at least 1");
     anyhow::ensure!(

@@ -7,6 +7,7 @@ pub mod client;
 mod copy;
 mod forwards;
 mod mux;
+mod openssh;
 pub mod place;
 pub mod protocol;
 pub mod server;

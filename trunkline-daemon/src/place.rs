@@ -88,6 +88,11 @@ impl Place {
         self.runtime.join("mux")
     }
 
+    /// The folder of the masters of the system's ssh, for hosts that need it.
+    pub fn masters(&self) -> PathBuf {
+        self.runtime.join("ssh")
+    }
+
     /// The lock that the daemon holds for as long as it owns the socket.
     pub fn lock(&self) -> PathBuf {
         self.runtime.join("daemon.lock")

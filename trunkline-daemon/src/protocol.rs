@@ -5,11 +5,12 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use trunkline::config::World;
 use trunkline::destination::Destination;
+use trunkline::openssh::{Master, MasterState};
 pub use trunkline::transfer::{CopyEvent, CopyOptions, Snapshot as CopyProgress};
 
 /// The protocol's version. A daemon answers clients of its own version only; see [`Reply::Welcome`].
@@ -230,8 +231,13 @@ pub enum Reply {
     Exit(Exit),
     /// It did not work: last frame.
     Failed(Failure),
-    /// The host needs the system's ssh, for these reasons: last frame, and nothing was begun.
-    UseSystemSsh(Vec<String>),
+    /// The host needs the system's ssh: last frame, and nothing was begun.
+    UseSystemSsh {
+        /// Why.
+        reasons: Vec<String>,
+        /// Options for ssh, before all others, by which it uses the connection that is kept warm, or becomes it.
+        options: Vec<OsString>,
+    },
     /// How far a copy is; at most ten a second.
     Progress(CopyProgress),
     /// What became of names that a copy has dealt with.
@@ -242,8 +248,8 @@ pub enum Reply {
     Hosts(Vec<HostReport>),
     /// The answer to [`Request::Check`].
     Checked {
-        /// The round trip just measured.
-        rtt: Duration,
+        /// The round trip just measured; `None` where a master of the system's ssh has answered for itself.
+        rtt: Option<Duration>,
     },
     /// The answer to [`Request::Explain`].
     Explained(Box<Explanation>),
@@ -313,6 +319,50 @@ pub struct HostReport {
     pub mux_sockets: Vec<PathBuf>,
     /// Its connections.
     pub connections: Vec<ConnectionReport>,
+    /// The system's ssh that is the connection, where the transport is "openssh".
+    pub master: Option<MasterReport>,
+}
+
+/// A master of the system's ssh.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MasterReport {
+    /// Its control socket.
+    pub socket: PathBuf,
+    /// "alive", "stale" (it is dead), "silent" (it does not answer) or "missing".
+    pub state: String,
+    /// Its process.
+    pub pid: Option<u32>,
+    /// Seconds since 1970 when it began to listen.
+    pub since: Option<u64>,
+    /// Address and port of the server.
+    pub peer: Option<String>,
+    /// Sessions and forwardings of its clients.
+    pub sessions: Option<usize>,
+}
+
+impl MasterReport {
+    /// What is known of a master.
+    pub fn new(master: &Master, state: &MasterState) -> Self {
+        let known = match state {
+            MasterState::Alive(known) => Some(known),
+            MasterState::Stale | MasterState::Silent | MasterState::Missing => None,
+        };
+        let name = match state {
+            MasterState::Alive(_) => "alive",
+            MasterState::Stale => "stale",
+            MasterState::Silent => "silent",
+            MasterState::Missing => "missing",
+        };
+        let since = known.and_then(|known| known.since?.duration_since(UNIX_EPOCH).ok());
+        Self {
+            socket: master.path.clone(),
+            state: name.into(),
+            pid: known.map(|known| known.pid),
+            since: since.map(|since| since.as_secs()),
+            peer: known.and_then(|known| known.peer.clone()),
+            sessions: known.and_then(|known| known.clients),
+        }
+    }
 }
 
 /// One connection.

@@ -19,6 +19,7 @@ use zeroize::Zeroizing;
 
 use crate::copy;
 use crate::mux;
+use crate::openssh::Masters;
 use crate::place::{Place, PlaceError, words};
 use crate::protocol::{
     ConnectionReport, Explanation, Failure, HostReport, HostRequest, Reply, Request, SessionRequest, VERSION,
@@ -108,6 +109,8 @@ struct Service {
     stop: watch::Sender<Option<bool>>,
     /// `None` where there is no daemon.
     mux: Option<Arc<mux::Sockets>>,
+    /// The same.
+    masters: Option<Arc<Masters>>,
 }
 
 /// Serves clients until `shutdown` is done or a client asks to stop; then lets sessions end.
@@ -115,10 +118,12 @@ pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()
     let (stop, mut stopped) = watch::channel(None::<bool>);
     let clients = TaskTracker::new();
     let mux = mux::Sockets::new(engine.clone(), &claim.place, clients.clone(), stop.clone());
+    let masters = Arc::new(Masters::new(&claim.place, engine.settings().idle_timeout));
     let service = Service {
         engine: engine.clone(),
         stop: stop.clone(),
         mux: Some(mux.clone()),
+        masters: Some(masters.clone()),
     };
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
@@ -151,6 +156,7 @@ pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()
     clients.close();
     let limit = if at_once { Duration::ZERO } else { DRAIN_LIMIT };
     let _ = tokio::time::timeout(limit, clients.wait()).await;
+    masters.close(at_once, |_| true).await;
     engine
         .shut_down(Duration::from_secs(if at_once { 0 } else { 5 }))
         .await;
@@ -163,6 +169,7 @@ pub(crate) fn serve_in_process(stream: UnixStream, engine: Engine) {
         engine,
         stop,
         mux: None,
+        masters: None,
     };
     tokio::spawn(async move {
         if let Err(error) = serve(stream, &service).await {
@@ -220,7 +227,13 @@ async fn talk(
     service: &Service,
     replies: &mpsc::Sender<Reply>,
 ) -> anyhow::Result<()> {
-    let Service { engine, stop, mux } = service;
+    let Service {
+        engine,
+        stop,
+        mux,
+        masters,
+    } = service;
+    let masters = masters.as_deref();
     let hello = async {
         tokio::select! {
             biased;
@@ -257,13 +270,18 @@ async fn talk(
         let reply = match request {
             Request::Session(session) => {
                 let fds = reader.take_fds();
-                let last = serve_session(reader, engine, *session, fds, replies).await;
+                let last = serve_session(reader, service, *session, fds, replies).await;
                 replies.send(last).await?;
                 break;
             }
             Request::Warm { host, pin } => {
                 serve_questions(reader, replies, async |interaction| {
-                    let host = engine.host_for(&engine_request(&host), interaction).await?;
+                    let asked = engine_request(&host);
+                    if let (Some(masters), Some(config)) = (masters, for_openssh(engine, &asked).await?) {
+                        masters.warm(&config, &host, pin).await?;
+                        return Ok(Reply::Done);
+                    }
+                    let host = engine.host_for(&asked, interaction).await?;
                     host.warm().await?;
                     if pin {
                         host.pin(true);
@@ -282,10 +300,16 @@ async fn talk(
                 Some(mux) => outcome(mux.listen(host, path).await.map(|()| Reply::Done)),
                 None => outcome(Err(Error::Usage("stock ssh is served by the daemon only".into()))),
             },
-            Request::List => Reply::Hosts(list(engine, mux.as_deref())),
-            Request::Check(host) => outcome(check(engine, &host).await),
+            Request::List => {
+                let mut hosts = list(engine, mux.as_deref());
+                if let Some(masters) = masters {
+                    hosts.extend(masters.list().await);
+                }
+                Reply::Hosts(hosts)
+            }
+            Request::Check(host) => outcome(check(engine, masters, &host).await),
             Request::Explain(host) => outcome(explain(engine, &host).await),
-            Request::Close { host, at_once } => outcome(close(engine, host.as_ref(), at_once).await),
+            Request::Close { host, at_once } => outcome(close(engine, masters, host.as_ref(), at_once).await),
             Request::Stop { at_once } => {
                 replies.send(Reply::Done).await?;
                 stop.send_replace(Some(at_once));
@@ -312,7 +336,7 @@ fn outcome(result: Result<Reply, Error>) -> Reply {
 /// Runs a session while its client's frames come in.
 async fn serve_session(
     reader: &mut FrameReader,
-    engine: &Engine,
+    service: &Service,
     request: SessionRequest,
     fds: Vec<OwnedFd>,
     replies: &mpsc::Sender<Reply>,
@@ -320,7 +344,15 @@ async fn serve_session(
     let (asking, interaction) = asking(replies, request.answers);
     let (inputs, session_inputs) = mpsc::channel(16);
     let detached = request.detached;
-    let running = session::run(engine, request, fds, &interaction, replies, session_inputs);
+    let running = session::run(
+        &service.engine,
+        service.masters.as_deref(),
+        request,
+        fds,
+        &interaction,
+        replies,
+        session_inputs,
+    );
     let mut running = std::pin::pin!(running);
     let listening = async {
         while let Ok(Some(frame)) = reader.next::<Request>().await {
@@ -441,8 +473,22 @@ pub(crate) fn engine_request(host: &HostRequest) -> trunkline::config::Request {
     request
 }
 
-async fn check(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
-    let config = engine.resolve(&engine_request(host)).await?;
+/// What a host's configuration says, where it is left to the system's ssh.
+async fn for_openssh(
+    engine: &Engine,
+    request: &trunkline::config::Request,
+) -> Result<Option<Arc<HostConfig>>, Error> {
+    let config = engine.resolve(request).await?;
+    Ok((!engine.reasons_for_system_ssh(&config).is_empty()).then_some(config))
+}
+
+async fn check(engine: &Engine, masters: Option<&Masters>, host: &HostRequest) -> Result<Reply, Error> {
+    let asked = engine_request(host);
+    if let (Some(masters), Some(config)) = (masters, for_openssh(engine, &asked).await?) {
+        masters.check(&config, &asked.world).await?;
+        return Ok(Reply::Checked { rtt: None });
+    }
+    let config = engine.resolve(&asked).await?;
     let key = config.sharing_key();
     let known = engine
         .status()
@@ -456,24 +502,37 @@ async fn check(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
         .host_for(&engine_request(host), &Interaction::none())
         .await?;
     let rtt = host.connection().ping(engine.settings().probe_limit).await?;
-    Ok(Reply::Checked { rtt })
+    Ok(Reply::Checked { rtt: Some(rtt) })
 }
 
-async fn close(engine: &Engine, host: Option<&HostRequest>, at_once: bool) -> Result<Reply, Error> {
+async fn close(
+    engine: &Engine,
+    masters: Option<&Masters>,
+    host: Option<&HostRequest>,
+    at_once: bool,
+) -> Result<Reply, Error> {
     let Some(host) = host else {
-        return Ok(Reply::Closed(engine.close(at_once, |_| true)));
+        let mut closed = engine.close(at_once, |_| true);
+        if let Some(masters) = masters {
+            closed += masters.close(at_once, |_| true).await;
+        }
+        return Ok(Reply::Closed(closed));
     };
     let config = engine.resolve(&engine_request(host)).await?;
     // All connections to that account on that server, whatever the way and the keys.
     let same = |other: &HostConfig| {
         (&other.user, &other.hostname, other.port) == (&config.user, &config.hostname, config.port)
     };
-    Ok(Reply::Closed(engine.close(at_once, same)))
+    let mut closed = engine.close(at_once, same);
+    if let Some(masters) = masters {
+        closed += masters.close(at_once, same).await;
+    }
+    Ok(Reply::Closed(closed))
 }
 
 async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
     let config = engine.resolve(&engine_request(host)).await?;
-    let reasons = config.needs_system_ssh();
+    let reasons = engine.reasons_for_system_ssh(&config);
     let key = config.sharing_key();
     let lanes = engine
         .status()
@@ -515,10 +574,7 @@ async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
     Ok(Reply::Explained(Box::new(Explanation {
         address: address(&config),
         transport: if reasons.is_empty() { "native" } else { "openssh" }.into(),
-        reasons: reasons
-            .into_iter()
-            .map(|r| format!("{} {}: {}", r.directive, r.value, r.why))
-            .collect(),
+        reasons: reasons.into_iter().map(|reason| reason.to_string()).collect(),
         sharing: config
             .explain_sharing()
             .into_iter()
@@ -530,7 +586,7 @@ async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
     })))
 }
 
-fn address(config: &HostConfig) -> String {
+pub(crate) fn address(config: &HostConfig) -> String {
     format!("{}@{}:{}", config.user, config.hostname, config.port)
 }
 
@@ -576,6 +632,7 @@ fn host_report(host: &HostConfig, key: SharingKey) -> HostReport {
         sharing: key.to_string(),
         mux_sockets: Vec::new(),
         connections: Vec::new(),
+        master: None,
     }
 }
 

@@ -12,6 +12,7 @@ use trunkline::{
 };
 
 use crate::mux::Typed;
+use crate::openssh::Masters;
 use crate::protocol::{Exit, Failure, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty};
 use crate::stdio::{Input, Output};
 
@@ -25,37 +26,50 @@ const PIECES: usize = 16;
 /// that the client is gone.
 pub(crate) async fn run(
     engine: &Engine,
+    masters: Option<&Masters>,
     request: SessionRequest,
     fds: Vec<OwnedFd>,
     interaction: &Interaction,
     replies: &mpsc::Sender<Reply>,
     inputs: mpsc::Receiver<Request>,
 ) -> Reply {
-    match try_run(engine, request, fds, interaction, replies, inputs).await {
+    match try_run(engine, masters, request, fds, interaction, replies, inputs).await {
         Ok(reply) => reply,
-        Err(Error::NeedsSystemSsh { reasons, .. }) => Reply::UseSystemSsh(
-            reasons
-                .into_iter()
-                .map(|reason| format!("{} {}: {}", reason.directive, reason.value, reason.why))
-                .collect(),
-        ),
         Err(error) => Reply::Failed(Failure::from(&error)),
     }
 }
 
 async fn try_run(
     engine: &Engine,
+    masters: Option<&Masters>,
     request: SessionRequest,
     fds: Vec<OwnedFd>,
     interaction: &Interaction,
     replies: &mpsc::Sender<Reply>,
     inputs: mpsc::Receiver<Request>,
 ) -> Result<Reply, Error> {
-    let streams = Streams::new(request.stdio, fds)?;
+    let asked = crate::server::engine_request(&request.host);
     let deadline = request.limit.map(Deadline::after);
-    let host = engine
-        .host_for(&crate::server::engine_request(&request.host), interaction)
-        .await?;
+    let host = match engine.host_for(&asked, interaction).await {
+        Ok(host) => host,
+        Err(Error::NeedsSystemSsh { reasons, .. }) => {
+            let config = engine.resolve(&asked).await?;
+            let (options, warm) = match masters {
+                Some(masters) => (
+                    masters.options(&config, &asked.world)?,
+                    masters.is_warm(&config).await,
+                ),
+                None => (Vec::new(), false),
+            };
+            if !request.answers {
+                return crate::openssh::session(options, warm, request, fds, replies, inputs).await;
+            }
+            let reasons = reasons.iter().map(ToString::to_string).collect();
+            return Ok(Reply::UseSystemSsh { reasons, options });
+        }
+        Err(error) => return Err(error),
+    };
+    let streams = Streams::new(request.stdio, fds)?;
     let config = host.config().clone();
     let warm = host.is_warm();
     let program = program(&config, &request)?;

@@ -29,8 +29,9 @@ mod values;
 mod world;
 
 pub use dump::Directive;
+pub(crate) use files::control_paths;
 pub use host::{HostConfig, IdentityFile, LocalCommand, Proxy};
-pub use resolver::{RESOLVING, Request, Resolver};
+pub use resolver::{RESOLVING, Request, Resolver, ssh_program};
 pub use sharing::SharingKey;
 pub use support::Reason;
 pub use values::{

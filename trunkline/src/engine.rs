@@ -13,7 +13,8 @@ use trunkline_proto::ChannelKind;
 
 use crate::channel::ChannelStream;
 use crate::config::{
-    Forward, ForwardAgent, ForwardTarget, HostConfig, Listen, Proxy, Request, Resolver, SharingKey, World,
+    Forward, ForwardAgent, ForwardTarget, HostConfig, Listen, Proxy, Reason, Request, Resolver, SharingKey,
+    World,
 };
 use crate::connection::Connection;
 use crate::dial::{self, Dialed};
@@ -21,6 +22,7 @@ use crate::error::Error;
 use crate::forward::RemoteListener;
 use crate::forward::{self, ForwardHandle};
 use crate::handshake::Handshake;
+use crate::hosts;
 use crate::interaction::Interaction;
 use crate::login::Login;
 use crate::memory::Memory;
@@ -131,7 +133,7 @@ impl Engine {
     /// As [`Self::host`].
     pub async fn host_for(&self, request: &Request, interaction: &Interaction) -> Result<Host, Error> {
         let config = self.resolve(request).await?;
-        let reasons = config.needs_system_ssh();
+        let reasons = self.reasons_for_system_ssh(&config);
         if !reasons.is_empty() {
             return Err(Error::NeedsSystemSsh {
                 host: config.original_host.clone(),
@@ -165,6 +167,20 @@ impl Engine {
             return Ok(config);
         }
         Ok(self.inner.resolver.resolve(request).await?)
+    }
+
+    /// Why a host is left to the system's ssh: what it needs, and what the user has said; empty where the engine does it.
+    pub fn reasons_for_system_ssh(&self, config: &HostConfig) -> Vec<Reason> {
+        let mut reasons = config.needs_system_ssh();
+        let patterns = &self.inner.settings.openssh_hosts;
+        if !patterns.is_empty() && hosts::in_list(&config.original_host, &patterns.join(",")) {
+            reasons.push(Reason {
+                directive: "openssh_hosts".into(),
+                value: patterns.join(","),
+                why: "config.toml asks for the system's ssh".into(),
+            });
+        }
+        reasons
     }
 
     /// Host memory.

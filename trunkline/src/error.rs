@@ -267,7 +267,8 @@ impl Error {
         }
     }
 
-    pub(crate) fn local(doing: impl Into<String>, source: io::Error) -> Self {
+    /// Something on this machine that failed while `doing` was done.
+    pub fn local(doing: impl Into<String>, source: io::Error) -> Self {
         Self::Local {
             doing: doing.into(),
             source: Arc::new(source),

@@ -11,6 +11,7 @@ mod aliases;
 mod expression;
 mod inventory;
 
+pub(crate) use aliases::in_list;
 pub use aliases::matching_aliases;
 pub use expression::{HostListError, expand};
 pub use inventory::{Inventory, InventoryError, Selection, Skipped};

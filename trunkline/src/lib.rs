@@ -21,6 +21,7 @@ pub mod known_hosts;
 mod login;
 pub mod memory;
 pub mod metrics;
+pub mod openssh;
 mod pool;
 pub mod prompt;
 mod session;

@@ -31,6 +31,9 @@ pub struct Settings {
     pub probe_after: Duration,
     /// A connection that does not answer within this time is given up.
     pub probe_limit: Duration,
+    /// Hosts that are left to the system's ssh although the engine could do them: patterns as in ssh_config(5), for names
+    /// as typed.
+    pub openssh_hosts: Vec<String>,
 }
 
 impl Default for Settings {
@@ -48,6 +51,7 @@ impl Default for Settings {
             early_stdin: true,
             probe_after: Duration::from_secs(60),
             probe_limit: Duration::from_secs(10),
+            openssh_hosts: Vec::new(),
         }
     }
 }

@@ -69,7 +69,7 @@ impl Reach {
                     client.send(&protocol::Request::Answer(answer)).await?;
                 }
                 Reply::Failed(failure) => return Err(failure.into()),
-                Reply::UseSystemSsh(reasons) => return Err(needs_system_ssh(&reasons)),
+                Reply::UseSystemSsh { reasons, .. } => return Err(needs_system_ssh(&reasons)),
                 reply => return Ok(reply),
             }
         }

@@ -7,11 +7,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{anyhow, bail};
 use comfy_table::{Table, presets};
+use trunkline::config::World;
+use trunkline::openssh::MasterState;
 use trunkline::prompt::{Prompt, PromptKind, Prompter as _, Standard};
 use trunkline_daemon::client::Client;
-use trunkline_daemon::protocol::{ConnectionReport, Explanation, HostReport, Reply, Request};
+use trunkline_daemon::protocol::{ConnectionReport, Explanation, HostReport, HostRequest, Reply, Request};
 
 use crate::backend::{Backend, host_request, runtime};
+use crate::commands::masters::{self, Found};
 
 /// Options that decide what a destination means.
 #[derive(Debug, clap::Args)]
@@ -59,6 +62,9 @@ pub(crate) struct HostArgs {
 /// Arguments of `trunkline ls`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LsArgs {
+    /// Look for ssh's own masters by the ControlPaths of this ssh_config file instead of the user's and the system's.
+    #[arg(short = 'F', value_name = "FILE")]
+    config: Option<OsString>,
     /// One JSON document.
     #[arg(long)]
     json: bool,
@@ -70,11 +76,14 @@ pub(crate) struct CloseArgs {
     #[command(flatten)]
     ssh: SshOptions,
     /// Hosts, as for ssh(1).
-    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    #[arg(required_unless_present_any = ["all", "stale"], conflicts_with_all = ["all", "stale"])]
     destinations: Vec<String>,
-    /// Every connection.
+    /// Every connection, and every master of ssh's own that a ControlPath leads to.
     #[arg(long)]
     all: bool,
+    /// Remove the sockets that masters of ssh's own have left behind.
+    #[arg(long, conflicts_with = "all")]
+    stale: bool,
     /// Without waiting for running sessions.
     #[arg(long)]
     now: bool,
@@ -110,13 +119,25 @@ pub(crate) struct StopArgs {
 /// `trunkline ls`.
 pub(crate) fn ls(args: &LsArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     let hosts = runtime(backend)?.block_on(async {
-        let Some(mut client) = backend.connect_if_running().await? else {
-            return Ok(Vec::new());
+        let mut hosts = match backend.connect_if_running().await? {
+            None => Vec::new(),
+            Some(mut client) => match ask(&mut client, Request::List).await? {
+                Reply::Hosts(hosts) => hosts,
+                other => return Err(unexpected(&other)),
+            },
         };
-        match ask(&mut client, Request::List).await? {
-            Reply::Hosts(hosts) => Ok(hosts),
-            other => Err(unexpected(&other)),
+        let masters = masters::all(args.config.as_deref()).await?;
+        for report in masters.iter().map(Found::report) {
+            // The daemon may go through a master of the user's own, and have told of it.
+            let socket = report.master.as_ref().map(|master| &master.socket);
+            if !hosts
+                .iter()
+                .any(|host| host.master.as_ref().map(|master| &master.socket) == socket)
+            {
+                hosts.push(report);
+            }
         }
+        Ok(hosts)
     })?;
     let mut out = std::io::stdout();
     if args.json {
@@ -152,7 +173,31 @@ fn host_table(hosts: &[HostReport]) -> Table {
             1 => "1 socket".into(),
             more => format!("{more} sockets"),
         };
-        if host.connections.is_empty() {
+        if let Some(master) = &host.master {
+            let warm = if host.pinned { "pinned" } else { "warm" };
+            table.add_row([
+                host.name.clone(),
+                host.address.clone(),
+                if master.state == "alive" {
+                    warm
+                } else {
+                    &*master.state
+                }
+                .to_owned(),
+                master.since.map_or_else(String::new, age),
+                String::new(),
+                master
+                    .sessions
+                    .map_or_else(String::new, |count| count.to_string()),
+                String::new(),
+                String::new(),
+                String::new(),
+                host.transport.clone(),
+                master
+                    .pid
+                    .map_or_else(String::new, |pid| format!("process {pid}")),
+            ]);
+        } else if host.connections.is_empty() {
             let [name, address] = [&host.name, &host.address];
             table.add_row([
                 name,
@@ -199,10 +244,65 @@ fn state(host: &HostReport, connection: &ConnectionReport) -> String {
 
 /// `trunkline check`.
 pub(crate) fn check(args: &HostArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
-    each(args, backend, false, Request::Check, |name, reply| match reply {
-        Reply::Checked { rtt } => Ok(format!("{name}: alive, round trip {}", milliseconds(rtt))),
-        other => Err(unexpected(&other)),
-    })
+    let mut code = ExitCode::SUCCESS;
+    runtime(backend)?.block_on(async {
+        let answers = args
+            .destinations
+            .iter()
+            .map(|name| check_one(name, &args.ssh, backend));
+        for answer in futures_util::future::join_all(answers).await {
+            code = told(answer, code);
+        }
+    });
+    Ok(code)
+}
+
+/// A connection of the daemon's first; else a master of ssh's own.
+async fn check_one(name: &str, ssh: &SshOptions, backend: &Backend) -> anyhow::Result<String> {
+    let request = host_request(name, ssh.to_args())?;
+    let checked = match backend.connect_if_running().await? {
+        Some(mut client) => ask(&mut client, Request::Check(request.clone())).await,
+        None => Err(anyhow!("{name}: there is no connection: no daemon is running")),
+    };
+    match checked {
+        Ok(Reply::Checked { rtt: Some(rtt) }) => {
+            Ok(format!("{name}: alive, round trip {}", milliseconds(rtt)))
+        }
+        Ok(Reply::Checked { rtt: None }) => Ok(format!("{name}: alive, by the system's ssh")),
+        Ok(other) => Err(unexpected(&other)),
+        Err(error) => {
+            let Some(Found { master, state }) = masters::of_host(&request).await? else {
+                return Err(error);
+            };
+            let path = master.path.display();
+            match state {
+                MasterState::Alive(known) => Ok(format!(
+                    "{name}: alive, by ssh's own master (process {})",
+                    known.pid
+                )),
+                MasterState::Stale => Err(anyhow!(
+                    "{name}: {path} is stale: `trunkline close --stale` removes it"
+                )),
+                MasterState::Silent | MasterState::Missing => {
+                    Err(anyhow!("{name}: the master on {path} does not answer"))
+                }
+            }
+        }
+    }
+}
+
+/// Prints a line or an error.
+fn told(answer: anyhow::Result<String>, code: ExitCode) -> ExitCode {
+    match answer {
+        Ok(text) => {
+            println!("{text}");
+            code
+        }
+        Err(error) => {
+            eprintln!("trunkline: {error:#}");
+            ExitCode::from(crate::OWN_ERROR)
+        }
+    }
 }
 
 /// `trunkline warm`.
@@ -211,7 +311,6 @@ pub(crate) fn warm(args: &WarmArgs, backend: &Backend) -> anyhow::Result<ExitCod
     each(
         &args.hosts,
         backend,
-        true,
         |host| Request::Warm { host, pin },
         |name, reply| match reply {
             Reply::Done => Ok(format!(
@@ -227,31 +326,18 @@ pub(crate) fn warm(args: &WarmArgs, backend: &Backend) -> anyhow::Result<ExitCod
 fn each(
     args: &HostArgs,
     backend: &Backend,
-    start: bool,
-    request: impl Fn(trunkline_daemon::protocol::HostRequest) -> Request,
+    request: impl Fn(HostRequest) -> Request,
     line: impl Fn(&str, Reply) -> anyhow::Result<String>,
 ) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     runtime(backend)?.block_on(async {
         let answers = args.destinations.iter().map(async |name| {
             let host = host_request(name, args.ssh.to_args())?;
-            let client = if start {
-                Some(backend.connect().await?)
-            } else {
-                backend.connect_if_running().await?
-            };
-            let mut client =
-                client.ok_or_else(|| anyhow!("{name}: there is no connection: no daemon is running"))?;
+            let mut client = backend.connect().await?;
             line(name, ask(&mut client, request(host)).await?)
         });
         for answer in futures_util::future::join_all(answers).await {
-            match answer {
-                Ok(text) => println!("{text}"),
-                Err(error) => {
-                    eprintln!("trunkline: {error:#}");
-                    code = ExitCode::from(crate::OWN_ERROR);
-                }
-            }
+            code = told(answer, code);
         }
         anyhow::Ok(())
     })?;
@@ -260,12 +346,14 @@ fn each(
 
 /// `trunkline close`.
 pub(crate) fn close(args: &CloseArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
-    let closed = runtime(backend)?.block_on(async {
-        let Some(mut client) = backend.connect_if_running().await? else {
-            return Ok(0);
-        };
-        let mut closed = 0;
-        let hosts = match args.all {
+    let runtime = runtime(backend)?;
+    if args.stale {
+        let removed = runtime.block_on(remove_stale(args))?;
+        println!("removed {removed} socket{}", if removed == 1 { "" } else { "s" });
+        return Ok(ExitCode::SUCCESS);
+    }
+    let closed = runtime.block_on(async {
+        let hosts: Vec<Option<HostRequest>> = match args.all {
             true => vec![None],
             false => args
                 .destinations
@@ -273,18 +361,24 @@ pub(crate) fn close(args: &CloseArgs, backend: &Backend) -> anyhow::Result<ExitC
                 .map(|name| host_request(name, args.ssh.to_args()).map(Some))
                 .collect::<Result<_, _>>()?,
         };
-        for host in hosts {
-            match ask(
-                &mut client,
-                Request::Close {
-                    host,
-                    at_once: args.now,
-                },
-            )
-            .await?
-            {
-                Reply::Closed(count) => closed += count,
-                other => return Err(unexpected(&other)),
+        let mut closed = 0;
+        if let Some(mut client) = backend.connect_if_running().await? {
+            for host in hosts.iter().cloned() {
+                let at_once = args.now;
+                match ask(&mut client, Request::Close { host, at_once }).await? {
+                    Reply::Closed(count) => closed += count,
+                    other => return Err(unexpected(&other)),
+                }
+            }
+        }
+        let world = World::current()?;
+        for host in &hosts {
+            let masters = match host {
+                None => masters::all(args.ssh.config_file()).await?,
+                Some(host) => masters::of_host(host).await?.into_iter().collect(),
+            };
+            for master in &masters {
+                closed += usize::from(master.close(args.now, &world).await?);
             }
         }
         anyhow::Ok(closed)
@@ -296,6 +390,14 @@ pub(crate) fn close(args: &CloseArgs, backend: &Backend) -> anyhow::Result<ExitC
     } else {
         ExitCode::SUCCESS
     })
+}
+
+async fn remove_stale(args: &CloseArgs) -> anyhow::Result<usize> {
+    let mut removed = 0;
+    for Found { master, .. } in masters::all(args.ssh.config_file()).await? {
+        removed += usize::from(master.remove_stale().await?);
+    }
+    Ok(removed)
 }
 
 /// `trunkline explain`.

@@ -364,7 +364,7 @@ async fn converse(
                     execution,
                 });
             }
-            Reply::UseSystemSsh(reasons) => {
+            Reply::UseSystemSsh { reasons, .. } => {
                 return Ok(Outcome::Failed {
                     kind: "configuration".into(),
                     message: format!("needs the system's ssh: {}", reasons.join("; ")),

@@ -52,7 +52,7 @@ pub(crate) fn main(arguments: Vec<OsString>, backend: Backend) -> ExitCode {
     });
     match outcome {
         Ok(Outcome::Code(code)) => ExitCode::from(code),
-        Ok(Outcome::SystemSsh) => system_ssh(&args.original),
+        Ok(Outcome::SystemSsh(options)) => system_ssh(&[options, args.original].concat()),
         Err(error) => {
             eprintln!("trunkline: {error:#}");
             ExitCode::from(OWN_ERROR)
@@ -74,7 +74,8 @@ fn log_to_stderr(verbosity: u8) {
 
 enum Outcome {
     Code(u8),
-    SystemSsh,
+    /// With these options before the user's own.
+    SystemSsh(Vec<OsString>),
 }
 
 async fn run(args: &SshArgs, backend: &Backend) -> anyhow::Result<Outcome> {
@@ -364,9 +365,9 @@ impl Talk<'_> {
                     .insist(&format!("trunkline: {}{advice}", failure.message));
                 return Ok(Some(Outcome::Code(OWN_ERROR)));
             }
-            Reply::UseSystemSsh(reasons) => {
+            Reply::UseSystemSsh { reasons, options } => {
                 tracing::debug!(?reasons, "handing over to the system's ssh");
-                return Ok(Some(Outcome::SystemSsh));
+                return Ok(Some(Outcome::SystemSsh(options)));
             }
             _ => {}
         }

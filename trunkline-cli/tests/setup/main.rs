@@ -7,6 +7,7 @@ mod files;
     reason = "shared with the tests of the program, which use other parts of it"
 )]
 mod home;
+mod masters;
 mod prompts;
 mod stanza;
 #[path = "../program/tty.rs"]

@@ -29,6 +29,41 @@ pub(crate) struct Sources {
     pub(crate) volatile: bool,
     /// Names of `Host` lines that are neither patterns nor negated, in the order of the files.
     pub(crate) aliases: Vec<String>,
+    /// What `ControlPath` is set to, as written, in the order of the files.
+    pub(crate) control_paths: Vec<String>,
+}
+
+/// Every `ControlPath` of the files, absolute, with `~` and variables expanded and tokens as they are, but `%d`.
+///
+/// # Errors
+/// [`super::ConfigError::NoAccount`].
+pub(crate) fn control_paths(
+    world: &World,
+    config_file: Option<&OsStr>,
+) -> Result<Vec<String>, super::ConfigError> {
+    let account = Account::current()?;
+    let sources = Sources::scan(&account, world, config_file);
+    let home = account.home.to_string_lossy().replace('%', "%%");
+    Ok(sources
+        .control_paths
+        .iter()
+        .filter_map(|path| account.expand_tilde(path))
+        .map(|path| expand_variables(&path, world).replace("%d", &home))
+        .filter(|path| path.starts_with('/'))
+        .collect())
+}
+
+/// `${NAME}` by its value, which is not expanded again.
+fn expand_variables(text: &str, world: &World) -> String {
+    let mut text = text.to_owned();
+    while let Some((before, rest)) = text.split_once("${") {
+        let Some((name, after)) = rest.split_once('}') else {
+            break;
+        };
+        let value = world.var(name).and_then(OsStr::to_str).unwrap_or_default();
+        text = format!("{before}{}{after}", value.replace("${", ""));
+    }
+    text
 }
 
 impl Sources {
@@ -102,6 +137,9 @@ impl Sources {
                 let literal = |name: &&String| !name.contains(['*', '?', '!', '%']);
                 self.aliases.extend(arguments.iter().filter(literal).cloned());
             }
+            "controlpath" => self
+                .control_paths
+                .extend(arguments.first().filter(|path| *path != "none").cloned()),
             "match" => self.volatile |= has_foreign_condition(arguments),
             "canonicalizehostname" => self.volatile |= arguments.first().is_some_and(|value| value != "no"),
             "include" => {
@@ -115,15 +153,7 @@ impl Sources {
 
     /// readconf.c, oInclude: relative to ~/.ssh or /etc/ssh; since 9.9 with variables and tokens.
     fn include(&mut self, pattern: &str, origin: Origin, account: &Account, world: &World, depth: u32) {
-        let mut pattern = pattern.to_owned();
-        while let Some((before, rest)) = pattern.split_once("${") {
-            let Some((name, after)) = rest.split_once('}') else {
-                break;
-            };
-            let value = world.var(name).and_then(OsStr::to_str).unwrap_or_default();
-            // Variables in a variable's value are not expanded again.
-            pattern = format!("{before}{}{after}", value.replace("${", ""));
-        }
+        let pattern = expand_variables(pattern, world);
         if pattern.contains('%') {
             // Which file this is depends on the host.
             self.volatile = true;

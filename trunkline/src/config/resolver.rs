@@ -263,7 +263,7 @@ impl Resolver {
             // Home folders may be on a slow network, and the password database behind a directory service.
             tokio::task::spawn_blocking(move || {
                 let account = Account::current()?;
-                let program = find_ssh(&request.world)?;
+                let program = ssh_program(&request.world)?;
                 let sources = Sources::scan(
                     &account,
                     &request.world,
@@ -280,6 +280,7 @@ impl Resolver {
         }
         // Thousands of answers would each keep the names of thousands of hosts.
         sources.aliases = Vec::new();
+        sources.control_paths = Vec::new();
         let directives = self.dump(&program.0, request, &[]).await?;
         let default_host_key_algorithms = self.default_host_key_algorithms(&program, request).await?;
         let asked = self.ask_for_tokens(&program.0, request, &directives).await?;
@@ -608,7 +609,10 @@ fn config_file(arguments: &[OsString]) -> Option<OsString> {
 }
 
 /// `TRUNKLINE_SSH`, or the first `ssh` on the caller's `PATH` that is not this very program under that name.
-fn find_ssh(world: &World) -> Result<PathBuf, ConfigError> {
+///
+/// # Errors
+/// [`ConfigError::NoProgram`].
+pub fn ssh_program(world: &World) -> Result<PathBuf, ConfigError> {
     if let Some(program) = world.var("TRUNKLINE_SSH").filter(|program| !program.is_empty()) {
         return Ok(world.absolute(program.as_ref()));
     }
@@ -975,7 +979,7 @@ mod tests {
         let place = Place::new("");
         let mut world = place.world.clone();
         world.env.insert("PATH".into(), place.path("empty").into());
-        assert!(matches!(find_ssh(&world), Err(ConfigError::NoProgram(_))));
+        assert!(matches!(ssh_program(&world), Err(ConfigError::NoProgram(_))));
     }
 
     #[test]
@@ -985,6 +989,6 @@ mod tests {
         let mut world = place.world.clone();
         let path = std::env::join_paths([place.folder.path(), Path::new("/usr/bin")]).unwrap();
         world.env.insert("PATH".into(), path);
-        assert_eq!(find_ssh(&world).unwrap(), Path::new("/usr/bin/ssh"));
+        assert_eq!(ssh_program(&world).unwrap(), Path::new("/usr/bin/ssh"));
     }
 }

@@ -17,6 +17,12 @@ pub struct Reason {
     pub why: String,
 }
 
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}: {}", self.directive, self.value, self.why)
+    }
+}
+
 /// Directives that decide nothing by themselves, and why each may be passed over.
 ///
 /// Everything that `ssh -G` prints is a field of [`HostConfig`], or here, or a [`Reason`].

@@ -27,7 +27,7 @@ pub fn matching_aliases(
 }
 
 /// match.c `match_pattern_list`: a negated match decides against, whatever else matches.
-fn in_list(name: &str, list: &str) -> bool {
+pub(crate) fn in_list(name: &str, list: &str) -> bool {
     let mut found = false;
     for pattern in list
         .split(',')

@@ -1,0 +1,274 @@
+//! Masters of the system's ssh: those that users have made, and those by which hosts are kept warm that need ssh.
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::process::Command;
+
+use trunkline_testkit::Sshd;
+
+use crate::home::{Home, assert_status, describe, finish, server, text};
+use crate::tty::Terminal;
+
+/// A home with a configuration.
+struct Masters {
+    home: Home,
+}
+
+impl Masters {
+    fn new(config: &str) -> Self {
+        let masters = Self { home: Home::new() };
+        let config = config.replace("HOME", masters.home.path("").to_str().unwrap());
+        fs::write(masters.home.path("config"), config).unwrap();
+        masters
+    }
+
+    /// A command about hosts.
+    fn about(&self, words: &[&str]) -> Command {
+        let mut command = self.home.trunkline();
+        command.arg(words[0]).arg("-F").arg(self.home.path("config"));
+        command.args(&words[1..]);
+        command
+    }
+
+    #[track_caller]
+    fn succeed(&self, words: &[&str]) -> String {
+        let output = finish(&mut self.about(words));
+        assert_status(&output, 0);
+        text(&output.stdout)
+    }
+
+    fn ls(&self) -> serde_json::Value {
+        serde_json::from_str(&self.succeed(&["ls", "--json"])).unwrap()
+    }
+
+    fn ssh(&self, arguments: &[&str]) -> Command {
+        let mut command = self.home.command("ssh");
+        command.arg("-F").arg(self.home.path("config")).args(arguments);
+        command
+    }
+
+    /// `trunkline run` on the host `web`.
+    fn run(&self, command: &str) -> std::process::Output {
+        finish(&mut self.about(&["run", "-H", "web", "--", command]))
+    }
+}
+
+impl Drop for Masters {
+    fn drop(&mut self) {
+        let _ = finish(&mut self.about(&["close", "--all", "--now"]));
+    }
+}
+
+fn with_master(server: &Sshd) -> Masters {
+    let entry = server.host_entry("web").with("ControlPath HOMEcm-%r@%n:%p");
+    Masters::new(&entry.to_string())
+}
+
+fn needs_ssh(server: &Sshd) -> Masters {
+    Masters::new(&server.host_entry("web").with("VerifyHostKeyDNS yes").to_string())
+}
+
+#[test]
+fn a_master_of_the_users_own_is_listed_checked_and_closed() {
+    let server = server();
+    let masters = with_master(&server);
+    assert_eq!(masters.ls(), serde_json::json!([]));
+    assert_status(&finish(&mut masters.ssh(&["-fNM", "web"])), 0);
+    let listed = masters.ls();
+    assert_eq!(
+        (&listed[0]["name"], &listed[0]["transport"]),
+        (&"web".into(), &"openssh".into())
+    );
+    let master = &listed[0]["master"];
+    assert_eq!(master["state"], "alive");
+    assert_eq!(master["peer"], server.addr().to_string());
+    assert_eq!(master["sessions"], 0);
+    assert!(master["since"].is_u64());
+    let pid = master["pid"].to_string();
+    assert!(
+        masters
+            .succeed(&["check", "web"])
+            .contains(&format!("process {pid}"))
+    );
+    assert!(masters.succeed(&["ls"]).contains(&format!("process {pid}")));
+    assert!(masters.home.daemon().is_none(), "looking starts no daemon");
+    assert_eq!(masters.succeed(&["close", "web"]), "closed 1 connection\n");
+    assert_eq!(masters.ls(), serde_json::json!([]));
+    assert_status(&finish(&mut masters.about(&["check", "web"])), 255);
+}
+
+#[test]
+fn a_master_with_sessions_is_closed_only_at_once() {
+    let server = server();
+    let masters = with_master(&server);
+    assert_status(&finish(&mut masters.ssh(&["-fNM", "web"])), 0);
+    let mut session = masters
+        .ssh(&["web", "echo begun; cat"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut begun = [0; 6];
+    std::io::Read::read_exact(session.stdout.as_mut().unwrap(), &mut begun).unwrap();
+    assert_eq!(masters.ls()[0]["master"]["sessions"], 1);
+    let refused = finish(&mut masters.about(&["close", "web"]));
+    assert_status(&refused, 255);
+    assert!(text(&refused.stderr).contains("--now"), "{}", describe(&refused));
+    assert_eq!(
+        masters.succeed(&["close", "--all", "--now"]),
+        "closed 1 connection\n"
+    );
+    session.wait().unwrap();
+}
+
+#[test]
+fn a_stale_socket_is_told_and_removed_and_nothing_else_is() {
+    let server = server();
+    let masters = with_master(&server);
+    let stale = masters
+        .home
+        .path(&format!("cm-{}@web:{}", server.user(), server.port()));
+    drop(UnixListener::bind(&stale).unwrap());
+    let silent = masters.home.path("cm-x@silent:22");
+    let _listener = UnixListener::bind(&silent).unwrap();
+    let file = masters.home.path("cm-x@file:22");
+    fs::write(&file, "").unwrap();
+    let mut states: Vec<_> = masters
+        .ls()
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|host| host["master"]["state"].as_str().unwrap().to_owned())
+        .collect();
+    states.sort();
+    assert_eq!(states, ["silent", "stale"]);
+    let checked = finish(&mut masters.about(&["check", "web"]));
+    assert!(
+        text(&checked.stderr).contains("is stale"),
+        "{}",
+        describe(&checked)
+    );
+    assert_eq!(masters.succeed(&["close", "--stale"]), "removed 1 socket\n");
+    assert!(!stale.exists() && silent.exists() && file.exists());
+}
+
+#[test]
+fn a_host_that_needs_ssh_is_kept_warm_by_it_for_every_command() {
+    let server = server();
+    let masters = needs_ssh(&server);
+    let first = masters.run("echo one; exit 3");
+    assert!(text(&first.stdout).contains("one"), "{}", describe(&first));
+    assert_status(&first, 1);
+    let run = masters.run("echo two; echo three >&2");
+    assert_status(&run, 0);
+    assert!(text(&run.stdout).contains("two") && text(&run.stderr).contains("three"));
+    let mut ssh = masters.home.ssh_with(&masters.home.path("config"));
+    let output = finish(ssh.args(["web", "echo four; exit 5"]));
+    assert_status(&output, 5);
+    assert_eq!(text(&output.stdout), "four\n");
+    assert_eq!(server.authentications(), 1, "{}", server.log().text());
+    let listed = masters.ls();
+    assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!(
+        (&listed[0]["name"], &listed[0]["transport"]),
+        (&"web".into(), &"openssh".into())
+    );
+    assert_eq!(listed[0]["master"]["state"], "alive");
+    let explained = masters.succeed(&["explain", "web"]);
+    assert!(
+        explained.contains("transport: openssh") && explained.contains("verifyhostkeydns"),
+        "{explained}"
+    );
+    masters.succeed(&["check", "web"]);
+    assert_eq!(masters.succeed(&["close", "web"]), "closed 1 connection\n");
+    assert_status(&finish(&mut masters.about(&["check", "web"])), 255);
+    assert_eq!(masters.ls(), serde_json::json!([]));
+}
+
+#[test]
+fn a_host_that_needs_ssh_can_be_warmed_ahead() {
+    let server = server();
+    let masters = needs_ssh(&server);
+    masters.succeed(&["warm", "web"]);
+    assert_eq!(server.authentications(), 1);
+    let run = finish(&mut masters.about(&["run", "--json", "-H", "web", "--", "true"]));
+    assert_status(&run, 0);
+    let line: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+    assert_eq!(line["warm"], true, "{line}");
+    assert_eq!(server.authentications(), 1);
+}
+
+#[test]
+fn a_setting_sends_a_host_through_ssh() {
+    let server = server();
+    let masters = Masters::new(&server.host_entry("web").to_string());
+    masters.home.settings("openssh_hosts = [\"db*\", \"w?b\"]\n");
+    assert_status(&masters.run("true"), 0);
+    assert_eq!(masters.ls()[0]["transport"], "openssh");
+    let explained = masters.succeed(&["explain", "web"]);
+    assert!(explained.contains("config.toml asks for"), "{explained}");
+}
+
+#[test]
+fn a_host_that_cannot_be_had_says_why_in_sshs_words() {
+    let server = server();
+    let mut entry = server.host_entry("web").with("VerifyHostKeyDNS yes");
+    entry.identities = Vec::new();
+    let masters = Masters::new(&entry.to_string());
+    let warmed = finish(&mut masters.about(&["warm", "web"]));
+    assert_status(&warmed, 255);
+    assert!(
+        text(&warmed.stderr).contains("Permission denied"),
+        "{}",
+        describe(&warmed)
+    );
+    let run = masters.run("true");
+    assert_status(&run, 1);
+    assert!(
+        text(&run.stderr).contains("Permission denied"),
+        "{}",
+        describe(&run)
+    );
+}
+
+#[test]
+fn ssh_asks_the_user_and_what_comes_after_needs_no_answer() {
+    let server = crate::home::sshd()
+        .client_keys([])
+        .password("open sesame")
+        .start()
+        .unwrap();
+    let masters = needs_ssh(&server);
+    let mut ssh = masters.home.ssh_with(&masters.home.path("config"));
+    let mut terminal = Terminal::start(ssh.args(["web", "echo do''ne"]));
+    terminal.expect("assword: ");
+    terminal.send("open sesame\n");
+    terminal.expect("done");
+    assert_eq!(terminal.end().code(), Some(0));
+    assert_status(&masters.run("true"), 0);
+    assert_eq!(server.authentications(), 1);
+}
+
+#[test]
+fn input_reaches_a_command_and_time_is_kept() {
+    let server = server();
+    let masters = needs_ssh(&server);
+    let late = finish(&mut masters.about(&[
+        "run",
+        "--timeout",
+        "1",
+        "-H",
+        "web",
+        "--",
+        "cat /dev/zero >/dev/null",
+    ]));
+    assert_status(&late, 1);
+    assert!(
+        text(&late.stderr).contains("may have started"),
+        "{}",
+        describe(&late)
+    );
+    let mut ssh = masters.home.ssh_with(&masters.home.path("config"));
+    let output = crate::home::finish_with(ssh.args(["web", "cat"]), b"through");
+    assert_eq!(output.stdout, b"through");
+}

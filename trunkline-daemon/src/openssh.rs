@@ -1,0 +1,341 @@
+//! The OpenSSH transport: hosts that need what the engine cannot do, kept warm by masters of the system's ssh.
+//!
+//! A master is an ssh that was told to stay (ControlMaster, ControlPersist), one for each sharing key, with its socket in
+//! a folder of ours. Whoever wants a session runs ssh with the same options: it uses the master, or becomes it. Where
+//! somebody can be asked, that is the client itself, on the user's terminal; for all others the daemon runs it.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
+use std::process::Stdio as Pipe;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, ChildStdin};
+use tokio::sync::mpsc;
+use trunkline::Error;
+use trunkline::config::{HostConfig, SharingKey, World};
+use trunkline::openssh::{Master, MasterState, complaint, ssh_for};
+
+use crate::place::{Place, make_private};
+use crate::protocol::{
+    Exit, Failure, HostReport, HostRequest, MasterReport, Program, Reply, Request, SessionRequest, Stdio,
+};
+use crate::server::{address, engine_request};
+
+/// What is read of a session's output at a time.
+const CHUNK: usize = 32 * 1024;
+
+/// The masters that this daemon knows of. They live on without it, for as long as ControlPersist says.
+pub(crate) struct Masters {
+    folder: PathBuf,
+    mux: PathBuf,
+    idle: Duration,
+    /// Guards the table for as long as a look-up takes.
+    known: Mutex<BTreeMap<SharingKey, Known>>,
+}
+
+/// A host that is reached through a master.
+#[derive(Clone)]
+struct Known {
+    host: Arc<HostConfig>,
+    master: Master,
+    world: Arc<World>,
+    pinned: bool,
+}
+
+impl Masters {
+    /// None yet. A master stays for as long as `idle` says after its last session.
+    pub(crate) fn new(place: &Place, idle: Duration) -> Self {
+        Self {
+            folder: place.masters(),
+            mux: place.mux(),
+            idle,
+            known: Mutex::default(),
+        }
+    }
+
+    /// The options by which ssh uses the host's master. A ControlPath of the user's own is left as it is.
+    pub(crate) fn options(&self, host: &Arc<HostConfig>, world: &Arc<World>) -> Result<Vec<OsString>, Error> {
+        let known = self.know(host, world)?;
+        if known.master.path.parent() == Some(&self.folder) {
+            let idle = if known.pinned { FOREVER } else { self.idle };
+            return Ok(known.master.options(idle));
+        }
+        Ok(Vec::new())
+    }
+
+    /// Notes a host.
+    fn know(&self, host: &Arc<HostConfig>, world: &Arc<World>) -> Result<Known, Error> {
+        make_private(&self.folder).map_err(|error| Error::Usage(error.to_string()))?;
+        let key = host.sharing_key();
+        let mut table = self.known();
+        let known = table.entry(key).or_insert_with(|| {
+            let own = host.own_master(&self.mux);
+            Known {
+                host: host.clone(),
+                master: own.unwrap_or_else(|| Master::at(self.folder.join(key.to_string()))),
+                world: world.clone(),
+                pinned: false,
+            }
+        });
+        Ok(known.clone())
+    }
+
+    /// Connects, asking nobody, and leaves a master behind.
+    pub(crate) async fn warm(
+        &self,
+        host: &Arc<HostConfig>,
+        request: &HostRequest,
+        pin: bool,
+    ) -> Result<(), Error> {
+        let request = engine_request(request);
+        self.know(host, &request.world)?;
+        if pin && let Some(known) = self.known().get_mut(&host.sharing_key()) {
+            known.pinned = true;
+        }
+        let mut options = batch();
+        options.extend(self.options(host, &request.world)?);
+        options.extend(["-fN".into(), "-o".into(), "ClearAllForwardings=yes".into()]);
+        let mut ssh = ssh_for(&request, &options)?;
+        ssh.stdin(Pipe::null()).stdout(Pipe::null()).stderr(Pipe::piped());
+        let output = ssh
+            .spawn()
+            .map_err(|source| Error::local("running ssh", source))?
+            .wait_with_output()
+            .await
+            .map_err(|source| Error::local("running ssh", source))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(Error::Usage(format!(
+            "{}: {} (`trunkline ssh` lets ssh ask)",
+            host.original_host,
+            complaint(&output.stderr)
+        )))
+    }
+
+    /// Whether the host has a master that answers.
+    pub(crate) async fn is_warm(&self, host: &HostConfig) -> bool {
+        let known = self.known().get(&host.sharing_key()).cloned();
+        match known {
+            Some(known) => matches!(known.master.state().await, MasterState::Alive(_)),
+            None => false,
+        }
+    }
+
+    /// Checks that the host's master answers.
+    pub(crate) async fn check(&self, host: &Arc<HostConfig>, world: &Arc<World>) -> Result<(), Error> {
+        match self.know(host, world)?.master.state().await {
+            MasterState::Alive(_) => Ok(()),
+            MasterState::Missing => Err(Error::Usage(format!(
+                "{}: there is no connection; `trunkline warm` makes one",
+                host.original_host
+            ))),
+            MasterState::Stale => Err(Error::Usage(format!(
+                "{}: its master has died",
+                host.original_host
+            ))),
+            MasterState::Silent => Err(Error::Usage(format!(
+                "{}: its master does not answer",
+                host.original_host
+            ))),
+        }
+    }
+
+    /// Ends the masters of the chosen hosts: all that are idle, or all. Returns how many those were.
+    pub(crate) async fn close(&self, at_once: bool, choose: impl Fn(&HostConfig) -> bool) -> usize {
+        let chosen: Vec<(SharingKey, Known)> = self
+            .known()
+            .iter()
+            .filter(|(_, known)| choose(&known.host))
+            .map(|(key, known)| (*key, known.clone()))
+            .collect();
+        let mut closed = 0;
+        for (key, known) in chosen {
+            let busy = match known.master.state().await {
+                MasterState::Alive(report) => report.clients.is_some_and(|clients| clients > 0),
+                _ => false,
+            };
+            if busy && !at_once {
+                tracing::info!(host = %known.host.original_host, "its master has sessions and goes on");
+                continue;
+            }
+            match known.master.exit(&known.world).await {
+                Ok(ended) => closed += usize::from(ended),
+                Err(error) => tracing::warn!(host = %known.host.original_host, "{error}"),
+            }
+            self.known().remove(&key);
+        }
+        closed
+    }
+
+    /// A report on every host with a master, or none.
+    pub(crate) async fn list(&self) -> Vec<HostReport> {
+        let known: Vec<(SharingKey, Known)> = self
+            .known()
+            .iter()
+            .map(|(key, known)| (*key, known.clone()))
+            .collect();
+        let mut reports = Vec::new();
+        for (key, known) in known {
+            let state = known.master.state().await;
+            if state == MasterState::Missing {
+                continue;
+            }
+            reports.push(HostReport {
+                name: known.host.original_host.clone(),
+                address: address(&known.host),
+                transport: "openssh".into(),
+                pinned: known.pinned,
+                sharing: key.to_string(),
+                mux_sockets: Vec::new(),
+                connections: Vec::new(),
+                master: Some(MasterReport::new(&known.master, &state)),
+            });
+        }
+        reports
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<SharingKey, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// As long as a master stays that was pinned: ControlPersist takes no more than an int of seconds.
+const FOREVER: Duration = Duration::from_secs(i32::MAX as u64);
+
+/// For an ssh with nobody to ask.
+fn batch() -> Vec<OsString> {
+    vec!["-o".into(), "BatchMode=yes".into()]
+}
+
+/// Runs a session through the system's ssh, for a client that nobody can be asked through, and returns its last frame.
+///
+/// # Errors
+/// ssh cannot be run; time is up.
+pub(crate) async fn session(
+    master: Vec<OsString>,
+    warm: bool,
+    request: SessionRequest,
+    fds: Vec<OwnedFd>,
+    replies: &mpsc::Sender<Reply>,
+    inputs: mpsc::Receiver<Request>,
+) -> Result<Reply, Error> {
+    let mut options = batch();
+    options.extend(master);
+    options.push("-T".into());
+    match &request.program {
+        Program::Nothing => options.push("-N".into()),
+        Program::Subsystem(_) => options.push("-s".into()),
+        Program::Stdio(host, port) => options.extend(["-W".into(), format!("[{host}]:{port}").into()]),
+        Program::Configured | Program::Exec(_) => {}
+    }
+    let mut ssh = ssh_for(&engine_request(&request.host), &options)?;
+    match &request.program {
+        Program::Exec(command) => {
+            ssh.arg(OsString::from_vec(command.clone()));
+        }
+        Program::Subsystem(name) => {
+            ssh.arg(name);
+        }
+        Program::Configured | Program::Nothing | Program::Stdio(..) => {}
+    }
+    let mut fds = fds.into_iter();
+    let mut stream = |kind: Stdio| match kind {
+        Stdio::Passed => fds.next().map_or_else(Pipe::null, Pipe::from),
+        Stdio::Framed => Pipe::piped(),
+        Stdio::Null => Pipe::null(),
+    };
+    let [input, output, errors] = request.stdio;
+    ssh.stdin(stream(input))
+        .stdout(stream(output))
+        .stderr(stream(errors));
+    let mut child = ssh
+        .spawn()
+        .map_err(|source| Error::local("running ssh", source))?;
+    // Its copies of the passed descriptors would keep a pipe of the client's open.
+    drop(ssh);
+    let _ = replies
+        .send(Reply::Begun {
+            tty: false,
+            escape: None,
+            warm,
+        })
+        .await;
+    let feeding = feed(child.stdin.take(), inputs, request.detached);
+    let limit = request.limit;
+    let time_is_up = async {
+        match limit {
+            Some(limit) => tokio::time::sleep(limit).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        status = carry(&mut child, replies) => {
+            let status = status.map_err(|source| Error::local("waiting for ssh", source))?;
+            Ok(Reply::Exit(match status.code() {
+                Some(code) => Exit::Status(code.unsigned_abs()),
+                None => Exit::Unknown,
+            }))
+        }
+        // Dropping the child kills it.
+        () = feeding => Ok(Reply::Done),
+        () = time_is_up => Ok(Reply::Failed(Failure {
+            kind: trunkline::ErrorKind::Timeout.as_str().into(),
+            message: format!(
+                "the command on {}: no answer within {} s",
+                request.host.destination.host,
+                limit.unwrap_or_default().as_secs_f64()
+            ),
+            execution: trunkline::Execution::MayHaveStarted.as_str().into(),
+        })),
+    }
+}
+
+/// Sends what the child writes to the client, to its end.
+async fn carry(
+    child: &mut Child,
+    replies: &mpsc::Sender<Reply>,
+) -> std::io::Result<std::process::ExitStatus> {
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let out = copy(stdout, replies, Reply::Output);
+    let errors = copy(stderr, replies, Reply::ErrorOutput);
+    let (status, (), ()) = tokio::join!(child.wait(), out, errors);
+    status
+}
+
+async fn copy(
+    stream: Option<impl AsyncRead + Unpin>,
+    replies: &mpsc::Sender<Reply>,
+    frame: impl Fn(Vec<u8>) -> Reply,
+) {
+    let Some(mut stream) = stream else { return };
+    let mut chunk = vec![0; CHUNK];
+    while let Ok(count @ 1..) = stream.read(&mut chunk).await {
+        if replies.send(frame(chunk[..count].to_vec())).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Hands the client's input to the child. Returns when the client has left, unless the session is to outlive it.
+async fn feed(mut stdin: Option<ChildStdin>, mut inputs: mpsc::Receiver<Request>, detached: bool) {
+    while let Some(frame) = inputs.recv().await {
+        if let Request::Input(bytes) = frame {
+            let ended = match &mut stdin {
+                Some(stdin) if !bytes.is_empty() => stdin.write_all(&bytes).await.is_err(),
+                _ => true,
+            };
+            if ended {
+                stdin = None;
+            }
+        }
+    }
+    if detached {
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,209 @@
+//! OpenSSH's own masters (ControlMaster, ControlPath): found, looked at, told to end; and the system's ssh run over one.
+//!
+//! Hosts that need what the engine cannot do are kept warm this way, and users have masters of their own.
+
+mod found;
+mod process;
+
+pub use found::find_masters;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, SystemTime};
+
+use openssh_mux_client::Connection;
+use tokio::process::Command;
+
+use crate::config::{ConfigError, HostConfig, Request, World, ssh_program};
+use crate::error::Error;
+
+/// A master that answers does so at once: it is a process on this machine.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long `ssh -O exit` may take.
+const EXIT_LIMIT: Duration = Duration::from_secs(5);
+
+/// A master, by its control socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Master {
+    /// The control socket.
+    pub path: PathBuf,
+    /// What its path says of the host: the name as typed or the host name, where ControlPath has a token for one.
+    pub host: Option<String>,
+}
+
+/// What has become of a master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MasterState {
+    /// It answers.
+    Alive(MasterReport),
+    /// Nobody listens on the socket: its process has ended without removing it.
+    Stale,
+    /// It takes connections and does not answer, or not as a master would.
+    Silent,
+    /// There is no socket.
+    Missing,
+}
+
+/// What is known of a master that answers. Everything but its process is read from /proc, and missing where that is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MasterReport {
+    /// Its process.
+    pub pid: u32,
+    /// Since when it listens.
+    pub since: Option<SystemTime>,
+    /// Who it is connected to: address and port; a proxy command's master has none.
+    pub peer: Option<String>,
+    /// Clients that are connected to it, each with a session or a forwarding.
+    pub clients: Option<usize>,
+}
+
+impl Master {
+    /// The master whose socket is at `path`, if there is one.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            host: None,
+        }
+    }
+
+    /// Asks it for a sign of life.
+    pub async fn state(&self) -> MasterState {
+        match tokio::time::timeout(ANSWER_LIMIT, self.ask()).await {
+            Ok(Ok(report)) => MasterState::Alive(report),
+            Ok(Err(openssh_mux_client::Error::IOError(error))) => match error.kind() {
+                io::ErrorKind::NotFound => MasterState::Missing,
+                io::ErrorKind::ConnectionRefused => MasterState::Stale,
+                _ => MasterState::Silent,
+            },
+            Ok(Err(_)) | Err(_) => MasterState::Silent,
+        }
+    }
+
+    async fn ask(&self) -> Result<MasterReport, openssh_mux_client::Error> {
+        let mut connection = Connection::connect(&self.path).await?;
+        let pid = connection.send_alive_check().await?.get();
+        // Counted while this connection is there, which is one of them: by its answer the master has taken note of those
+        // that ended before.
+        let clients = process::clients(&self.path).map(|count| count.saturating_sub(1));
+        drop(connection);
+        Ok(MasterReport {
+            pid,
+            since: self.path.metadata().and_then(|socket| socket.modified()).ok(),
+            peer: process::peer(pid),
+            clients,
+        })
+    }
+
+    /// Tells it to end, with its sessions (`ssh -O exit`). Returns whether there was one to tell.
+    ///
+    /// # Errors
+    /// The system's ssh cannot be run, or says why not.
+    pub async fn exit(&self, world: &World) -> Result<bool, Error> {
+        match self.state().await {
+            MasterState::Alive(_) => {}
+            MasterState::Missing | MasterState::Stale | MasterState::Silent => return Ok(false),
+        }
+        let mut command = ssh(world)?;
+        command
+            .args(["-F", "none", "-S"])
+            .arg(&self.path)
+            .args(["-O", "exit", "master"]);
+        let running = command.stdin(Stdio::null()).stdout(Stdio::null()).output();
+        let output = tokio::time::timeout(EXIT_LIMIT, running)
+            .await
+            .map_err(|_| Error::Timeout {
+                doing: format!("telling the master on {} to end", self.path.display()),
+                after: EXIT_LIMIT,
+            })?
+            .map_err(|source| Error::local("running ssh", source))?;
+        if output.status.success() {
+            return Ok(true);
+        }
+        Err(Error::Usage(complaint(&output.stderr)))
+    }
+
+    /// Removes the socket of a master that is no more. Returns whether it was one.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub async fn remove_stale(&self) -> Result<bool, Error> {
+        if self.state().await != MasterState::Stale {
+            return Ok(false);
+        }
+        std::fs::remove_file(&self.path)
+            .map_err(|source| Error::local(format!("removing {}", self.path.display()), source))?;
+        Ok(true)
+    }
+
+    /// Options by which ssh uses this master, or becomes it where there is none, and then stays for as long as `idle`
+    /// says after its last session.
+    #[must_use]
+    pub fn options(&self, idle: Duration) -> Vec<OsString> {
+        vec![
+            "-S".into(),
+            self.path.clone().into(),
+            "-o".into(),
+            "ControlMaster=auto".into(),
+            "-o".into(),
+            format!("ControlPersist={}", idle.as_secs().max(1)).into(),
+        ]
+    }
+}
+
+/// The system's ssh for a request, in its caller's world, with `options` before the request's own; add what comes behind
+/// the destination. Dropping what it becomes kills it.
+///
+/// # Errors
+/// There is no ssh.
+pub fn ssh_for(request: &Request, options: &[OsString]) -> Result<Command, Error> {
+    let mut command = ssh(&request.world)?;
+    command.args(options).args(&request.ssh_args);
+    if let Some(port) = request.destination.port {
+        command.arg("-p").arg(port.to_string());
+    }
+    command.arg("--").arg(request.destination.without_port());
+    Ok(command)
+}
+
+/// The caller's ssh in the caller's world, asking nobody: what the daemon runs has no terminal of the user's.
+fn ssh(world: &World) -> Result<Command, Error> {
+    let program = ssh_program(world).map_err(|error: ConfigError| Error::Config(error.into()))?;
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .envs(&world.env)
+        .current_dir(&world.cwd)
+        .kill_on_drop(true);
+    Ok(command)
+}
+
+/// What ssh wrote before it gave up, in a line.
+#[must_use]
+pub fn complaint(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with("debug") && !line.starts_with("Pseudo-terminal"))
+        .collect();
+    if lines.is_empty() {
+        "it gave no reason".into()
+    } else {
+        lines.join("; ")
+    }
+}
+
+impl HostConfig {
+    /// The master that the user's own configuration names, outside of `ours`, the folder of the mux sockets.
+    #[must_use]
+    pub fn own_master(&self, ours: &std::path::Path) -> Option<Master> {
+        let path = self.control_path.as_ref()?;
+        (path.parent() != Some(ours)).then(|| Master {
+            path: path.clone(),
+            host: Some(self.original_host.clone()),
+        })
+    }
+}
