@@ -195,7 +195,7 @@ impl Attended {
                 reply = self.replies.next() => match reply {
                     Ok(Reply::Exit(exit)) => break Ok(told(exit)),
                     Ok(Reply::Failed(failure)) => break Err(failure.into()),
-                    Ok(Reply::UseSystemSsh(reasons)) => break Err(needs_system_ssh(&reasons)),
+                    Ok(Reply::UseSystemSsh { reasons, .. }) => break Err(needs_system_ssh(&reasons)),
                     Ok(Reply::Notice(text)) => self.interaction.notice(&text),
                     Ok(Reply::Begun { .. }) => self.tell_start(Ok(())),
                     Ok(Reply::Ask { text, echo, kind }) => {
