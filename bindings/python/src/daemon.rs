@@ -151,6 +151,28 @@ impl Reach {
     }
 }
 
+/// An SFTP session on the streams of a session of the daemon's, which it keeps as it is used.
+pub(crate) async fn sftp_over(parts: Parts, host: &str) -> Result<trunkline::sftp::Sftp, Failure> {
+    let Parts {
+        stdin: Outgoing::Socket(stdin),
+        stdout: Incoming::Socket(stdout, _),
+        control,
+        mut end,
+        ..
+    } = parts
+    else {
+        return Err(Failure::local("the daemon gave no streams"));
+    };
+    // What the daemon says of a failure is more than the streams' end would be.
+    end.started().await?;
+    tokio::spawn(async move {
+        // Until the SFTP session closes its input, and the server ends.
+        let _ = end.wait().await;
+        drop(control);
+    });
+    Ok(trunkline::sftp::Sftp::over(stdout, stdin, host))
+}
+
 async fn ask(interaction: &Interaction, text: String, echo: bool, kind: &str) -> Option<String> {
     let kind = match kind {
         "passphrase" => PromptKind::Passphrase,

@@ -15,8 +15,10 @@ pub(crate) struct Failure {
     message: String,
     /// [`Execution`]'s words.
     execution: String,
+    /// SSH_FX_…, where the server did not do something to a file.
+    code: Option<u32>,
     /// Output that had come by then.
-    output: Option<(Vec<u8>, Vec<u8>)>,
+    output: Option<Box<(Vec<u8>, Vec<u8>)>>,
 }
 
 impl Failure {
@@ -25,6 +27,7 @@ impl Failure {
             kind: kind.into(),
             message: message.into(),
             execution: execution.as_str().into(),
+            code: None,
             output: None,
         }
     }
@@ -49,7 +52,7 @@ impl Failure {
     /// With what the command had written by then.
     #[must_use]
     pub(crate) fn with_output(mut self, stdout: Vec<u8>, stderr: Vec<u8>) -> Self {
-        self.output = Some((stdout, stderr));
+        self.output = Some(Box::new((stdout, stderr)));
         self
     }
 
@@ -65,7 +68,24 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::new(error.kind().as_str(), error.to_string(), error.execution())
+        let code = match &error {
+            Error::File { status, .. } => Some(status.code.0),
+            _ => None,
+        };
+        Self {
+            code,
+            ..Self::new(error.kind().as_str(), error.to_string(), error.execution())
+        }
+    }
+}
+
+/// Streams of the engine wrap its errors.
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+            Some(inner) => inner.clone().into(),
+            None => Self::local(error.to_string()),
+        }
     }
 }
 
@@ -80,6 +100,7 @@ impl From<protocol::Failure> for Failure {
             kind,
             message,
             execution,
+            code: None,
             output: None,
         }
     }
@@ -103,19 +124,21 @@ pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
         kind,
         message,
         execution,
+        code,
         output,
     } = failure;
     let make = match MAKE.import(py, "trunkline._errors", "from_native") {
         Ok(make) => make,
         Err(error) => return error,
     };
-    let (stdout, stderr) = output.unwrap_or_default();
+    let (stdout, stderr) = output.map(|output| *output).unwrap_or_default();
     let arguments = (
         kind,
         message,
         execution,
         PyBytes::new(py, &stdout),
         PyBytes::new(py, &stderr),
+        code,
     );
     match make.call1(arguments) {
         Ok(exception) => PyErr::from_value(exception),

@@ -8,6 +8,7 @@ mod completions;
 mod daemon;
 mod data;
 mod error;
+mod forward;
 mod hosts;
 mod log;
 mod operation;
@@ -15,6 +16,7 @@ mod process;
 mod prompt;
 mod reach;
 mod session;
+mod sftp;
 
 use pyo3::prelude::*;
 
@@ -24,6 +26,8 @@ mod native {
     use crate::completions::Completions;
     #[pymodule_export]
     use crate::daemon::daemon_runs;
+    #[pymodule_export]
+    use crate::forward::Forward;
     #[pymodule_export]
     use crate::hosts::{expand, inventory};
     #[pymodule_export]
@@ -36,6 +40,8 @@ mod native {
     use crate::reach::{Host, Surroundings};
     #[pymodule_export]
     use crate::session::Session;
+    #[pymodule_export]
+    use crate::sftp::{RemoteFile, Sftp};
 
     use super::*;
 

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 use trunkline::config::{ForwardAgent, Request, World};
+use trunkline::transfer::Location;
 use trunkline::{Command, Interaction, LaneStatus, Pty, TerminalSize};
 use trunkline_daemon::client::Starter;
 use trunkline_daemon::place::Place;
@@ -18,9 +19,11 @@ use trunkline_daemon::protocol::{self, Reply};
 
 use crate::data::duration;
 use crate::error::Failure;
+use crate::forward::{Address, Forward};
 use crate::operation::Operation;
 use crate::process::{Engine, OfProcess, Process};
 use crate::session::{Parts, Session};
+use crate::sftp::{Copying, Sftp};
 
 /// The surroundings in which destinations are understood: environment, working folder, umask. Many hosts share one.
 #[pyclass(frozen, name = "World", module = "trunkline._native")]
@@ -159,6 +162,57 @@ impl Host {
         }))
     }
 
+    /// Opens an SFTP session.
+    fn sftp(&self) -> PyResult<Operation> {
+        let (process, reach) = self.inner.get()?;
+        let (reach, process_of_session) = (reach.clone(), process.clone());
+        Ok(Operation::new(process, async move {
+            Ok(Sftp::new(process_of_session, reach.sftp().await?))
+        }))
+    }
+
+    /// Copies to or from the host, over as many sessions as are worth having; see [`crate::sftp::copied`].
+    fn copy(
+        &self,
+        sources: Vec<Vec<u8>>,
+        target: Vec<u8>,
+        upload: bool,
+        options: Copying,
+    ) -> PyResult<Operation> {
+        let (process, reach) = self.inner.get()?;
+        let reach = reach.clone();
+        Ok(Operation::new(process, async move {
+            match &reach.way {
+                Way::Engine { engine, host } => {
+                    let host = reach.host(engine, host).await?;
+                    let there = |path: Vec<u8>| Location::Host(host.clone(), path.into());
+                    crate::sftp::copied(sources, target, upload, options, there).await
+                }
+                Way::Daemon { .. } => {
+                    let sftp = reach.sftp().await?;
+                    let there = |path: Vec<u8>| Location::Session(sftp.clone(), path.into());
+                    crate::sftp::copied(sources, target, upload, options, there).await
+                }
+            }
+        }))
+    }
+
+    /// Starts a forwarding. The daemon's last as long as its client; they are made by an engine of this process.
+    #[pyo3(signature = (remote, listen, target=None))]
+    fn forward(&self, remote: bool, listen: Address, target: Option<Address>) -> PyResult<Operation> {
+        let (process, reach) = self.inner.get()?;
+        let (reach, process_of_forward) = (reach.clone(), process.clone());
+        Ok(Operation::new(process, async move {
+            let own = OnceCell::new();
+            let host = match &reach.way {
+                Way::Engine { engine, host } => reach.host(engine, host).await?,
+                Way::Daemon { .. } => reach.host(&process_of_forward.engine, &own).await?,
+            };
+            let handle = crate::forward::start(host, remote, listen, target).await?;
+            Ok(Forward::new(process_of_forward, handle))
+        }))
+    }
+
     /// User, host name and port, as ssh_config resolves them.
     fn resolve(&self) -> PyResult<Operation> {
         let (process, reach) = self.inner.get()?;
@@ -259,6 +313,20 @@ impl Reach {
         }
         command = command.agent_forwarding(config.forward_agent != ForwardAgent::No);
         Ok(Parts::from(host.start(&command).await?.into_parts()))
+    }
+
+    async fn sftp(&self) -> Result<trunkline::sftp::Sftp, Failure> {
+        if let Way::Engine { engine, host } = &self.way {
+            return Ok(self.host(engine, host).await?.sftp().await?);
+        }
+        let wanted = Wanted {
+            program: Some(b"sftp".to_vec()),
+            subsystem: true,
+            env: Vec::new(),
+            terminal: None,
+        };
+        let parts = self.start_in_daemon(&wanted, true, None).await?;
+        crate::daemon::sftp_over(parts, &self.request.destination.host).await
     }
 
     async fn lanes(&self) -> Result<Vec<Lane>, Failure> {

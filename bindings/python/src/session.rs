@@ -286,7 +286,7 @@ impl Ending {
     }
 
     /// Waits until the server has confirmed the start.
-    async fn started(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn started(&mut self) -> Result<(), Failure> {
         if self.started.is_none() {
             self.started = Some(match &mut self.source {
                 Source::Engine(end) => end.started().await.map_err(Failure::from),
@@ -299,7 +299,7 @@ impl Ending {
     }
 
     /// Waits for the end. Cancel-safe.
-    async fn wait(&mut self) -> Result<Status, Failure> {
+    pub(crate) async fn wait(&mut self) -> Result<Status, Failure> {
         if let Some(outcome) = &self.outcome {
             return outcome.clone();
         }

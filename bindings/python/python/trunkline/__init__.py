@@ -11,37 +11,51 @@
 import atexit as _atexit
 
 from . import _native
-from ._connection import Connection, Lane, connect
+from ._connection import Connection, Forward, Lane, connect
 from ._errors import (
     AuthenticationError,
     ClosedError,
     CommandError,
     ConfigurationError,
     Error,
+    FileError,
+    FilePermissionError,
     ForkError,
     HostKeyError,
     LimitError,
     LocalError,
     NetworkError,
+    NoSuchFileError,
     PeerError,
     TimeoutError,
 )
+from ._files import CopyResult, DirEntry, FileStat
+from ._forward import ForwardCounters
 from ._group import Group, GroupRun, HostResult
 from ._log import enable_logging
 from ._process import Process
 from ._result import CompletedProcess, Terminal
+from ._sftp import SFTP
 
 __version__ = _native.VERSION
 
 __all__ = [
+    "SFTP",
     "AuthenticationError",
     "ClosedError",
     "CommandError",
     "CompletedProcess",
     "ConfigurationError",
     "Connection",
+    "CopyResult",
+    "DirEntry",
     "Error",
+    "FileError",
+    "FilePermissionError",
+    "FileStat",
     "ForkError",
+    "Forward",
+    "ForwardCounters",
     "Group",
     "GroupRun",
     "HostKeyError",
@@ -50,6 +64,7 @@ __all__ = [
     "LimitError",
     "LocalError",
     "NetworkError",
+    "NoSuchFileError",
     "PeerError",
     "Process",
     "Terminal",

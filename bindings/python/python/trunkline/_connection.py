@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from . import _native
 from ._errors import ClosedError
+from ._files import CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
+from ._forward import Address, BaseForward, address
 from ._options import Ask, Daemon, Options, StrPath
 from ._process import Process
 from ._result import Command, CompletedProcess, Input, Terminal, check_codec, completed, input_bytes, wanted
+from ._sftp import SFTP
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -45,6 +48,24 @@ class Lane:
     busy: bool
     bytes_sent: int
     bytes_received: int
+
+
+class Forward(BaseForward):
+    """A forwarding, until it is closed or nobody has it any more. Connections that it carries then go on to their ends."""
+
+    def close(self) -> None:
+        """Ends the listening."""
+        self._native.close(False).wait()
+
+    def abort(self) -> None:
+        """Ends the listening and what is being carried."""
+        self._native.close(True).wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
 
 
 def connect(
@@ -238,6 +259,57 @@ class Connection:
         process: Process[Any] = Process(session, start["program"] or b"", encoding, errors)
         self._keep(process)
         return process
+
+    def sftp(self) -> SFTP:
+        """Opens an SFTP session, without waiting for it: its first operation leaves at once."""
+        sftp = SFTP(self._use().sftp().wait())
+        self._keep(sftp)
+        return sftp
+
+    def get(
+        self,
+        sources: RemotePath | Iterable[RemotePath],
+        target: LocalPath = ".",
+        *,
+        recursive: bool = False,
+        preserve: bool = False,
+        update: bool = False,
+    ) -> CopyResult:
+        """As ``SFTP.get``, over as many sessions and connections as are worth having."""
+        options = copying(recursive, preserve, update)
+        return copied(self._use().copy(paths(sources), remote(target), False, options).wait())
+
+    def put(
+        self,
+        sources: LocalPath | Iterable[LocalPath],
+        target: RemotePath = ".",
+        *,
+        recursive: bool = False,
+        preserve: bool = False,
+        update: bool = False,
+    ) -> CopyResult:
+        """As ``SFTP.put``, over as many sessions and connections as are worth having."""
+        options = copying(recursive, preserve, update)
+        return copied(self._use().copy(paths(sources), remote(target), True, options).wait())
+
+    def forward_local(self, listen: Address, target: Address) -> Forward:
+        """Listens here, and carries each client to ``target``, which the server connects to. A port of 0 is a free one; a
+        port without a host is for this machine's own programs, or the server's."""
+        return self._forward(False, listen, target)
+
+    def forward_remote(self, listen: Address, target: Address) -> Forward:
+        """Has the server listen, and carries each client to ``target``, which is connected to from here."""
+        return self._forward(True, listen, target)
+
+    def forward_socks(self, listen: Address = 0) -> Forward:
+        """Listens here for SOCKS 4, 4a and 5 clients, and carries each to where it asks, as seen from the server."""
+        return self._forward(False, listen, None)
+
+    def _forward(self, remote: bool, listen: Address, target: Address | None) -> Forward:
+        where = None if target is None else address(target)
+        forward = Forward(self._use().forward(remote, address(listen), where).wait())
+        self._keep(forward)
+        return forward
 
     def stats(self) -> list[Lane]:
         """The host's connections."""

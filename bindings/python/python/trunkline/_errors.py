@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -90,6 +91,24 @@ class LocalError(Error):
     kind = "local"
 
 
+class FileError(Error, OSError):
+    """The server did not do something to a file."""
+
+    kind = "file"
+
+    def __str__(self) -> str:
+        # OSError would put its number in front.
+        return str(self.args[0]) if self.args else ""
+
+
+class NoSuchFileError(FileError, FileNotFoundError):
+    """There is no such file on the server."""
+
+
+class FilePermissionError(FileError, PermissionError):
+    """The server's user may not do that to the file."""
+
+
 class ClosedError(Error):
     """What was used is closed."""
 
@@ -129,12 +148,26 @@ _BY_KIND: dict[str, type[Error]] = {
         ConfigurationError,
         LimitError,
         LocalError,
+        FileError,
         ClosedError,
         ForkError,
     )
 }
 
 
-def from_native(kind: str, message: str, execution: str, stdout: bytes, stderr: bytes) -> Error:
+#: By SSH_FX_… (draft-ietf-secsh-filexfer-02, section 7): the class and the errno.
+_BY_CODE: dict[int, tuple[type[FileError], int]] = {
+    2: (NoSuchFileError, errno.ENOENT),
+    3: (FilePermissionError, errno.EACCES),
+    8: (FileError, errno.EOPNOTSUPP),
+}
+
+
+def from_native(kind: str, message: str, execution: str, stdout: bytes, stderr: bytes, code: int | None) -> Error:
     """The exception for a failure of the native module, which calls this."""
+    if kind == "file":
+        chosen, number = _BY_CODE.get(code or 0, (FileError, errno.EIO))
+        error = chosen(message, execution=execution)
+        error.errno = number
+        return error
     return _BY_KIND.get(kind, Error)(message, execution=execution, stdout=stdout, stderr=stderr)

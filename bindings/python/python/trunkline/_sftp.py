@@ -1,0 +1,290 @@
+"""Files on a server, for code that waits."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Literal, cast, overload
+
+from ._errors import NoSuchFileError
+from ._files import (
+    BUFFER,
+    CopyResult,
+    DirEntry,
+    FileStat,
+    LocalPath,
+    RemotePath,
+    attributes,
+    copied,
+    copying,
+    entries,
+    flags,
+    paths,
+    remote,
+    text,
+    told,
+    tree,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from . import _native
+
+
+class SFTP:
+    """An SFTP session. Made by ``Connection.sftp``; any number of threads may use it at once, and none waits for another.
+
+    What goes wrong with a file is a ``FileError``, which is an ``OSError``: ``FileNotFoundError`` and ``PermissionError``
+    where the server says so.
+    """
+
+    def __init__(self, native: _native.Sftp) -> None:
+        self._native: _native.Sftp | None = native
+
+    # Files.
+
+    @overload
+    def open(self, path: RemotePath, mode: Literal["rb", "wb", "ab", "xb", "r+b", "rb+", "w+b", "wb+"]) -> IO[bytes]: ...
+
+    @overload
+    def open(self, path: RemotePath, mode: str = "r", *, encoding: str = "utf-8", errors: str = "strict") -> IO[Any]: ...
+
+    def open(self, path: RemotePath, mode: str = "r", *, encoding: str = "utf-8", errors: str = "strict") -> IO[Any]:
+        """Opens a file as the built-in ``open`` does, with its modes. Reading reads ahead and writing writes behind: a
+        write's failure is told by a later one, by ``flush`` or by ``close``."""
+        found, reads, writes, binary = flags(mode)
+        raw = RemoteFile(self._use().open(remote(path), found, None).wait(), text(remote(path)), mode, reads, writes)
+        if "a" in mode:
+            raw.seek(0, io.SEEK_END)
+        buffered: Any
+        if reads and writes:
+            buffered = io.BufferedRandom(raw, BUFFER)
+        elif writes:
+            buffered = io.BufferedWriter(raw, BUFFER)
+        else:
+            buffered = io.BufferedReader(raw, BUFFER)
+        if binary:
+            return cast("IO[bytes]", buffered)
+        return cast("IO[str]", io.TextIOWrapper(buffered, encoding=encoding, errors=errors))
+
+    def read_bytes(self, path: RemotePath) -> bytes:
+        """All of a file."""
+        return self._use().read(remote(path)).wait()
+
+    def read_text(self, path: RemotePath, encoding: str = "utf-8") -> str:
+        """All of a file, decoded."""
+        return self.read_bytes(path).decode(encoding)
+
+    def write_bytes(self, path: RemotePath, content: bytes) -> None:
+        """Makes a file of these bytes, or replaces what is in it."""
+        self._use().write(remote(path), bytes(content)).wait()
+
+    def write_text(self, path: RemotePath, content: str, encoding: str = "utf-8") -> None:
+        """Makes a file of this text, or replaces what is in it."""
+        self.write_bytes(path, content.encode(encoding))
+
+    def remove(self, path: RemotePath) -> None:
+        """Removes a file or a symbolic link."""
+        self._use().remove(remote(path)).wait()
+
+    def rename(self, source: RemotePath, target: RemotePath) -> None:
+        """Renames, over what is there where the server can."""
+        self._use().rename(remote(source), remote(target)).wait()
+
+    def symlink(self, target: RemotePath, link: RemotePath) -> None:
+        """Makes a symbolic link that says ``target``."""
+        self._use().symlink(remote(target), remote(link)).wait()
+
+    def link(self, source: RemotePath, link: RemotePath) -> None:
+        """Makes another name for a file."""
+        self._use().hardlink(remote(source), remote(link)).wait()
+
+    def readlink(self, path: RemotePath) -> str:
+        """What a symbolic link says."""
+        return text(self._use().readlink(remote(path)).wait())
+
+    def realpath(self, path: RemotePath) -> str:
+        """A path made absolute and without links."""
+        return text(self._use().realpath(remote(path)).wait())
+
+    # Attributes.
+
+    def stat(self, path: RemotePath, *, follow_symlinks: bool = True) -> FileStat:
+        """What the server tells of a file."""
+        return told(self._use().stat(remote(path), follow_symlinks).wait())
+
+    def lstat(self, path: RemotePath) -> FileStat:
+        """What the server tells of a file, of the link itself if it is one."""
+        return self.stat(path, follow_symlinks=False)
+
+    def exists(self, path: RemotePath) -> bool:
+        """Whether there is something, behind links too."""
+        try:
+            self.stat(path)
+        except NoSuchFileError:
+            return False
+        return True
+
+    def chmod(self, path: RemotePath, mode: int) -> None:
+        """Sets the permission bits."""
+        self._use().setstat(remote(path), attributes(mode=mode)).wait()
+
+    def chown(self, path: RemotePath, uid: int, gid: int) -> None:
+        """Sets owner and group, by number."""
+        self._use().setstat(remote(path), attributes(owner=(uid, gid))).wait()
+
+    def utime(self, path: RemotePath, times: tuple[int, int]) -> None:
+        """Sets the times of access and modification, in whole seconds since 1970."""
+        self._use().setstat(remote(path), attributes(times=times)).wait()
+
+    def truncate(self, path: RemotePath, size: int) -> None:
+        """Sets the size."""
+        self._use().setstat(remote(path), attributes(size=size)).wait()
+
+    # Directories.
+
+    def mkdir(self, path: RemotePath, mode: int | None = None, *, parents: bool = False) -> None:
+        """Makes a directory; with ``parents`` those above it too, and it is no error if it is there."""
+        if not parents:
+            return self._use().mkdir(remote(path), mode).wait()
+        folder = text(remote(path)).rstrip("/")
+        above = posixpath.dirname(folder)
+        if not folder or self._is_dir(folder):
+            return None
+        if above:
+            self.mkdir(above, mode, parents=True)
+        return self._use().mkdir(remote(folder), mode).wait()
+
+    def _is_dir(self, path: str) -> bool:
+        return self.exists(path) and self.stat(path).is_dir()
+
+    def rmdir(self, path: RemotePath) -> None:
+        """Removes an empty directory."""
+        self._use().rmdir(remote(path)).wait()
+
+    def listdir(self, path: RemotePath = ".") -> list[str]:
+        """The names in a directory, sorted."""
+        return [entry.name for entry in self.scandir(path)]
+
+    def scandir(self, path: RemotePath = ".") -> list[DirEntry]:
+        """The names in a directory with their attributes, sorted by name."""
+        return entries(text(remote(path)), self._use().names(remote(path), False).wait())
+
+    def walk(self, top: RemotePath) -> Iterator[tuple[str, list[str], list[str]]]:
+        """A tree as ``os.walk`` tells it, top down, read as a whole. Links are not followed."""
+        return iter(tree(text(remote(top)), self._use().names(remote(top), True).wait()))
+
+    # Copies.
+
+    def get(
+        self,
+        sources: RemotePath | Iterable[RemotePath],
+        target: LocalPath = ".",
+        *,
+        recursive: bool = False,
+        preserve: bool = False,
+        update: bool = False,
+    ) -> CopyResult:
+        """Copies from the server, as ``cp`` does: into ``target`` if it is a directory. The last part of a source may be a
+        pattern with ``*``, ``?`` and ``[…]``. ``preserve`` keeps times and all permission bits; ``update`` leaves out what
+        the target has in the same version or a newer one. Files are whole before they get their names."""
+        options = copying(recursive, preserve, update)
+        return copied(self._use().copy(paths(sources), remote(target), False, options).wait())
+
+    def put(
+        self,
+        sources: LocalPath | Iterable[LocalPath],
+        target: RemotePath = ".",
+        *,
+        recursive: bool = False,
+        preserve: bool = False,
+        update: bool = False,
+    ) -> CopyResult:
+        """Copies to the server; arguments as for ``get``."""
+        options = copying(recursive, preserve, update)
+        return copied(self._use().copy(paths(sources), remote(target), True, options).wait())
+
+    def close(self) -> None:
+        """Ends the session, once the files that are open are closed. Can be called again."""
+        self._native = None
+
+    def _use(self) -> _native.Sftp:
+        if self._native is None:
+            raise ValueError("the SFTP session is closed")
+        return self._native
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class RemoteFile(io.RawIOBase):
+    """An open file, without a buffer of its own."""
+
+    def __init__(self, native: _native.RemoteFile, name: str, mode: str, reads: bool, writes: bool) -> None:
+        self._native = native
+        self.name = name
+        self.mode = mode
+        self._reads = reads
+        self._writes = writes
+
+    def readable(self) -> bool:
+        return self._reads
+
+    def writable(self) -> bool:
+        return self._writes
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._reads:
+            raise io.UnsupportedOperation("not readable")
+        data = self._native.read(len(buffer)).wait()
+        buffer[: len(data)] = data
+        return len(data)
+
+    def write(self, data: Any) -> int:
+        if not self._writes:
+            raise io.UnsupportedOperation("not writable")
+        copy = bytes(data)
+        self._native.write(copy).wait()
+        return len(copy)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
+            raise ValueError(f"{whence!r} is no place to seek from")
+        return self._native.seek(offset, whence).wait()
+
+    def tell(self) -> int:
+        return self.seek(0, io.SEEK_CUR)
+
+    def truncate(self, size: int | None = None) -> int:
+        wanted = self.tell() if size is None else size
+        self._native.truncate(wanted).wait()
+        return wanted
+
+    def flush(self) -> None:
+        super().flush()
+        if self._writes:
+            self._native.flush().wait()
+
+    def stat(self) -> FileStat:
+        """What the server tells of it."""
+        return told(self._native.stat().wait())
+
+    def sync(self) -> None:
+        """Has the server write it to its disk."""
+        self._native.sync().wait()
+
+    def close(self) -> None:
+        if not self.closed:
+            try:
+                super().close()
+            finally:
+                self._native.close().wait()

@@ -1,0 +1,123 @@
+//! [`Forward`]: something that is listened on, here or at the server, and carried to the other side.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use trunkline::ForwardHandle;
+use trunkline::config::{self, ForwardTarget, Listen};
+
+use crate::operation::Operation;
+use crate::process::{OfProcess, Process};
+
+/// A TCP port, with an address or without; or the path of a Unix socket.
+#[derive(FromPyObject)]
+pub(crate) enum Address {
+    Socket(PathBuf),
+    Port(u16),
+    Tcp(String, u16),
+}
+
+impl Address {
+    pub(crate) fn listen(self) -> Listen {
+        match self {
+            Self::Socket(path) => Listen::Socket(path),
+            Self::Port(port) => Listen::Tcp { host: None, port },
+            Self::Tcp(host, port) => Listen::Tcp {
+                host: Some(host),
+                port,
+            },
+        }
+    }
+
+    fn target(self) -> ForwardTarget {
+        match self {
+            Self::Socket(path) => ForwardTarget::Socket(path),
+            Self::Port(port) => ForwardTarget::Tcp {
+                host: "localhost".into(),
+                port,
+            },
+            Self::Tcp(host, port) => ForwardTarget::Tcp { host, port },
+        }
+    }
+}
+
+/// Starts a forwarding: `remote` is listened for at the server; without a target, clients ask by SOCKS.
+pub(crate) async fn start(
+    host: &trunkline::Host,
+    remote: bool,
+    listen: Address,
+    target: Option<Address>,
+) -> Result<ForwardHandle, trunkline::Error> {
+    let forward = config::Forward {
+        listen: listen.listen(),
+        target: target.map_or(ForwardTarget::Socks, Address::target),
+    };
+    match (remote, &forward.target) {
+        (true, _) => host.forward_remote(&forward).await,
+        (false, ForwardTarget::Socks) => host.forward_dynamic(&forward.listen).await,
+        (false, _) => host.forward_local(&forward).await,
+    }
+}
+
+/// A forwarding, until it is closed or dropped.
+#[pyclass(frozen, module = "trunkline._native")]
+pub(crate) struct Forward {
+    /// Guards the handle, which closing takes.
+    inner: OfProcess<(Arc<Process>, Mutex<Option<ForwardHandle>>)>,
+}
+
+impl Forward {
+    pub(crate) fn new(process: Arc<Process>, handle: ForwardHandle) -> Self {
+        Self {
+            inner: OfProcess::new((process, Mutex::new(Some(handle)))),
+        }
+    }
+
+    fn with<T: Default>(&self, look: impl FnOnce(&ForwardHandle) -> T) -> PyResult<T> {
+        let handle = self.inner.get()?.1.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(handle.as_ref().map(look).unwrap_or_default())
+    }
+}
+
+#[pymethods]
+impl Forward {
+    /// Where it can be reached: the address, if there is one, and the port; or the path.
+    fn listening(&self) -> PyResult<Vec<(Option<String>, Option<u16>)>> {
+        self.with(|handle| {
+            let told = |listen| match listen {
+                Listen::Tcp { host, port } => (host, Some(port)),
+                Listen::Socket(path) => (Some(path.to_string_lossy().into_owned()), None),
+            };
+            handle.listening().into_iter().map(told).collect()
+        })
+    }
+
+    /// Clients that came, that are served, that were sent away; bytes to the server and from it.
+    fn counters(&self) -> PyResult<(u64, u64, u64, u64, u64)> {
+        self.with(|handle| {
+            let counters = handle.counters();
+            (
+                counters.accepted,
+                counters.open,
+                counters.refused,
+                counters.bytes_sent,
+                counters.bytes_received,
+            )
+        })
+    }
+
+    /// Ends the listening; with `abort`, also what is being carried.
+    fn close(&self, abort: bool) -> PyResult<Operation> {
+        let (process, handle) = self.inner.get()?;
+        let handle = handle.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(Operation::new(process, async move {
+            match handle {
+                Some(handle) if abort => handle.abort(),
+                Some(handle) => handle.close().await,
+                None => {}
+            }
+            Ok(())
+        }))
+    }
+}

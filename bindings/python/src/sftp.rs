@@ -1,0 +1,376 @@
+//! [`Sftp`]: files on a server, and [`RemoteFile`], one of them that is open.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use pyo3::prelude::*;
+use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
+use tokio::sync::Mutex;
+use trunkline::sftp::{File, FileAttributes, OpenFlags, Owner, Permissions, Times};
+use trunkline::transfer::{CopyEvent, CopyOptions, Location, Progress, copy};
+
+use crate::error::Failure;
+use crate::operation::Operation;
+use crate::process::{OfProcess, Process};
+
+/// Size, user, group, mode, times of access and modification; what the server did not tell is `None`.
+pub(crate) type Attributes = (
+    Option<u64>,
+    Option<u32>,
+    Option<u32>,
+    Option<u32>,
+    Option<u32>,
+    Option<u32>,
+);
+
+/// An SFTP session, which any number of operations share.
+#[pyclass(frozen, module = "trunkline._native")]
+pub(crate) struct Sftp {
+    inner: OfProcess<(Arc<Process>, trunkline::sftp::Sftp)>,
+}
+
+impl Sftp {
+    pub(crate) fn new(process: Arc<Process>, sftp: trunkline::sftp::Sftp) -> Self {
+        Self {
+            inner: OfProcess::new((process, sftp)),
+        }
+    }
+
+    /// An operation on a clone of the session.
+    fn operation<T, F>(&self, work: impl FnOnce(trunkline::sftp::Sftp) -> F) -> PyResult<Operation>
+    where
+        T: for<'py> IntoPyObject<'py> + Send + 'static,
+        F: Future<Output = Result<T, trunkline::Error>> + Send + 'static,
+    {
+        let (process, sftp) = self.inner.get()?;
+        let work = work(sftp.clone());
+        Ok(Operation::new(process, async move { Ok(work.await?) }))
+    }
+}
+
+#[pymethods]
+impl Sftp {
+    /// Waits until there is a session.
+    fn ready(&self) -> PyResult<Operation> {
+        self.operation(|sftp| async move { sftp.ready().await.map(drop) })
+    }
+
+    /// Opens a file. `flags` are SSH_FXF_…; `mode` the permissions of a file that is made.
+    fn open(&self, path: Vec<u8>, flags: u32, mode: Option<u32>) -> PyResult<Operation> {
+        let (process, sftp) = self.inner.get()?;
+        let (process_of_file, sftp) = (process.clone(), sftp.clone());
+        Ok(Operation::new(process, async move {
+            let attributes = FileAttributes {
+                permissions: mode.map(Permissions),
+                ..FileAttributes::default()
+            };
+            let file = sftp.open(path, OpenFlags(flags), attributes).await?;
+            Ok(RemoteFile {
+                inner: OfProcess::new((process_of_file, Arc::new(Mutex::new(Some(file))))),
+            })
+        }))
+    }
+
+    /// All of a file.
+    fn read(&self, path: Vec<u8>) -> PyResult<Operation> {
+        self.operation(|sftp| async move { sftp.read(path).await.map(crate::data::Data::from) })
+    }
+
+    /// Makes a file of `content`, or replaces what is in it.
+    fn write(&self, path: Vec<u8>, content: Vec<u8>) -> PyResult<Operation> {
+        self.operation(|sftp| async move { sftp.write(path, content).await })
+    }
+
+    fn stat(&self, path: Vec<u8>, follow: bool) -> PyResult<Operation> {
+        self.operation(|sftp| async move {
+            let attributes = if follow {
+                sftp.stat(path).await
+            } else {
+                sftp.lstat(path).await
+            };
+            attributes.map(|attributes| told(&attributes))
+        })
+    }
+
+    /// Sets what is not `None`; user and group, and both times, belong together.
+    fn setstat(&self, path: Vec<u8>, attributes: Attributes) -> PyResult<Operation> {
+        self.operation(|sftp| async move { sftp.setstat(path, wanted(attributes)).await })
+    }
+
+    fn remove(&self, path: Vec<u8>) -> PyResult<Operation> {
+        self.operation(|sftp| async move { sftp.remove(path).await })
+    }
+
+    fn rename(&self, from: Vec<u8>, to: Vec<u8>) -> PyResult<Operation> {
+        self.operation(|sftp| async move { sftp.rename(from, to).await })
+    }
+
+    fn mkdir(&self, path: Vec<u8>, mode: Option<u32>) -> PyResult<Operation> {
+        self.operation(|sftp| async move {
+            let attributes = FileAttributes {
+                permissions: mode.map(Permissions),
+                ..FileAttributes::default()
+            };
+            sftp.mkdir(path, attributes).await
+        })
+    }
+
+    fn rmdir(&self, path: Vec<u8>) -> PyResult<Operation> {
+        self.operation(|sftp| async move { sftp.rmdir(path).await })
+    }
+
+    fn symlink(&self, target: Vec<u8>, link: Vec<u8>) -> PyResult<Operation> {
+        self.operation(|sftp| async move { sftp.symlink(target, link).await })
+    }
+
+    fn hardlink(&self, from: Vec<u8>, to: Vec<u8>) -> PyResult<Operation> {
+        self.operation(|sftp| async move { sftp.hardlink(from, to).await })
+    }
+
+    fn readlink(&self, path: Vec<u8>) -> PyResult<Operation> {
+        self.operation(|sftp| async move { sftp.readlink(path).await.map(crate::data::Data::from) })
+    }
+
+    fn realpath(&self, path: Vec<u8>) -> PyResult<Operation> {
+        self.operation(|sftp| async move { sftp.realpath(path).await.map(crate::data::Data::from) })
+    }
+
+    /// The names in a directory, or with `deep` in a tree (paths from its root), with the attributes of each.
+    fn names(&self, path: Vec<u8>, deep: bool) -> PyResult<Operation> {
+        self.operation(move |sftp| async move {
+            let mut listing = if deep {
+                sftp.walk(path)
+            } else {
+                sftp.read_dir(path)
+            };
+            let mut entries: Vec<(crate::data::Data, Attributes)> = Vec::new();
+            while let Some(entry) = listing.next().await {
+                let entry = entry?;
+                entries.push((entry.path.into(), told(&entry.attributes)));
+            }
+            Ok(entries)
+        })
+    }
+
+    /// Copies over this session; see [`copied`].
+    fn copy(
+        &self,
+        sources: Vec<Vec<u8>>,
+        target: Vec<u8>,
+        upload: bool,
+        options: Copying,
+    ) -> PyResult<Operation> {
+        let (process, sftp) = self.inner.get()?;
+        let sftp = sftp.clone();
+        Ok(Operation::new(process, async move {
+            let there = |path: Vec<u8>| Location::Session(sftp.clone(), path.into());
+            copied(sources, target, upload, options, there).await
+        }))
+    }
+}
+
+/// How to copy.
+#[derive(FromPyObject)]
+pub(crate) struct Copying {
+    #[pyo3(item)]
+    recursive: bool,
+    #[pyo3(item)]
+    preserve: bool,
+    #[pyo3(item)]
+    update: bool,
+    #[pyo3(item)]
+    umask: u32,
+}
+
+/// Files, bytes, names left out, and the path and reason of each that failed.
+type Copied = (u64, u64, u64, Vec<(crate::data::Data, String)>);
+
+/// Copies to (`upload`) or from a server, whose paths `there` places. What concerns one file ends no other's copy.
+pub(crate) async fn copied(
+    sources: Vec<Vec<u8>>,
+    target: Vec<u8>,
+    upload: bool,
+    options: Copying,
+    there: impl Fn(Vec<u8>) -> Location,
+) -> Result<Copied, Failure> {
+    let here = |path: Vec<u8>| Location::Local(PathBuf::from(std::ffi::OsString::from_vec(path)));
+    use std::os::unix::ffi::OsStringExt as _;
+    let (sources, target): (Vec<_>, _) = if upload {
+        (sources.into_iter().map(here).collect(), there(target))
+    } else {
+        (sources.into_iter().map(&there).collect(), here(target))
+    };
+    let failures = Arc::new(StdMutex::new(Vec::new()));
+    let seen = failures.clone();
+    let progress = Arc::new(Progress::watched(move |event| {
+        if let CopyEvent::Failed { path, message } = event {
+            let mut failures = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            failures.push((path.into(), message));
+        }
+    }));
+    let mut chosen = CopyOptions::default();
+    chosen.recursive = options.recursive;
+    chosen.preserve = options.preserve;
+    chosen.update = options.update;
+    chosen.umask = options.umask;
+    let summary = copy(&sources, &target, &chosen, &progress).await?;
+    let failures = std::mem::take(&mut *failures.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok((summary.files, summary.bytes, summary.skipped, failures))
+}
+
+fn told(attributes: &FileAttributes) -> Attributes {
+    let FileAttributes {
+        size,
+        owner,
+        permissions,
+        times,
+        ..
+    } = attributes;
+    (
+        *size,
+        owner.map(|owner| owner.uid),
+        owner.map(|owner| owner.gid),
+        permissions.map(|permissions| permissions.0),
+        times.map(|times| times.accessed),
+        times.map(|times| times.modified),
+    )
+}
+
+fn wanted((size, uid, gid, mode, accessed, modified): Attributes) -> FileAttributes {
+    FileAttributes {
+        size,
+        owner: uid.zip(gid).map(|(uid, gid)| Owner { uid, gid }),
+        permissions: mode.map(Permissions),
+        times: accessed
+            .zip(modified)
+            .map(|(accessed, modified)| Times { accessed, modified }),
+        ..FileAttributes::default()
+    }
+}
+
+/// Guarded while it is used; `None` once it is closed.
+type Open = Arc<Mutex<Option<File>>>;
+
+/// An open file, as a stream with read-ahead and write-behind. One operation at a time: the stream has one place.
+#[pyclass(frozen, module = "trunkline._native")]
+pub(crate) struct RemoteFile {
+    inner: OfProcess<(Arc<Process>, Open)>,
+}
+
+impl RemoteFile {
+    /// An operation on the open file.
+    fn operation<T, W>(&self, work: W) -> PyResult<Operation>
+    where
+        T: for<'py> IntoPyObject<'py> + Send + 'static,
+        W: for<'a> FnOnce(&'a mut File) -> futures_util::future::BoxFuture<'a, Result<T, Failure>>
+            + Send
+            + 'static,
+    {
+        let (process, file) = self.inner.get()?;
+        let file = file.clone();
+        Ok(Operation::new(process, async move {
+            let mut file = file.lock().await;
+            work(file.as_mut().ok_or_else(|| Failure::closed("file"))?).await
+        }))
+    }
+}
+
+#[pymethods]
+impl RemoteFile {
+    /// Up to `size` bytes; none at the end.
+    fn read(&self, size: usize) -> PyResult<Operation> {
+        self.operation(move |file| {
+            async move {
+                let mut buffer = bytes::BytesMut::with_capacity(size);
+                let mut limited = file.take(size as u64);
+                // What is there already is taken along.
+                if limited.read_buf(&mut buffer).await? > 0 {
+                    while buffer.len() < size {
+                        match limited.read_buf(&mut buffer).now_or_never() {
+                            Some(Ok(more)) if more > 0 => {}
+                            _ => break,
+                        }
+                    }
+                }
+                Ok(crate::data::Data::from(buffer.freeze()))
+            }
+            .boxed()
+        })
+    }
+
+    fn write(&self, data: Vec<u8>) -> PyResult<Operation> {
+        self.operation(move |file| async move { Ok(file.write_all(&data).await?) }.boxed())
+    }
+
+    fn flush(&self) -> PyResult<Operation> {
+        self.operation(|file| async move { Ok(file.flush().await?) }.boxed())
+    }
+
+    /// Moves to `offset` from the start (0), the place (1) or the end (2), and tells the new place.
+    fn seek(&self, offset: i64, whence: u8) -> PyResult<Operation> {
+        self.operation(move |file| {
+            async move {
+                let to = match whence {
+                    0 => std::io::SeekFrom::Start(
+                        u64::try_from(offset).map_err(|_| Failure::usage("a file begins at 0"))?,
+                    ),
+                    1 => std::io::SeekFrom::Current(offset),
+                    _ => std::io::SeekFrom::End(offset),
+                };
+                Ok(file.seek(to).await?)
+            }
+            .boxed()
+        })
+    }
+
+    fn truncate(&self, size: u64) -> PyResult<Operation> {
+        self.operation(move |file| {
+            async move {
+                file.flush().await?;
+                let attributes = FileAttributes {
+                    size: Some(size),
+                    ..FileAttributes::default()
+                };
+                Ok(file.setstat(attributes).await?)
+            }
+            .boxed()
+        })
+    }
+
+    fn stat(&self) -> PyResult<Operation> {
+        self.operation(|file| async move { Ok(told(&file.stat().await?)) }.boxed())
+    }
+
+    /// Has the server write it to its disk.
+    fn sync(&self) -> PyResult<Operation> {
+        self.operation(|file| {
+            async move {
+                file.flush().await?;
+                Ok(file.sync().await?)
+            }
+            .boxed()
+        })
+    }
+
+    /// Closes it: the server's last word on whether all was written.
+    fn close(&self) -> PyResult<Operation> {
+        let (process, file) = self.inner.get()?;
+        let file = file.clone();
+        Ok(Operation::new(process, async move {
+            match file.lock().await.take() {
+                Some(file) => Ok(file.close().await?),
+                None => Ok(()),
+            }
+        }))
+    }
+}
+
+impl From<Bytes> for crate::data::Data {
+    fn from(bytes: Bytes) -> Self {
+        let mut data = Self::default();
+        data.push(bytes);
+        data
+    }
+}

@@ -1,0 +1,109 @@
+"""The same through the daemon, whose connections other processes share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trunkline
+from conftest import WORKSPACE, Testbed, run_python
+
+
+@pytest.fixture(scope="module")
+def daemon(own_state: None) -> Iterator[None]:
+    """The program trunkline, which starts the daemon, in a folder of this module's own."""
+    program = os.environ.get("TRUNKLINE_PROGRAM", str(WORKSPACE / "target/debug/trunkline"))
+    if not Path(program).exists():
+        pytest.fail(f"{program} is missing: cargo build -p trunkline-cli")
+    # A socket's path has room for 107 bytes.
+    folder = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRUNKLINE_PROGRAM", program)
+        patch.setenv("TRUNKLINE_DIR", str(folder))
+        yield
+        subprocess.run([program, "stop", "--now"], check=True, capture_output=True)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def box(daemon: None, testbed: Testbed) -> Iterator[trunkline.Connection]:
+    with trunkline.connect("box1", config=testbed.config, daemon=True) as connection:
+        yield connection
+
+
+def test_commands_run_through_the_daemon(box: trunkline.Connection) -> None:
+    result = box.run("cat; echo err >&2; exit 3", input="in")
+    assert (result.returncode, result.stdout, result.stderr) == (3, "in", "err\n")
+    assert box.run("kill -TERM $$").signal == "TERM"
+    assert box.run('echo "$TEST_ONE"', env={"TEST_ONE": "a b"}).stdout == "a b\n"
+    data = os.urandom(5_000_000)
+    assert box.run("cat", input=data, encoding=None).stdout == data
+    assert box.run("stty size", terminal=trunkline.Terminal("vt100", 101, 33)).stdout.split() == ["33", "101"]
+
+
+def test_its_errors_are_the_same(box: trunkline.Connection) -> None:
+    with pytest.raises(trunkline.TimeoutError) as caught:
+        box.run("echo early; exec sleep 1000", timeout=0.5)
+    assert (caught.value.stdout, caught.value.execution) == (b"early\n", "may have started")
+    with pytest.raises(trunkline.NetworkError):
+        trunkline.connect("127.0.0.1", port=1, config="none", daemon=True)
+
+
+def test_processes_have_streams(box: trunkline.Connection) -> None:
+    with box.start("while read line; do echo got $line; done") as process:
+        process.started()
+        process.stdin.write("one\n")
+        assert process.stdout.readline() == "got one\n"
+        assert process.communicate("two\n") == ("got two\n", "")
+    with box.start("sleep 1000") as process:
+        process.started()
+    with pytest.raises(trunkline.ClosedError) as caught:
+        process.wait()
+    assert caught.value.may_have_run
+
+
+def test_files_and_ports_work_too(box: trunkline.Connection, tmp_path: Path) -> None:
+    with box.sftp() as sftp:
+        sftp.write_text(tmp_path / "file", "x")
+        assert sftp.listdir(tmp_path) == ["file"]
+    assert box.get(tmp_path / "file", tmp_path / "copy").files == 1
+    with box.forward_local(0, 22) as forward:
+        assert forward.port > 0
+
+
+def test_other_processes_share_its_connections_and_auto_finds_it(box: trunkline.Connection, testbed: Testbed) -> None:
+    program = (
+        "import sys, trunkline\n"
+        "box = trunkline.connect('box1', config=sys.argv[1])\n"
+        "print(box.run('echo $SSH_CONNECTION').stdout, end='')\n"
+    )
+    ours = box.run("echo $SSH_CONNECTION").stdout
+    done = run_python(program, testbed.config)
+    assert (done.stdout, done.stderr) == (ours, "")
+    assert box.stats()[0].server.startswith("SSH-2.0-OpenSSH")
+
+
+def test_a_group_uses_it_too(daemon: None, testbed: Testbed) -> None:
+    group = trunkline.Group("box[1-3]", config=testbed.config, daemon=True)
+    assert all(result.ok for result in group.run("true"))
+
+
+def test_a_daemon_that_ends_is_told_and_replaced(box: trunkline.Connection) -> None:
+    process = box.start("echo up; exec sleep 1000")
+    assert process.stdout.readline() == "up\n"
+    subprocess.run([os.environ["TRUNKLINE_PROGRAM"], "stop", "--now"], check=True, capture_output=True)
+    with pytest.raises(trunkline.Error) as caught:
+        process.wait()
+    assert caught.value.may_have_run
+    assert box.run("echo again").stdout == "again\n"
+
+
+def test_without_the_program_there_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRUNKLINE_PROGRAM", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(FileNotFoundError, match="TRUNKLINE_PROGRAM"):
+        trunkline.connect("box1", daemon=True)
