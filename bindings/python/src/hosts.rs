@@ -1,7 +1,7 @@
 //! Lists of hosts: expressions, patterns of ssh_config's aliases, and Ansible inventories.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -16,7 +16,7 @@ use crate::process::Process;
 /// patterns are looked for, instead of the user's.
 #[pyfunction]
 #[pyo3(signature = (expression, config=None))]
-pub(crate) fn expand(expression: &str, config: Option<OsString>) -> PyResult<Vec<String>> {
+pub(crate) fn expand(expression: &str, config: Option<PathBuf>) -> PyResult<Vec<String>> {
     let invalid = |error: String| PyValueError::new_err(error);
     let world = World::current()?;
     let mut names = Vec::new();
@@ -27,8 +27,8 @@ pub(crate) fn expand(expression: &str, config: Option<OsString>) -> PyResult<Vec
             names.push(name);
             continue;
         }
-        let found =
-            matching_aliases(&name, &world, config.as_deref()).map_err(|error| invalid(error.to_string()))?;
+        let found = matching_aliases(&name, &world, config.as_deref().map(Path::as_os_str))
+            .map_err(|error| invalid(error.to_string()))?;
         if found.is_empty() {
             return Err(invalid(format!("no Host alias of ssh_config matches {name:?}")));
         }

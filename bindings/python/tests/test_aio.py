@@ -149,6 +149,39 @@ def test_a_group_answers_as_hosts_complete(testbed: Testbed) -> None:
     asyncio.run(main())
 
 
+def test_files_are_read_written_listed_and_copied(on_box: OnBox, tmp_path: Path) -> None:
+    async def body(box: aio.Connection) -> None:
+        content = os.urandom(5_000_000)
+        async with await box.sftp() as sftp:
+            await sftp.mkdir(tmp_path / "a/b", parents=True)
+            async with await sftp.open(tmp_path / "a/file", "w+b") as file:
+                await file.write(content)
+                await file.seek(0)
+                assert await file.read(10) == content[:10]
+                assert b"".join([piece async for piece in file]) == content[10:]
+            assert await sftp.read_bytes(tmp_path / "a/file") == content
+            assert await sftp.listdir(tmp_path / "a") == ["b", "file"]
+            assert [names for _, names, _ in await sftp.walk(tmp_path / "a")] == [["b"], []]
+            assert (await sftp.stat(tmp_path / "a/file")).st_size == len(content)
+            with pytest.raises(FileNotFoundError):
+                await sftp.read_text(tmp_path / "none")
+        assert (await box.get(tmp_path / "a", tmp_path / "copy", recursive=True)).bytes == len(content)
+        assert (await box.put(tmp_path / "a/file", tmp_path / "up")).files == 1
+
+    on_box(body)
+
+
+def test_ports_are_forwarded(on_box: OnBox, testbed: Testbed) -> None:
+    async def body(box: aio.Connection) -> None:
+        async with await box.forward_local(0, ("127.0.0.1", testbed.ports[0])) as forward:
+            reader, writer = await asyncio.open_connection("127.0.0.1", forward.port)
+            assert (await reader.readline()).startswith(b"SSH-2.0-OpenSSH")
+            writer.close()
+            await writer.wait_closed()
+
+    on_box(body)
+
+
 def test_loops_that_end_leave_nothing(testbed: Testbed) -> None:
     async def main() -> None:
         async with aio.connect("box1", config=testbed.config, daemon=False) as box:

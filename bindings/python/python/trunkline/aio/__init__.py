@@ -16,8 +16,9 @@ No call has a thread of its own: outcomes gather in a queue, and wake the event 
 call is given up, and the session that it was about is closed.
 """
 
-from ._connection import Connection, connect
+from ._connection import Connection, Forward, connect
 from ._group import Group, GroupRun
 from ._process import Process, Reader, Writer
+from ._sftp import SFTP, RemoteFile
 
-__all__ = ["Connection", "Group", "GroupRun", "Process", "Reader", "Writer", "connect"]
+__all__ = ["SFTP", "Connection", "Forward", "Group", "GroupRun", "Process", "Reader", "RemoteFile", "Writer", "connect"]

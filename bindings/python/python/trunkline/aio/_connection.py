@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from .. import _native
 from .._connection import Closable, Lane
 from .._errors import ClosedError
+from .._files import CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
+from .._forward import Address, BaseForward, address
 from .._options import Ask, Daemon, Options, StrPath
 from .._result import Command, CompletedProcess, Input, Terminal, check_codec, completed, input_bytes, wanted
-from ._bridge import outcome
+from ._bridge import begin, outcome
 from ._process import Process
+from ._sftp import SFTP
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -54,6 +57,26 @@ def connect(
         daemon=daemon,
     )
     return Connecting(destination, chosen, wait)
+
+
+class Forward(BaseForward):
+    """A forwarding, until it is closed or nobody has it any more. Connections that it carries then go on to their ends."""
+
+    def close(self) -> None:
+        """Ends the listening, without waiting until it has ended."""
+        begin(self._native.close(False))
+
+    def abort(self) -> None:
+        """Ends the listening and what is being carried, without waiting until they have ended."""
+        begin(self._native.close(True))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await outcome(self._native.close(False))
 
 
 class Connecting:
@@ -201,11 +224,65 @@ class Connection:
         check_codec(encoding, errors)
         session = await outcome(self._use().start(start))
         process: Process[Any] = Process(session, start["program"] or b"", encoding, errors)
-        if self._closed:
-            process.close()
-        self._use()
-        self._open.add(process)
+        self._keep(process)
         return process
+
+    def _keep(self, thing: Closable) -> None:
+        """Notes what is to be closed with the connection, which may have been closed meanwhile."""
+        if self._closed:
+            thing.close()
+        self._use()
+        self._open.add(thing)
+
+    async def sftp(self) -> SFTP:
+        """Opens an SFTP session, without waiting for it: its first operation leaves at once."""
+        sftp = SFTP(await outcome(self._use().sftp()))
+        self._keep(sftp)
+        return sftp
+
+    async def get(
+        self,
+        sources: RemotePath | Iterable[RemotePath],
+        target: LocalPath = ".",
+        *,
+        recursive: bool = False,
+        preserve: bool = False,
+        update: bool = False,
+    ) -> CopyResult:
+        """As ``SFTP.get``, over as many sessions and connections as are worth having."""
+        options = copying(recursive, preserve, update)
+        return copied(await outcome(self._use().copy(paths(sources), remote(target), False, options)))
+
+    async def put(
+        self,
+        sources: LocalPath | Iterable[LocalPath],
+        target: RemotePath = ".",
+        *,
+        recursive: bool = False,
+        preserve: bool = False,
+        update: bool = False,
+    ) -> CopyResult:
+        """As ``SFTP.put``, over as many sessions and connections as are worth having."""
+        options = copying(recursive, preserve, update)
+        return copied(await outcome(self._use().copy(paths(sources), remote(target), True, options)))
+
+    async def forward_local(self, listen: Address, target: Address) -> Forward:
+        """As ``trunkline.Connection.forward_local``."""
+        return await self._forward(False, listen, target)
+
+    async def forward_remote(self, listen: Address, target: Address) -> Forward:
+        """As ``trunkline.Connection.forward_remote``."""
+        return await self._forward(True, listen, target)
+
+    async def forward_socks(self, listen: Address = 0) -> Forward:
+        """As ``trunkline.Connection.forward_socks``."""
+        return await self._forward(False, listen, None)
+
+    async def _forward(self, remote: bool, listen: Address, target: Address | None) -> Forward:
+        where = None if target is None else address(target)
+        forward = Forward(await outcome(self._use().forward(remote, address(listen), where)))
+        self._keep(forward)
+        return forward
 
     async def stats(self) -> list[Lane]:
         """The host's connections."""
