@@ -5,6 +5,7 @@ const { KIND, hub, attach, detach, retain, release } = require('./hub');
 const { Channel } = require('./channel');
 const { toError } = require('./errors');
 const { connectOptions, verifyHostKey } = require('./options');
+const { SFTP } = require('./sftp');
 const { terminal } = require('./terminal');
 
 /**
@@ -215,6 +216,19 @@ class Client extends EventEmitter {
    */
   subsys(name, callback) {
     this._session(sessionOptions('subsystem', name, {}), undefined, /** @type {any} */ (callback));
+    return true;
+  }
+
+  /**
+   * Opens an SFTP session.
+   * @param {any} env not looked at; ssh2 takes one
+   * @param {(error?: Error, sftp?: SFTP) => void} [callback]
+   * @returns {boolean}
+   */
+  sftp(env, callback) {
+    if (typeof env === 'function') callback = env;
+    const sftp = new SFTP(hub.openSftp(this._connected()));
+    sftp._opening = callback;
     return true;
   }
 

@@ -47,11 +47,14 @@ class Connection {
    */
   async run(command, options = {}) {
     const channel = this.stream(command, options);
+    // The status comes behind the output.
+    const closed = new Promise((resolve) => channel.once('close', resolve));
     const { input, encoding = 'utf8', check = false } = options;
     if (input === undefined || input === null) channel.end();
     else if (typeof input === 'string' || input instanceof Uint8Array) channel.end(input);
     else input.pipe(channel);
     const [stdout, stderr] = await Promise.all([collect(channel), collect(channel.stderr)]);
+    await closed;
     const shown = (/** @type {Buffer} */ bytes) => (encoding === 'buffer' ? bytes : bytes.toString(encoding));
     const result = {
       code: channel.exitCode ?? null,
@@ -108,6 +111,16 @@ class Connection {
     return new Promise((resolve, reject) => {
       const id = hub.openSocket(this.client._connected(), path);
       this.client._tunnel('direct-streamlocal@openssh.com', id, settle(resolve, reject), { strict: true });
+    });
+  }
+
+  /**
+   * An SFTP session.
+   * @returns {Promise<import('./sftp').SFTP>}
+   */
+  sftp() {
+    return new Promise((resolve, reject) => {
+      this.client.sftp(settle(resolve, reject));
     });
   }
 

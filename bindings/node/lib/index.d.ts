@@ -1,7 +1,7 @@
 /// <reference types="node" />
 
 import { EventEmitter } from 'node:events';
-import { Duplex, Readable } from 'node:stream';
+import { Duplex, Readable, Writable } from 'node:stream';
 
 /** What went wrong. */
 export interface SshError extends Error {
@@ -126,7 +126,7 @@ export declare class Channel extends Duplex {
   readonly stdin: this;
   readonly stdout: this;
   readonly stderr: Readable;
-  /** The exit status; null if a signal ended the command, undefined before its end. */
+  /** The exit status, from 'exit' on, which comes behind the output; null if a signal ended the command. */
   readonly exitCode: number | null | undefined;
   /** The signal that ended the command. */
   readonly exitSignal: string | undefined;
@@ -193,6 +193,8 @@ export declare class Client extends EventEmitter {
   shell(window: PseudoTtyOptions | false, options: ShellOptions, callback: ClientCallback): boolean;
   /** Starts a subsystem. */
   subsys(name: string, callback: ClientCallback): boolean;
+  /** Opens an SFTP session. */
+  sftp(callback: (error: SshError | undefined, sftp: SFTP) => void): boolean;
   /** Connects from the server to a TCP port. The source is what the server is told of who asks. */
   forwardOut(srcIP: string, srcPort: number, dstIP: string, dstPort: number, callback: ClientCallback): boolean;
   /** Connects to a Unix socket of the server. */
@@ -240,6 +242,150 @@ export declare class Client extends EventEmitter {
   on(event: string | symbol, listener: (...args: any[]) => void): this;
 }
 
+/** Attributes of a file on the server, with fs.Stats' questions. Times are seconds since 1970. */
+export interface Stats {
+  mode: number;
+  uid: number;
+  gid: number;
+  size: number;
+  atime: number;
+  mtime: number;
+  isDirectory(): boolean;
+  isFile(): boolean;
+  isBlockDevice(): boolean;
+  isCharacterDevice(): boolean;
+  isSymbolicLink(): boolean;
+  isFIFO(): boolean;
+  isSocket(): boolean;
+}
+
+/** Attributes to be set; owner and group, and the two times, only together. */
+export interface InputAttributes {
+  mode?: number | string;
+  uid?: number;
+  gid?: number;
+  size?: number;
+  atime?: number | Date;
+  mtime?: number | Date;
+}
+
+export interface FileEntry {
+  filename: string;
+  /** A line as of `ls -l`, owners by number. */
+  longname: string;
+  attrs: Stats;
+}
+
+/** An error of a file operation: `code` is the server's status (utils.sftp.STATUS_CODE). */
+export interface SftpError extends Error {
+  code: number | string;
+}
+
+type Done = (error?: SftpError) => void;
+type Result<T> = (error: SftpError | undefined, value: T) => void;
+
+export interface FastOptions {
+  /** Is told now and then how far it is, in bytes. */
+  step?: (done: number, chunk: number, total: number) => void;
+  /** The permissions of the file that is made (fastPut). */
+  mode?: number | string;
+}
+
+export interface ReadStreamOptions {
+  flags?: string;
+  mode?: number;
+  start?: number;
+  /** The last byte, inclusive. */
+  end?: number;
+  encoding?: BufferEncoding;
+  handle?: Buffer;
+  autoClose?: boolean;
+  highWaterMark?: number;
+}
+
+export interface WriteStreamOptions {
+  flags?: string;
+  mode?: number;
+  start?: number;
+  encoding?: BufferEncoding;
+  handle?: Buffer;
+  autoClose?: boolean;
+  highWaterMark?: number;
+}
+
+/** ssh2's SFTPWrapper. Paths that are not absolute start at the user's home. */
+export declare class SFTP extends EventEmitter {
+  private constructor();
+  open(path: string, flags: string | number, callback: Result<Buffer>): boolean;
+  open(path: string, flags: string | number, mode: number | string | InputAttributes, callback: Result<Buffer>): boolean;
+  close(handle: Buffer, callback?: Done): boolean;
+  read(
+    handle: Buffer,
+    buffer: Buffer,
+    offset: number,
+    length: number,
+    position: number,
+    callback: (error: SftpError | undefined, bytesRead: number, buffer: Buffer, position: number) => void,
+  ): boolean;
+  write(handle: Buffer, buffer: Buffer, offset: number, length: number, position: number, callback?: Done): boolean;
+  fstat(handle: Buffer, callback: Result<Stats>): boolean;
+  fsetstat(handle: Buffer, attributes: InputAttributes, callback?: Done): boolean;
+  futimes(handle: Buffer, atime: number | Date, mtime: number | Date, callback?: Done): boolean;
+  fchown(handle: Buffer, uid: number, gid: number, callback?: Done): boolean;
+  fchmod(handle: Buffer, mode: number | string, callback?: Done): boolean;
+  opendir(path: string, callback: Result<Buffer>): boolean;
+  readdir(where: string | Buffer, callback: Result<FileEntry[]>): boolean;
+  stat(path: string, callback: Result<Stats>): boolean;
+  lstat(path: string, callback: Result<Stats>): boolean;
+  exists(path: string, callback: (exists: boolean) => void): boolean;
+  setstat(path: string, attributes: InputAttributes, callback?: Done): boolean;
+  utimes(path: string, atime: number | Date, mtime: number | Date, callback?: Done): boolean;
+  chown(path: string, uid: number, gid: number, callback?: Done): boolean;
+  chmod(path: string, mode: number | string, callback?: Done): boolean;
+  mkdir(path: string, callback?: Done): boolean;
+  mkdir(path: string, attributes: InputAttributes, callback?: Done): boolean;
+  rmdir(path: string, callback?: Done): boolean;
+  unlink(path: string, callback?: Done): boolean;
+  /** Replaces what is there, where the server can. */
+  rename(path: string, target: string, callback?: Done): boolean;
+  ext_openssh_rename(path: string, target: string, callback?: Done): boolean;
+  ext_openssh_hardlink(path: string, target: string, callback?: Done): boolean;
+  ext_openssh_fsync(handle: Buffer, callback?: Done): boolean;
+  ext_openssh_statvfs(path: string, callback: Result<Record<string, number>>): boolean;
+  /** Makes the link `path`, which says `target`. */
+  symlink(target: string, path: string, callback?: Done): boolean;
+  readlink(path: string, callback: Result<string>): boolean;
+  realpath(path: string, callback: Result<string>): boolean;
+  /** A whole file of the server into one of this machine; no byte passes through JavaScript. */
+  fastGet(remotePath: string, localPath: string, callback: Done): boolean;
+  fastGet(remotePath: string, localPath: string, options: FastOptions, callback: Done): boolean;
+  /** A whole file of this machine into one of the server's. */
+  fastPut(localPath: string, remotePath: string, callback: Done): boolean;
+  fastPut(localPath: string, remotePath: string, options: FastOptions, callback: Done): boolean;
+  readFile(path: string, callback: Result<Buffer>): boolean;
+  readFile(path: string, encoding: BufferEncoding | { encoding: BufferEncoding }, callback: Result<string>): boolean;
+  writeFile(path: string, data: string | Buffer, callback?: Done): boolean;
+  writeFile(
+    path: string,
+    data: string | Buffer,
+    options: BufferEncoding | { encoding?: BufferEncoding; mode?: number; flag?: string },
+    callback?: Done,
+  ): boolean;
+  appendFile(path: string, data: string | Buffer, callback?: Done): boolean;
+  createReadStream(path: string, options?: ReadStreamOptions | BufferEncoding): Readable;
+  createWriteStream(path: string, options?: WriteStreamOptions | BufferEncoding): Writable;
+  /** Closes the session, with everything that is open in it; 'close' follows. */
+  end(): void;
+  destroy(): void;
+}
+
+export declare const utils: {
+  sftp: {
+    STATUS_CODE: Readonly<Record<string, number>>;
+    OPEN_MODE: Readonly<Record<string, number>>;
+  };
+};
+
 export interface RunOptions extends ExecOptions {
   /** What the command reads; nothing, by default. */
   input?: string | Uint8Array | Readable | null;
@@ -278,6 +424,8 @@ export declare class Connection {
   forwardOut(host: string, port: number): Promise<Channel>;
   /** A connection to a Unix socket of the server. */
   forwardOutStreamLocal(path: string): Promise<Channel>;
+  /** An SFTP session. */
+  sftp(): Promise<SFTP>;
   /** The connections behind it. */
   lanes(): Lane[];
   /** Ends it, with everything that goes over it. */

@@ -41,10 +41,31 @@ export interface SessionOptions {
   pty?: PtyOptions;
 }
 
+export interface SftpAttributes {
+  mode?: number;
+  uid?: number;
+  gid?: number;
+  size?: number;
+  atime?: number;
+  mtime?: number;
+}
+
+export interface SftpCall {
+  op: string;
+  path?: string;
+  target?: string;
+  handle?: number;
+  offset?: number;
+  length?: number;
+  flags?: number;
+  attributes?: SftpAttributes;
+  data?: Uint8Array;
+}
+
 export interface Fault {
   message: string;
   level: string;
-  code: string;
+  code: string | number;
   kind: string;
   execution: 'did not start' | 'may have started' | 'finished';
   reason?: number;
@@ -62,6 +83,9 @@ export declare class Hub {
   openSession(client: number, options: SessionOptions): number;
   openTcp(client: number, host: string, port: number, fromHost: string, fromPort: number): number;
   openSocket(client: number, path: string): number;
+  openSftp(client: number): number;
+  sftpCall(sftp: number, call: SftpCall): number;
+  closeSftp(sftp: number): void;
   listen(client: number, address: string, port?: number): number;
   unlisten(client: number, request: number): void;
   accept(number: number): boolean;

@@ -68,7 +68,7 @@ impl Client {
         let (login, pipe) = login(options, &config, &program)?;
         let notices = program.clone();
         let interaction = Interaction::new(program.clone(), move |text| {
-            notices.outbox.tell(target, Kind::Notice, text.into());
+            notices.outbox.tell(target, Kind::Notice, Value::from(text));
         });
         let host = runtime::engine()?
             .private_host(config, login, &interaction)
@@ -96,6 +96,11 @@ impl Client {
     /// Ends it, and everything that goes over its connections.
     pub(crate) fn close(&self) {
         self.cancel.cancel();
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn ended(&self) {
+        self.cancel.cancelled().await;
     }
 
     /// Exchanges keys anew on its first connection.

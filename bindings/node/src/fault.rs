@@ -1,6 +1,7 @@
 //! Errors as JavaScript sees them: a message with `level` and `code` as ssh2 has them, and the engine's own words.
 
 use std::io;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use trunkline::{Error, ErrorKind, Execution};
@@ -11,12 +12,20 @@ pub(crate) struct Fault {
     message: String,
     /// Where ssh2's users look first: "client-socket", "client-authentication", …
     level: &'static str,
-    /// The system's name of the error, or `ERR_` and the kind.
-    code: String,
+    /// The system's name of the error, or `ERR_` and the kind; of a file operation the server's status, a number.
+    code: Code,
     kind: &'static str,
     execution: Execution,
     /// RFC 4254's reason for a refused channel.
     reason: Option<u32>,
+}
+
+/// How programs tell errors apart.
+#[derive(Debug, Clone, Copy)]
+enum Code {
+    Name(&'static str),
+    /// A file operation's status (draft-ietf-secsh-filexfer-02 section 7).
+    Status(u32),
 }
 
 impl Fault {
@@ -40,11 +49,29 @@ impl Fault {
         )
     }
 
+    /// A file of this machine.
+    pub(crate) fn file(doing: &str, path: &Path, error: &io::Error) -> Self {
+        let message = format!("{doing} {}: {error}", path.display());
+        let mut fault = Self::own(&message, "local", ErrorKind::Local);
+        if let Some(code) = system_code(error) {
+            fault.code = Code::Name(code);
+        }
+        fault
+    }
+
+    /// What a file of the server says as a stream.
+    pub(crate) fn of_stream(error: io::Error) -> Self {
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+            Some(inner) => inner.into(),
+            None => Self::own(&error.to_string(), "sftp", ErrorKind::File),
+        }
+    }
+
     fn own(message: &str, level: &'static str, kind: ErrorKind) -> Self {
         Self {
             message: message.to_owned(),
             level,
-            code: code_of(kind).to_owned(),
+            code: Code::Name(code_of(kind)),
             kind: kind.as_str(),
             execution: Execution::DidNotStart,
             reason: None,
@@ -52,10 +79,14 @@ impl Fault {
     }
 
     pub(crate) fn to_json(&self) -> Value {
+        let code: Value = match self.code {
+            Code::Name(name) => name.into(),
+            Code::Status(number) => number.into(),
+        };
         let mut value = json!({
             "message": self.message,
             "level": self.level,
-            "code": self.code,
+            "code": code,
             "kind": self.kind,
             "execution": self.execution.as_str(),
         });
@@ -66,9 +97,25 @@ impl Fault {
     }
 }
 
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::from(&error)
+    }
+}
+
 impl From<&Error> for Fault {
     fn from(error: &Error) -> Self {
         let kind = error.kind();
+        if let Error::File { status, .. } = error {
+            // As ssh2 has them: the server's words, or the code's, and the code.
+            let message = match status.message.as_str() {
+                "" => status.code.meaning(),
+                words => words,
+            };
+            let mut fault = Self::own(message, "sftp", kind);
+            fault.code = Code::Status(status.code.0);
+            return fault;
+        }
         let (level, code) = match root(error) {
             Error::Network { source, doing } if doing.starts_with("looking up") => {
                 ("client-dns", system_code(source).unwrap_or("ENOTFOUND"))
@@ -91,7 +138,7 @@ impl From<&Error> for Fault {
         Self {
             message: error.to_string(),
             level,
-            code: code.to_owned(),
+            code: Code::Name(code),
             kind: kind.as_str(),
             execution: error.execution(),
             reason,
@@ -122,6 +169,7 @@ fn code_of(kind: ErrorKind) -> &'static str {
         ErrorKind::Authentication => "ERR_AUTHENTICATION",
         ErrorKind::Configuration => "ERR_CONFIGURATION",
         ErrorKind::Limit => "ERR_REFUSED",
+        ErrorKind::File => "ERR_FILE",
         _ => "ERR_LOCAL",
     }
 }

@@ -17,6 +17,7 @@ use crate::fault::Fault;
 use crate::options::{ConnectOptions, SessionOptions};
 use crate::outbox::{Kind, Outbox, Told};
 use crate::runtime;
+use crate::sftp::{SftpCall, SftpSession};
 use crate::stream::{Outlet, Stream};
 
 /// A number, a chunk or anything else: a third of a triple of [`Hub::drain`].
@@ -40,6 +41,7 @@ struct Inner {
 struct Held {
     clients: HashMap<u32, Arc<Client>>,
     streams: HashMap<u32, Arc<Stream>>,
+    sftps: HashMap<u32, Arc<SftpSession>>,
     /// Clients of listeners, until JavaScript takes or refuses them.
     incoming: HashMap<u32, IncomingConnection>,
 }
@@ -189,6 +191,53 @@ impl Hub {
         self.inner.open(client, async move |client, stream, outlet| {
             carry(&stream, client.host().direct_streamlocal(&path), outlet).await;
         })
+    }
+
+    /// Opens an SFTP session; returns its number.
+    ///
+    /// # Errors
+    /// No threads.
+    #[napi]
+    pub fn open_sftp(&self, client: u32) -> napi::Result<u32> {
+        let runtime = runtime::runtime()?;
+        let number = self.inner.numbers(1);
+        let Some(client) = self.inner.client(client) else {
+            self.inner.refuse(number);
+            return Ok(number);
+        };
+        let session = SftpSession::new(number, &self.inner.outbox);
+        self.inner.held().sftps.insert(number, session.clone());
+        let inner = self.inner.clone();
+        runtime.spawn(async move {
+            session.live(client).await;
+            inner.held().sftps.remove(&number);
+        });
+        Ok(number)
+    }
+
+    /// Begins an operation of an SFTP session; returns the number under which its outcome is told.
+    ///
+    /// # Errors
+    /// No threads.
+    #[napi]
+    pub fn sftp_call(&self, sftp: u32, call: SftpCall) -> napi::Result<u32> {
+        let runtime = runtime::runtime()?;
+        let number = self.inner.numbers(1);
+        let session = self.inner.held().sftps.get(&sftp).cloned();
+        match session {
+            Some(session) => drop(runtime.spawn(session.call(number, call))),
+            None => self.inner.refuse(number),
+        }
+        Ok(number)
+    }
+
+    /// Closes an SFTP session.
+    #[napi]
+    pub fn close_sftp(&self, sftp: u32) {
+        let session = self.inner.held().sftps.get(&sftp).cloned();
+        if let Some(session) = session {
+            session.close();
+        }
     }
 
     /// Has the server listen, on a TCP port or (without one) on a Unix socket; returns the request's number.
@@ -369,6 +418,9 @@ impl Inner {
         let held = std::mem::take(&mut *self.held());
         for stream in held.streams.values() {
             stream.destroy();
+        }
+        for session in held.sftps.values() {
+            session.close();
         }
         for client in held.clients.values() {
             client.close();

@@ -14,4 +14,5 @@ mod hub;
 mod options;
 mod outbox;
 mod runtime;
+mod sftp;
 mod stream;

@@ -63,6 +63,12 @@ pub(crate) enum Told {
     Value(Value),
 }
 
+impl From<Value> for Told {
+    fn from(value: Value) -> Self {
+        Self::Value(value)
+    }
+}
+
 /// The queue of one environment.
 pub(crate) struct Outbox {
     state: Mutex<State>,
@@ -71,7 +77,7 @@ pub(crate) struct Outbox {
 
 #[derive(Default)]
 struct State {
-    events: Vec<(u32, Kind, Value)>,
+    events: Vec<(u32, Kind, Told)>,
     /// Flows with something to deliver, each at most once.
     ready: VecDeque<Arc<Flow>>,
     /// A wake-up is under way: whatever is appended now goes with it.
@@ -106,9 +112,9 @@ impl Outbox {
     }
 
     /// Appends an event, to be heard at once.
-    pub(crate) fn tell(self: &Arc<Self>, target: u32, kind: Kind, value: Value) {
+    pub(crate) fn tell(self: &Arc<Self>, target: u32, kind: Kind, value: impl Into<Told>) {
         let mut state = self.state();
-        state.events.push((target, kind, value));
+        state.events.push((target, kind, value.into()));
         self.rouse(state, Urgency::Now);
     }
 
@@ -181,11 +187,7 @@ impl Outbox {
             flow.deliver(&mut told);
         }
         for (target, kind, value) in events {
-            told.extend([
-                Told::Number(target),
-                Told::Number(kind as u32),
-                Told::Value(value),
-            ]);
+            told.extend([Told::Number(target), Told::Number(kind as u32), value]);
         }
         told
     }

@@ -28,18 +28,9 @@ pub(crate) fn runtime() -> Result<&'static Runtime, Fault> {
     RUNTIME.as_ref().map_err(|reason| Fault::local(reason))
 }
 
-/// The engine, with default settings if none were given before.
+/// The engine, made when it is first needed.
 pub(crate) fn engine() -> Result<Engine, Fault> {
-    engine_with(Settings::default).map(|(engine, _)| engine)
-}
-
-/// The engine, made with `settings` if there is none yet; whether it was made now.
-pub(crate) fn engine_with(settings: impl FnOnce() -> Settings) -> Result<(Engine, bool), Fault> {
     let _inside = runtime()?.enter();
-    let mut made = false;
-    let engine = ENGINE.get_or_init(|| {
-        made = true;
-        Engine::new(settings(), Default::default())
-    });
-    Ok((engine.clone(), made))
+    let engine = ENGINE.get_or_init(|| Engine::new(Settings::default(), Default::default()));
+    Ok(engine.clone())
 }

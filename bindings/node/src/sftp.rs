@@ -1,0 +1,414 @@
+//! SFTP for JavaScript: one operation a call, whose outcome is told under the call's own number.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use napi::bindgen_prelude::Uint8Array;
+use napi_derive::napi;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio_util::sync::CancellationToken;
+use trunkline::sftp::{File, FileAttributes, OpenFlags, Owner, Permissions, Sftp, Times};
+
+use crate::client::Client;
+use crate::fault::Fault;
+use crate::outbox::{Kind, Outbox, Told};
+
+/// One operation of `lib/sftp.js`.
+#[napi(object)]
+pub struct SftpCall {
+    /// Its name, as in [`SftpSession::answer`].
+    pub op: String,
+    /// The path on the server.
+    pub path: Option<String>,
+    /// The second path: a new name, what a link says, a file on this machine.
+    pub target: Option<String>,
+    /// An open file.
+    pub handle: Option<u32>,
+    /// Where in the file.
+    pub offset: Option<f64>,
+    /// How many bytes.
+    pub length: Option<u32>,
+    /// SSH_FXF_ flags.
+    pub flags: Option<u32>,
+    /// What to set.
+    pub attributes: Option<SftpAttributes>,
+    /// What to write.
+    pub data: Option<Uint8Array>,
+}
+
+/// Attributes to be set; what is missing stays as it is.
+#[napi(object)]
+#[derive(Default)]
+pub struct SftpAttributes {
+    /// Type and permissions.
+    pub mode: Option<u32>,
+    /// The owner, together with `gid`.
+    pub uid: Option<u32>,
+    /// The group.
+    pub gid: Option<u32>,
+    /// The size in bytes.
+    pub size: Option<f64>,
+    /// The time of the last access in seconds since 1970, together with `mtime`.
+    pub atime: Option<u32>,
+    /// The time of the last change.
+    pub mtime: Option<u32>,
+}
+
+/// What JavaScript holds by its number.
+pub(crate) struct SftpSession {
+    target: u32,
+    outbox: Arc<Outbox>,
+    sftp: Mutex<Option<Sftp>>,
+    files: Mutex<HashMap<u32, Arc<File>>>,
+    next_file: AtomicU32,
+    /// Ends it, and its calls.
+    cancel: CancellationToken,
+}
+
+/// How often the progress of a whole file is told.
+const STEP: Duration = Duration::from_millis(50);
+/// One piece of a whole file, between its stream and the file on this machine.
+const PIECE: usize = 256 * 1024;
+
+/// What an operation gives.
+enum Outcome {
+    Value(Value),
+    Bytes(Bytes),
+}
+
+impl SftpSession {
+    pub(crate) fn new(target: u32, outbox: &Arc<Outbox>) -> Arc<Self> {
+        Arc::new(Self {
+            target,
+            outbox: outbox.clone(),
+            sftp: Mutex::default(),
+            files: Mutex::default(),
+            next_file: AtomicU32::new(0),
+            cancel: CancellationToken::new(),
+        })
+    }
+
+    /// Opens the session, and stays until it is closed or its client ends.
+    pub(crate) async fn live(self: Arc<Self>, client: Arc<Client>) {
+        let opening = async {
+            let sftp = client.host().sftp().await?;
+            sftp.ready().await?;
+            Ok::<_, trunkline::Error>(sftp)
+        };
+        let opened = self.cancel.run_until_cancelled(opening).await;
+        match opened {
+            None => {}
+            Some(Err(error)) => {
+                return self
+                    .outbox
+                    .tell(self.target, Kind::Fail, Fault::from(&error).to_json());
+            }
+            Some(Ok(sftp)) => {
+                *self.sftp.lock().unwrap_or_else(PoisonError::into_inner) = Some(sftp);
+                self.outbox.tell(self.target, Kind::Open, Value::Null);
+                tokio::select! {
+                    () = self.cancel.cancelled() => {}
+                    () = client.ended() => {}
+                }
+            }
+        }
+        self.cancel.cancel();
+        self.files().clear();
+        *self.sftp.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.outbox.tell(self.target, Kind::Close, Value::Null);
+    }
+
+    /// Closes it with everything that is open in it.
+    pub(crate) fn close(&self) {
+        self.cancel.cancel();
+    }
+
+    /// Does what is asked, and tells of it under `request`.
+    pub(crate) async fn call(self: Arc<Self>, request: u32, call: SftpCall) {
+        let answer = self.cancel.run_until_cancelled(self.answer(request, call)).await;
+        let (kind, told) = match answer {
+            Some(Ok(Outcome::Value(value))) => (Kind::Open, Told::Value(value)),
+            Some(Ok(Outcome::Bytes(bytes))) => (Kind::Open, Told::Bytes(bytes.into())),
+            Some(Err(fault)) => (Kind::Fail, Told::Value(fault.to_json())),
+            None => {
+                let closed = Fault::usage("No response from server: the SFTP session was closed");
+                (Kind::Fail, Told::Value(closed.to_json()))
+            }
+        };
+        self.outbox.tell(request, kind, told);
+    }
+
+    async fn answer(&self, request: u32, call: SftpCall) -> Result<Outcome, Fault> {
+        let sftp = self.session()?;
+        let path = || {
+            call.path
+                .as_deref()
+                .ok_or_else(|| Fault::usage("a path is missing"))
+        };
+        let target = || {
+            call.target
+                .as_deref()
+                .ok_or_else(|| Fault::usage("a second path is missing"))
+        };
+        let attributes = || attributes(call.attributes.as_ref());
+        let offset = call.offset.unwrap_or_default() as u64;
+        let value = match call.op.as_str() {
+            "open" => {
+                let flags = OpenFlags(call.flags.unwrap_or_default());
+                let file = sftp.open(path()?, flags, attributes()).await?;
+                let number = self.next_file.fetch_add(1, Ordering::Relaxed);
+                self.files().insert(number, Arc::new(file));
+                number.into()
+            }
+            "close" => {
+                let file = call.handle.and_then(|handle| self.files().remove(&handle));
+                let file = file.ok_or_else(|| Fault::usage("the file is not open"))?;
+                // Where reads are still under way, the last of them closes it.
+                if let Some(file) = Arc::into_inner(file) {
+                    file.close().await?;
+                }
+                Value::Null
+            }
+            "read" => {
+                let length = call.length.unwrap_or_default() as usize;
+                let file = self.file(call.handle)?;
+                return Ok(Outcome::Bytes(file.read_at(offset, length).await?));
+            }
+            "write" => {
+                let data = call.data.as_deref().unwrap_or_default();
+                let file = self.file(call.handle)?;
+                file.write_at(offset, Bytes::copy_from_slice(data)).await?;
+                Value::Null
+            }
+            "fstat" => shown(&self.file(call.handle)?.stat().await?),
+            "fsetstat" => {
+                self.file(call.handle)?.setstat(attributes()).await?;
+                Value::Null
+            }
+            "fsync" => {
+                self.file(call.handle)?.sync().await?;
+                Value::Null
+            }
+            "readFile" => return Ok(Outcome::Bytes(sftp.read(path()?).await?)),
+            "readdir" => {
+                let mut listing = sftp.read_dir(path()?);
+                let mut names = Vec::new();
+                while let Some(entry) = listing.next().await {
+                    let entry = entry?;
+                    let name = String::from_utf8_lossy(&entry.path).into_owned();
+                    names.push(json!({ "filename": name, "attrs": shown(&entry.attributes) }));
+                }
+                names.into()
+            }
+            "stat" => shown(&sftp.stat(path()?).await?),
+            "lstat" => shown(&sftp.lstat(path()?).await?),
+            "setstat" => {
+                sftp.setstat(path()?, attributes()).await?;
+                Value::Null
+            }
+            "mkdir" => {
+                sftp.mkdir(path()?, attributes()).await?;
+                Value::Null
+            }
+            "rmdir" => {
+                sftp.rmdir(path()?).await?;
+                Value::Null
+            }
+            "unlink" => {
+                sftp.remove(path()?).await?;
+                Value::Null
+            }
+            "rename" => {
+                sftp.rename(path()?, target()?).await?;
+                Value::Null
+            }
+            "hardlink" => {
+                sftp.hardlink(path()?, target()?).await?;
+                Value::Null
+            }
+            "symlink" => {
+                sftp.symlink(target()?, path()?).await?;
+                Value::Null
+            }
+            "readlink" => text(&sftp.readlink(path()?).await?),
+            "realpath" => text(&sftp.realpath(path()?).await?),
+            "statvfs" => {
+                let state = sftp.statvfs(path()?).await?;
+                json!({
+                    "f_bsize": state.block_size,
+                    "f_frsize": state.fragment_size,
+                    "f_blocks": state.blocks,
+                    "f_bfree": state.blocks_free,
+                    "f_bavail": state.blocks_available,
+                    "f_files": state.files,
+                    "f_ffree": state.files_free,
+                    "f_favail": state.files_available,
+                    "f_sid": state.id,
+                    "f_flag": state.flags,
+                    "f_namemax": state.name_max,
+                })
+            }
+            "get" => self.get(request, &sftp, path()?, target()?).await?,
+            "put" => self.put(request, &sftp, path()?, target()?, attributes()).await?,
+            other => return Err(Fault::usage(&format!("there is no operation {other}"))),
+        };
+        Ok(Outcome::Value(value))
+    }
+
+    /// A whole file of the server, into one of this machine.
+    async fn get(&self, request: u32, sftp: &Sftp, remote: &str, local: &str) -> Result<Value, Fault> {
+        let mut from = sftp
+            .open(remote, OpenFlags::READ, FileAttributes::default())
+            .await?;
+        let total = from.stat().await?.size.unwrap_or_default();
+        let local = PathBuf::from(local);
+        let cannot = |error: std::io::Error| Fault::file("writing", &local, &error);
+        let mut to = tokio::fs::File::create(&local).await.map_err(cannot)?;
+        let mut piece = vec![0; PIECE];
+        let mut progress = Progress::new(total);
+        loop {
+            let len = from.read(&mut piece).await.map_err(Fault::of_stream)?;
+            if len == 0 {
+                break;
+            }
+            to.write_all(&piece[..len]).await.map_err(cannot)?;
+            progress.made(len, |step| self.outbox.tell(request, Kind::Data, step));
+        }
+        to.flush().await.map_err(cannot)?;
+        progress.ended(|step| self.outbox.tell(request, Kind::Data, step));
+        from.close().await?;
+        Ok(Value::Null)
+    }
+
+    /// A whole file of this machine, into one of the server's.
+    async fn put(
+        &self,
+        request: u32,
+        sftp: &Sftp,
+        remote: &str,
+        local: &str,
+        attributes: FileAttributes,
+    ) -> Result<Value, Fault> {
+        let local = PathBuf::from(local);
+        let cannot = |error: std::io::Error| Fault::file("reading", &local, &error);
+        let mut from = tokio::fs::File::open(&local).await.map_err(cannot)?;
+        let total = from.metadata().await.map_err(cannot)?.len();
+        let flags = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE;
+        let mode = attributes.clone();
+        let mut to = sftp.open(remote, flags, attributes).await?;
+        let mut piece = vec![0; PIECE];
+        let mut progress = Progress::new(total);
+        loop {
+            let len = from.read(&mut piece).await.map_err(cannot)?;
+            if len == 0 {
+                break;
+            }
+            to.write_all(&piece[..len]).await.map_err(Fault::of_stream)?;
+            progress.made(len, |step| self.outbox.tell(request, Kind::Data, step));
+        }
+        to.flush().await.map_err(Fault::of_stream)?;
+        // The server's umask has had its say on a file that was made; what was asked for is asked for.
+        if !mode.is_empty() {
+            to.setstat(mode).await?;
+        }
+        to.close().await?;
+        progress.ended(|step| self.outbox.tell(request, Kind::Data, step));
+        Ok(Value::Null)
+    }
+
+    fn session(&self) -> Result<Sftp, Fault> {
+        let sftp = self.sftp.lock().unwrap_or_else(PoisonError::into_inner);
+        sftp.clone()
+            .ok_or_else(|| Fault::usage("the SFTP session is closed"))
+    }
+
+    fn file(&self, handle: Option<u32>) -> Result<Arc<File>, Fault> {
+        handle
+            .and_then(|handle| self.files().get(&handle).cloned())
+            .ok_or_else(|| Fault::usage("the file is not open"))
+    }
+
+    /// Guards the open files, for as long as a look-up takes.
+    fn files(&self) -> MutexGuard<'_, HashMap<u32, Arc<File>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How far a whole file has come, told now and then.
+struct Progress {
+    total: u64,
+    done: u64,
+    told: u64,
+    at: Instant,
+}
+
+impl Progress {
+    fn new(total: u64) -> Self {
+        Self {
+            total,
+            done: 0,
+            told: 0,
+            at: Instant::now(),
+        }
+    }
+
+    fn made(&mut self, len: usize, tell: impl FnOnce(Told)) {
+        self.done += len as u64;
+        if self.at.elapsed() >= STEP {
+            self.tell(tell);
+        }
+    }
+
+    fn ended(&mut self, tell: impl FnOnce(Told)) {
+        if self.done > self.told {
+            self.tell(tell);
+        }
+    }
+
+    fn tell(&mut self, tell: impl FnOnce(Told)) {
+        let chunk = self.done - self.told;
+        self.told = self.done;
+        self.at = Instant::now();
+        tell(Told::Value(
+            json!({ "done": self.done, "chunk": chunk, "total": self.total }),
+        ));
+    }
+}
+
+fn text(path: &Bytes) -> Value {
+    String::from_utf8_lossy(path).into_owned().into()
+}
+
+/// Attributes as `Stats` in `lib/sftp.js` takes them.
+fn shown(attributes: &FileAttributes) -> Value {
+    json!({
+        "mode": attributes.permissions.map(|mode| mode.0),
+        "uid": attributes.owner.map(|owner| owner.uid),
+        "gid": attributes.owner.map(|owner| owner.gid),
+        "size": attributes.size,
+        "atime": attributes.times.map(|times| times.accessed),
+        "mtime": attributes.times.map(|times| times.modified),
+    })
+}
+
+/// Attributes as the protocol takes them: owner and group, and the two times, only together.
+fn attributes(given: Option<&SftpAttributes>) -> FileAttributes {
+    let Some(given) = given else {
+        return FileAttributes::default();
+    };
+    FileAttributes {
+        size: given.size.map(|size| size as u64),
+        owner: given.uid.zip(given.gid).map(|(uid, gid)| Owner { uid, gid }),
+        permissions: given.mode.map(Permissions),
+        times: given
+            .atime
+            .zip(given.mtime)
+            .map(|(accessed, modified)| Times { accessed, modified }),
+        ..FileAttributes::default()
+    }
+}

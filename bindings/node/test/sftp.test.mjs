@@ -1,0 +1,175 @@
+import assert from 'node:assert/strict';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { createReadStream, createWriteStream, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pipeline } from 'node:stream/promises';
+import { test } from 'node:test';
+
+import { NodeSSH } from 'node-ssh';
+import SftpClient from 'ssh2-sftp-client';
+
+import { all, ask, client, config, servers } from './testbed.mjs';
+
+async function session(t) {
+  const { client: ssh } = await client(t);
+  const sftp = await ask(ssh, 'sftp');
+  const folder = mkdtempSync(join(tmpdir(), 'trunkline-sftp-'));
+  t.after(() => rmSync(folder, { recursive: true }));
+  return { ssh, sftp, folder };
+}
+
+function scratch(t) {
+  const folder = mkdtempSync(join(tmpdir(), 'trunkline-sftp-'));
+  t.after(() => rmSync(folder, { recursive: true }));
+  return folder;
+}
+
+test('files are written, read and described', async (t) => {
+  const { sftp, folder } = await session(t);
+  const path = join(folder, 'file');
+  await ask(sftp, 'writeFile', path, 'hello', { mode: 0o640 });
+  await ask(sftp, 'appendFile', path, ' world');
+  assert.equal(await ask(sftp, 'readFile', path, 'utf8'), 'hello world');
+  const attributes = await ask(sftp, 'stat', path);
+  assert.ok(attributes.isFile() && !attributes.isDirectory());
+  assert.equal(attributes.size, 11);
+  assert.equal(attributes.mode & 0o777, 0o640);
+  await ask(sftp, 'chmod', path, 0o600);
+  await ask(sftp, 'utimes', path, 1000, new Date(2_000_000));
+  assert.equal(statSync(path).mode & 0o777, 0o600);
+  assert.equal(statSync(path).mtimeMs, 2_000_000);
+  await ask(sftp, 'rename', path, `${path}2`);
+  await ask(sftp, 'symlink', `${path}2`, path);
+  assert.equal(await ask(sftp, 'readlink', path), `${path}2`);
+  assert.ok((await ask(sftp, 'lstat', path)).isSymbolicLink());
+  assert.equal(await ask(sftp, 'realpath', path), `${path}2`);
+  await ask(sftp, 'unlink', path);
+  assert.equal(await new Promise((resolve) => sftp.exists(path, resolve)), false);
+});
+
+test('directories are made, listed and removed', async (t) => {
+  const { sftp, folder } = await session(t);
+  const path = join(folder, 'directory');
+  await ask(sftp, 'mkdir', path, { mode: 0o700 });
+  writeFileSync(join(path, 'one'), '1');
+  const [entry] = await ask(sftp, 'readdir', path);
+  assert.equal(entry.filename, 'one');
+  assert.match(entry.longname, /^-rw-r--r--.* one$/);
+  const handle = await ask(sftp, 'opendir', path);
+  assert.equal((await ask(sftp, 'readdir', handle)).length, 1);
+  await assert.rejects(ask(sftp, 'readdir', handle), { code: 1 });
+  await ask(sftp, 'close', handle);
+  await ask(sftp, 'unlink', join(path, 'one'));
+  await ask(sftp, 'rmdir', path);
+});
+
+test('a file that is missing says so by the server\'s code', async (t) => {
+  const { sftp, folder } = await session(t);
+  await assert.rejects(ask(sftp, 'stat', join(folder, 'missing')), { code: 2, message: 'No such file' });
+  const [error] = await once(sftp.createReadStream(join(folder, 'missing')), 'error');
+  assert.equal(error.code, 2);
+});
+
+test('handles read and write at any place', async (t) => {
+  const { sftp, folder } = await session(t);
+  const path = join(folder, 'file');
+  const handle = await ask(sftp, 'open', path, 'w+');
+  await ask(sftp, 'write', handle, Buffer.from('xxhelloxx'), 2, 5, 3);
+  const buffer = Buffer.alloc(8);
+  await ask(sftp, 'read', handle, buffer, 0, 8, 0);
+  assert.equal(buffer.toString(), '\0\0\0hello');
+  await assert.rejects(ask(sftp, 'read', handle, buffer, 0, 8, 100), { code: 1 });
+  assert.equal((await ask(sftp, 'fstat', handle)).size, 8);
+  await ask(sftp, 'close', handle);
+  await assert.rejects(ask(sftp, 'fstat', handle), /not open/);
+});
+
+test('streams carry large files both ways', async (t) => {
+  const { sftp, folder } = await session(t);
+  const local = join(folder, 'local');
+  const content = randomBytes(9_000_001);
+  writeFileSync(local, content);
+  const remote = join(folder, 'remote');
+  await pipeline(createReadStream(local), sftp.createWriteStream(remote));
+  assert.ok(readFileSync(remote).equals(content));
+  const back = join(folder, 'back');
+  await pipeline(sftp.createReadStream(remote), createWriteStream(back));
+  assert.ok(readFileSync(back).equals(content));
+  const part = await all(sftp.createReadStream(remote, { start: 1_000_000, end: 3_999_999 }));
+  assert.ok(part.equals(content.subarray(1_000_000, 4_000_000)));
+  assert.equal((await all(sftp.createReadStream(local, { start: content.length }))).length, 0);
+});
+
+test('whole files are carried by the engine, and tell how far they are', async (t) => {
+  const { sftp, folder } = await session(t);
+  const content = randomBytes(5_000_000);
+  const [local, remote, back] = ['local', 'remote', 'back'].map((name) => join(folder, name));
+  writeFileSync(local, content);
+  const steps = [];
+  await ask(sftp, 'fastPut', local, remote, { mode: 0o600, step: (done, chunk, total) => steps.push([done, total]) });
+  assert.equal(statSync(remote).mode & 0o777, 0o600);
+  assert.deepEqual(steps.at(-1), [content.length, content.length]);
+  await ask(sftp, 'fastGet', remote, back);
+  assert.ok(readFileSync(back).equals(content));
+  await assert.rejects(ask(sftp, 'fastGet', join(folder, 'missing'), back), { code: 2 });
+  await assert.rejects(ask(sftp, 'fastPut', join(folder, 'missing'), remote), { code: 'ENOENT' });
+});
+
+test('a session that has ended fails what is asked of it, and lets the client go on', async (t) => {
+  const { ssh, sftp, folder } = await session(t);
+  const closed = once(sftp, 'close');
+  sftp.end();
+  await closed;
+  assert.throws(() => sftp.stat(folder, () => {}), /Not connected/);
+  assert.equal((await all(await ask(ssh, 'exec', 'echo on'))).toString(), 'on\n');
+});
+
+test('ssh2-sftp-client runs on it unchanged', async (t) => {
+  const [host] = await servers(t);
+  const folder = scratch(t);
+  const sftp = new SftpClient();
+  await sftp.connect(config(host));
+  const file = join(folder, 'file');
+  await sftp.put(Buffer.from('content'), file);
+  assert.equal((await sftp.get(file)).toString(), 'content');
+  assert.equal(await sftp.exists(file), '-');
+  assert.equal(await sftp.exists(join(folder, 'missing')), false);
+  await sftp.mkdir(join(folder, 'a/b/c'), true);
+  const [directory] = (await sftp.list(folder)).filter(({ name }) => name === 'a');
+  assert.equal(directory.type, 'd');
+  assert.equal((await sftp.stat(file)).size, 7);
+  await sftp.fastPut(file, join(folder, 'a/copy'));
+  await sftp.fastGet(join(folder, 'a/copy'), join(folder, 'back'));
+  assert.equal(readFileSync(join(folder, 'back'), 'utf8'), 'content');
+  await sftp.append(Buffer.from('!'), file);
+  await sftp.rename(file, `${file}2`);
+  assert.equal((await sftp.get(`${file}2`)).toString(), 'content!');
+  await sftp.uploadDir(join(folder, 'a'), join(folder, 'up'));
+  await sftp.downloadDir(join(folder, 'up'), join(folder, 'down'), { useFastget: true });
+  assert.equal(readFileSync(join(folder, 'down/copy'), 'utf8'), 'content');
+  await sftp.delete(`${file}2`);
+  await sftp.rmdir(join(folder, 'a'), true);
+  await assert.rejects(sftp.get(join(folder, 'missing')), /No such file/);
+  await sftp.end();
+});
+
+test('node-ssh runs on it unchanged', async (t) => {
+  const [host] = await servers(t);
+  const folder = scratch(t);
+  const ssh = new NodeSSH();
+  await ssh.connect({ ...config(host), privateKey: readFileSync(host.key, 'utf8') });
+  const result = await ssh.execCommand('cat; echo err >&2; exit 3', { stdin: 'in', cwd: folder });
+  assert.deepEqual([result.stdout, result.stderr, result.code], ['in', 'err', 3]);
+  assert.equal(await ssh.exec('echo', ['one two']), 'one two');
+  const local = join(folder, 'local');
+  writeFileSync(local, 'content');
+  await ssh.putFile(local, join(folder, 'sub/remote'));
+  await ssh.getFile(join(folder, 'back'), join(folder, 'sub/remote'));
+  assert.equal(readFileSync(join(folder, 'back'), 'utf8'), 'content');
+  await ssh.mkdir(join(folder, 'x/y'));
+  await ssh.putDirectory(join(folder, 'sub'), join(folder, 'x/y'));
+  assert.equal(readFileSync(join(folder, 'x/y/remote'), 'utf8'), 'content');
+  ssh.dispose();
+});
