@@ -113,7 +113,9 @@ impl Client<'_> {
                 self.door.sockets.terminate(self.door.socket).await;
                 Reply::Ok
             }
-            Request::Proxy | Request::Unknown => Reply::Failure("unsupported request".into()),
+            Request::Proxy => Reply::Failure("proxy mode is not supported".into()),
+            // mux.c's words.
+            Request::Unknown => Reply::Failure("unsupported request".into()),
         };
         self.packets.reply(id, &reply).await?;
         Ok(ControlFlow::Continue(()))

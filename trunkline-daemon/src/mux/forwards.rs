@@ -114,3 +114,56 @@ fn meaning(asked: &Forward, cwd: &Path) -> Result<config::Forward, Error> {
     };
     Ok(config::Forward { listen, target })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str, port: u16) -> Address {
+        Address::Tcp {
+            host: host.into(),
+            port,
+        }
+    }
+
+    fn means(kind: ForwardKind, listen: Address, connect: Address) -> Option<config::Forward> {
+        let asked = Forward {
+            kind,
+            listen,
+            connect,
+        };
+        meaning(&asked, Path::new("/home/me")).ok()
+    }
+
+    #[test]
+    fn an_empty_listen_host_follows_gateway_ports_and_a_star_is_every_address() {
+        for (host, meant) in [("", None), ("*", Some("*")), ("::1", Some("::1"))] {
+            let forward = means(ForwardKind::Local, tcp(host, 80), tcp("db", 5432)).unwrap();
+            let expected = Listen::Tcp {
+                host: meant.map(Into::into),
+                port: 80,
+            };
+            assert_eq!(forward.listen, expected);
+        }
+    }
+
+    #[test]
+    fn a_remote_forward_without_a_target_is_socks_and_a_local_one_makes_no_sense() {
+        let forward = means(ForwardKind::Remote, tcp("", 0), tcp("socks", 0)).unwrap();
+        assert_eq!(forward.target, ForwardTarget::Socks);
+        assert!(means(ForwardKind::Local, tcp("", 80), tcp("db", 0)).is_none());
+        assert!(means(ForwardKind::Local, tcp("", 80), tcp("", 80)).is_none());
+        assert!(means(ForwardKind::Dynamic, Address::Socket("/s".into()), tcp("", 0)).is_none());
+    }
+
+    #[test]
+    fn relative_paths_begin_where_the_caller_is_on_this_side_only() {
+        let socket = |path: &str| Address::Socket(path.into());
+        let forward = means(ForwardKind::Local, socket("here"), socket("there")).unwrap();
+        assert_eq!(forward.listen, Listen::Socket("/home/me/here".into()));
+        assert_eq!(forward.target, ForwardTarget::Socket("there".into()));
+        let forward = means(ForwardKind::Remote, socket("there"), socket("here")).unwrap();
+        assert_eq!(forward.listen, Listen::Socket("there".into()));
+        assert_eq!(forward.target, ForwardTarget::Socket("/home/me/here".into()));
+    }
+}

@@ -253,3 +253,78 @@ impl Reply {
 
 /// The number of a client's session. It has one at most, and the number means something to it only.
 const SESSION: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn packet(kind: u32) -> Writer {
+        Writer::new().u32(kind).u32(7)
+    }
+
+    fn decode(packet: Writer) -> Result<Request, Malformed> {
+        Request::decode(&packet.finish()).map(|(id, request)| {
+            assert_eq!(id, 7);
+            request
+        })
+    }
+
+    #[test]
+    fn a_session_is_read_as_mux_c_writes_it() {
+        let flags = packet(C_NEW_SESSION).string("").u32(1).u32(0).u32(0).u32(1);
+        let rest = flags.u32(u32::from(b'~')).string("xterm").string("sftp");
+        let whole = rest.string("LANG=C").string("A=b=c").string("=x").string("none");
+        let Request::NewSession(session) = decode(whole).unwrap() else {
+            panic!("another request");
+        };
+        assert!(session.tty && session.subsystem && !session.x11 && !session.agent);
+        assert_eq!((session.escape, session.term.as_str()), (Some(b'~'), "xterm"));
+        assert_eq!(session.command, b"sftp");
+        let env =
+            [("LANG", "C"), ("A", "b=c")].map(|(name, value)| (name.to_owned(), value.as_bytes().to_vec()));
+        assert_eq!(session.env, env);
+    }
+
+    #[test]
+    fn a_port_of_minus_two_is_a_socket_and_one_above_65535_nonsense() {
+        let forward = |port| {
+            let listen = packet(C_OPEN_FWD)
+                .u32(FWD_LOCAL)
+                .string("/l")
+                .u32(PORT_STREAMLOCAL);
+            decode(listen.string("db").u32(port))
+        };
+        let wanted = Forward {
+            kind: ForwardKind::Local,
+            listen: Address::Socket("/l".into()),
+            connect: Address::Tcp {
+                host: "db".into(),
+                port: 5432,
+            },
+        };
+        assert_eq!(forward(5432).unwrap(), Request::OpenForward(wanted));
+        assert_eq!(forward(65536).unwrap_err(), Malformed::Port(65536));
+    }
+
+    #[test]
+    fn replies_are_packets_with_the_requests_number() {
+        let failure = Reply::Failure("no".into()).encode(9);
+        let expected = [0, 0, 0, 14, 0x80, 0, 0, 3, 0, 0, 0, 9, 0, 0, 0, 2, b'n', b'o'];
+        assert_eq!(&failure[..], expected);
+        assert_eq!(&Reply::Hello.encode(0)[..], [0, 0, 0, 8, 0, 0, 0, 1, 0, 0, 0, 4]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn nothing_that_a_client_sends_panics(
+            kind in prop::sample::select(vec![MSG_HELLO, C_NEW_SESSION, C_OPEN_FWD, C_CLOSE_FWD, C_NEW_STDIO_FWD, 0]),
+            body in prop::collection::vec(any::<u8>(), 0..120),
+        ) {
+            let _ = Request::decode(&[&kind.to_be_bytes()[..], &body].concat());
+        }
+    }
+}
