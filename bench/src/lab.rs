@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::Context as _;
 use tempfile::TempDir;
 use trunkline::config::World;
-use trunkline_daemon::client::{Client, Starter};
+use trunkline_daemon::client::Client;
 use trunkline_daemon::place::Place;
 use trunkline_daemon::protocol::{HostRequest, Reply, Request};
 use trunkline_testkit::{LogLevel, SshdBuilder};
@@ -102,13 +102,10 @@ impl Daemon {
     /// Serves stock ssh clients of a host, and returns the socket.
     pub(crate) fn listen(&self, config: &Path, alias: &str) -> anyhow::Result<PathBuf> {
         let place = Place::find(|name| (name == "TRUNKLINE_DIR").then(|| self.dir.clone()))?;
-        let directory = format!("TRUNKLINE_DIR={}", self.dir.display());
-        let starter = Starter {
-            command: ["env".into(), directory.into(), self.program.clone().into()]
-                .into_iter()
-                .chain(["daemon", "--detach"].map(Into::into))
-                .collect(),
-        };
+        if !place.socket().exists() {
+            // Whoever starts the daemon is its parent, and this process waits for none.
+            measure::time(&mut self.ssh(config, alias, "true"))?;
+        }
         let mut world = World::current()?;
         world.env.remove(OsStr::new("SSH_AUTH_SOCK"));
         let host = HostRequest {
@@ -121,7 +118,7 @@ impl Daemon {
             .enable_all()
             .build()?;
         runtime.block_on(async {
-            let mut client = Client::connect(&place, Some(&starter)).await?;
+            let mut client = Client::connect(&place, None).await?;
             let request = Request::MuxListen {
                 host,
                 path: Some(path.clone()),
