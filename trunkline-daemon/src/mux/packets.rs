@@ -77,14 +77,13 @@ impl Packets {
         Ok((fds.len() == count).then_some(fds))
     }
 
-    /// Waits until the client has left. What it says meanwhile is kept, up to a packet.
+    /// Waits until the client has left, or says more than a packet while it has nothing to say. Up to there it is kept.
     pub(super) async fn left(&mut self) {
         while self.buffer.len() <= MAX_PACKET {
             if !matches!(self.fill().await, Ok(1..)) {
                 return;
             }
         }
-        std::future::pending::<()>().await;
     }
 
     /// Answers request `id`.

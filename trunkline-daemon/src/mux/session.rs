@@ -31,14 +31,8 @@ impl Client<'_> {
             false => None,
         };
         let command = command(&request, terminal.as_ref());
-        let started = tokio::select! {
-            started = start(self.door, &request, command) => started,
-            () = self.packets.left() => return Ok(ControlFlow::Break(())),
-        };
-        let (host, session) = match started {
-            Ok(started) => started,
-            Err(error) => return self.fail(id, &error, stderr).await,
-        };
+        // All that can go wrong on this side goes wrong before the command is on its way: a client that gets no answer
+        // would run it again.
         let (begins, begun) = oneshot::channel();
         let is_terminal = rustix::termios::isatty(&fds[0]);
         let mut streams = Streams::new([Stdio::Passed; 3], vec_of(&fds)?)?;
@@ -47,6 +41,14 @@ impl Client<'_> {
             streams = streams.typed(typed);
         }
         drop(fds);
+        let started = tokio::select! {
+            started = start(self.door, &request, command) => started,
+            () = self.packets.left() => return Ok(ControlFlow::Break(())),
+        };
+        let (host, session) = match started {
+            Ok(started) => started,
+            Err(error) => return self.fail(id, &error, stderr).await,
+        };
         let control = session.control.clone();
         let (replies, mut said) = mpsc::channel(1);
         let (inputs, heard) = mpsc::channel(1);
