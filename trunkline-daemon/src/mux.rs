@@ -135,6 +135,16 @@ impl Sockets {
             if let Ok(config) = self.engine.resolve(&engine_request(&earlier)).await {
                 socket.means(&config);
             }
+            // Ansible restricts the ways of logging in, for instance; that is over where there is a connection.
+            let (theirs, stands) = {
+                let state = socket.state();
+                let stands = state.listening.as_ref().is_some_and(Listening::stands);
+                (state.host.clone(), stands)
+            };
+            if stands && theirs.agrees_but_for_login(host.config()) && self.is_connected(theirs.sharing_key())
+            {
+                return Ok(());
+            }
         }
         let socket = self.claim(request, host.config(), &path)?;
         if host.is_warm() {

@@ -201,6 +201,25 @@ fn nothing_is_shared_by_those_who_differ_in_who_they_are() {
 }
 
 #[test]
+fn a_connection_that_is_there_serves_those_who_would_log_in_otherwise() {
+    let server = server();
+    let stanza = Stanza::behind([server.host_entry("web")]);
+    stanza.succeed(&["web", "true"]);
+    // As Ansible does.
+    stanza.succeed(&[
+        "-o",
+        "KbdInteractiveAuthentication=no",
+        "-o",
+        "PreferredAuthentications=publickey",
+        "-o",
+        "PasswordAuthentication=no",
+        "web",
+        "true",
+    ]);
+    assert_eq!((server.authentications(), stanza.connections()), (1, 1));
+}
+
+#[test]
 fn a_jump_host_is_warm_for_those_behind_it() {
     let (jump, server) = (server(), server());
     let behind = |name: &str| server.host_entry(name).with("ProxyJump jump");

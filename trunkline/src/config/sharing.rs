@@ -47,11 +47,29 @@ impl fmt::Debug for SharingKey {
     }
 }
 
+/// What decides how to log in, and not as whom.
+const WAYS_OF_LOGGING_IN: [&str; 4] = [
+    "preferredauthentications",
+    "passwordauthentication",
+    "kbdinteractiveauthentication",
+    "kbdinteractivedevices",
+];
+
 impl HostConfig {
     /// The identity of the connections that may serve this host.
     #[must_use]
     pub fn sharing_key(&self) -> SharingKey {
         SharingKey::of(&self.explain_sharing())
+    }
+
+    /// Whether a connection for this host, once it is there, is one for `other` too: they differ in nothing but the ways of
+    /// logging in that may be tried.
+    #[must_use]
+    pub fn agrees_but_for_login(&self, other: &Self) -> bool {
+        let (ours, theirs) = (self.explain_sharing(), other.explain_sharing());
+        ours.iter()
+            .zip(&theirs)
+            .all(|(ours, theirs)| ours == theirs || WAYS_OF_LOGGING_IN.contains(&ours.0))
     }
 
     /// What the sharing key is made of: names (directives, mostly) and values, for people to compare.
