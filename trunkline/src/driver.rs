@@ -147,9 +147,12 @@ impl Driver {
 
     /// Drives the connection until the handshake has something to decide.
     pub(crate) async fn question(&mut self) -> Result<Question, Error> {
-        std::future::poll_fn(|cx| self.poll(cx, true))
-            .await
-            .map(|question| question.expect("asked to stop at one"))
+        let question = std::future::poll_fn(|cx| self.poll(cx, true)).await?;
+        // Nobody may want the connection any more by the time that it has something to ask.
+        question.ok_or_else(|| Error::Closed {
+            host: self.host.clone(),
+            why: "all work on it was done".into(),
+        })
     }
 
     /// Drives the authenticated connection to its end, and tells everyone who waits.

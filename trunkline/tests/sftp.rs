@@ -11,11 +11,29 @@ use trunkline::sftp::{FileAttributes, FileType, OpenFlags, Permissions, Sftp, St
 use trunkline::{Engine, Error, ErrorKind, Execution, Host, Interaction, Settings};
 use trunkline_testkit::{Relay, Sshd};
 
-async fn host_at(config: &Path, alias: &str) -> Host {
+/// A host, with the engine that paces its connections.
+struct Site {
+    host: Host,
+    _engine: Engine,
+}
+
+impl std::ops::Deref for Site {
+    type Target = Host;
+
+    fn deref(&self) -> &Host {
+        &self.host
+    }
+}
+
+async fn host_at(config: &Path, alias: &str) -> Site {
     let engine = Engine::new(Settings::default(), Default::default());
     let mut request = Request::new(alias.parse().unwrap(), Arc::new(World::current().unwrap()));
     request.ssh_args = vec!["-F".into(), config.into()];
-    engine.host_for(&request, &Interaction::none()).await.unwrap()
+    let host = engine.host_for(&request, &Interaction::none()).await.unwrap();
+    Site {
+        host,
+        _engine: engine,
+    }
 }
 
 async fn sftp(sshd: &Sshd) -> Sftp {

@@ -10,6 +10,7 @@ mod git;
 mod idle;
 mod sockets;
 mod stock;
+mod transfers;
 mod warm_far;
 mod warm_near;
 
@@ -40,6 +41,7 @@ pub(crate) const ROWS: &[Row] = &[
     ansible::ROW,
     at_once::ROW,
     sockets::ROW,
+    transfers::ROW,
 ];
 
 /// What a row has shown.

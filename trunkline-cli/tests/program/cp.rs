@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::Sshd;
 
-use crate::home::{Home, assert_status, describe, finish, server, text, wait_until};
+use crate::home::{Home, assert_status, describe, finish, server, sshd, text, wait_until};
 
 /// `trunkline cp -F FILE`; add options and paths.
 fn cp(home: &Home, server: &Sshd) -> Command {
@@ -285,4 +285,47 @@ fn a_download_whose_daemon_was_killed_is_gone_on_with() {
 #[test]
 fn an_upload_whose_daemon_was_killed_is_gone_on_with() {
     killed_and_gone_on(3, true, the_daemon);
+}
+
+/// What a shell does before a program that must find no room for more than 4 MiB in a file: its writes fail from there on,
+/// as those of a full disk.
+const LITTLE_ROOM: &str = "trap '' XFSZ; ulimit -f 8192; exec";
+
+#[test]
+fn without_room_for_a_file_the_others_are_copied_and_nothing_half_is_left() {
+    let home = Home::new();
+    let wrapper = format!("#!/bin/sh\n{LITTLE_ROOM} /usr/lib/openssh/sftp-server\n");
+    let wrapper = home.script("sftp-server", &wrapper);
+    let subsystem = format!("Subsystem sftp {}", wrapper.display());
+    let server = sshd().config(&subsystem).start().unwrap();
+    let source = home.path("source");
+    tree(&source);
+    fs::write(source.join("large"), content(12_000_000)).unwrap();
+    let (up, down) = (home.path("up"), home.path("down"));
+    let upload = finish(
+        cp(&home, &server)
+            .args(["-r", "--no-partial"])
+            .arg(&source)
+            .arg(at(&server, &up)),
+    );
+    let script = format!(
+        "{LITTLE_ROOM} \"$T\" --no-daemon cp -r --no-partial -F \"$F\" {} {}",
+        at(&server, &source),
+        down.display()
+    );
+    let download = finish(&mut home.shell(&server, &script));
+    for (output, target) in [(upload, up), (download, down)] {
+        assert_status(&output, 1);
+        let words = text(&output.stderr);
+        assert!(words.contains("large") && words.contains("1 failed"), "{words}");
+        assert_eq!(
+            fs::read(target.join("a/b/two words")).unwrap(),
+            content(3_000_000)
+        );
+        assert_eq!(
+            fs::read_dir(&target).unwrap().count(),
+            1,
+            "only what is whole: {words}"
+        );
+    }
 }

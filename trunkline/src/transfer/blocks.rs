@@ -35,6 +35,7 @@ pub(super) async fn same(
     let there = local.metadata().map_or(0, |found| found.len()).min(size);
     let count = there.div_ceil(BLOCK);
     let ours = blocking(move || local_hashes(&local, count));
+    let _turn = lanes.hashing().await;
     let files = [(remote.clone(), count)];
     let theirs = remote_hashes(host, &files);
     let (ours, theirs) = tokio::join!(ours, theirs);

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::engine::Host;
 use crate::error::Error;
@@ -17,7 +17,11 @@ pub(super) struct Lanes {
     /// Where more sessions come from; `None` for a session that somebody else owns.
     host: Option<Host>,
     apart: Apart,
+    hashing: Semaphore,
 }
+
+/// Shells at once that hash files on a server: they are bound by its cores, and each takes one of MaxSessions.
+const HASHING: usize = 4;
 
 /// Which sessions get a connection of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +96,14 @@ impl Lanes {
                 Apart::Some
             },
             host,
+            hashing: Semaphore::new(HASHING),
         }
+    }
+
+    /// A turn to hash on the server.
+    pub(super) async fn hashing(&self) -> Option<SemaphorePermit<'_>> {
+        // Never closed.
+        self.hashing.acquire().await.ok()
     }
 
     /// The host, where there is one.
