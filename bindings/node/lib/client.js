@@ -270,6 +270,40 @@ class Client extends EventEmitter {
   }
 
   /**
+   * Listens on a Unix socket of this machine, and carries its clients to a TCP port or a Unix socket as seen from the server,
+   * on the engine's threads.
+   * @param {string} localSocketPath
+   * @param {string} target a host, with a port behind it, or the path of a socket
+   * @param {any} port
+   * @param {(error?: Error, forward?: { close(): Promise<void> }) => void} [callback]
+   * @returns {boolean}
+   */
+  forwardOutLocalSocket(localSocketPath, target, port, callback) {
+    if (typeof port === 'function') [port, callback] = [undefined, port];
+    const client = this._connected();
+    const id = hub.forwardSocket(client, localSocketPath, target, port);
+    /** @type {() => void} */
+    let ended;
+    /** @type {Promise<void>} */
+    const closed = new Promise((resolve) => (ended = resolve));
+    const close = () => {
+      hub.unlisten(client, id);
+      return closed;
+    };
+    attach(id, {
+      _told(kind, value) {
+        const told = callback;
+        callback = undefined;
+        if (kind === KIND.OPEN) return told?.(undefined, { close });
+        if (kind === KIND.FAIL) told?.(toError(value));
+        detach(id);
+        ended();
+      },
+    });
+    return true;
+  }
+
+  /**
    * Has the server listen on a TCP port; 0 lets it choose one, which the callback gets.
    * @param {string} bindAddr
    * @param {number} bindPort

@@ -115,6 +115,19 @@ class Connection {
   }
 
   /**
+   * Listens on a Unix socket of this machine, and carries its clients to a TCP port or a Unix socket as seen from the server.
+   * @param {string} localSocketPath
+   * @param {string} target a host, with a port behind it, or the path of a socket
+   * @param {number} [port]
+   * @returns {Promise<{ close(): Promise<void> }>}
+   */
+  forwardOutLocalSocket(localSocketPath, target, port) {
+    return new Promise((resolve, reject) => {
+      this.client.forwardOutLocalSocket(localSocketPath, target, port, settle(resolve, reject));
+    });
+  }
+
+  /**
    * An SFTP session.
    * @returns {Promise<import('./sftp').SFTP>}
    */

@@ -144,6 +144,12 @@ export declare class Channel extends Duplex {
   on(event: string | symbol, listener: (...args: any[]) => void): this;
 }
 
+/** A Unix socket of this machine that leads to the server. It ends with its client. */
+export interface SocketForward {
+  /** Ends the listening and removes the socket; connections that are being carried go on. */
+  close(): Promise<void>;
+}
+
 export interface TcpConnectionDetails {
   srcIP: string;
   srcPort: number;
@@ -200,6 +206,21 @@ export declare class Client extends EventEmitter {
   /** Connects to a Unix socket of the server. */
   forwardOutStreamLocal(socketPath: string, callback: ClientCallback): boolean;
   openssh_forwardOutStreamLocal(socketPath: string, callback: ClientCallback): boolean;
+  /**
+   * Listens on a Unix socket of this machine ("/tmp/pg1/.s.PGSQL.5432"), and carries its clients to a TCP port or a Unix socket
+   * as seen from the server. A socket in its place that nobody listens on is replaced; one in use is an error.
+   */
+  forwardOutLocalSocket(
+    localSocketPath: string,
+    dstHost: string,
+    dstPort: number,
+    callback: (error: SshError | undefined, forward: SocketForward) => void,
+  ): boolean;
+  forwardOutLocalSocket(
+    localSocketPath: string,
+    dstSocketPath: string,
+    callback: (error: SshError | undefined, forward: SocketForward) => void,
+  ): boolean;
   /** Has the server listen on a TCP port; with 0 it chooses one, which the callback gets. */
   forwardIn(bindAddr: string, bindPort: number, callback?: (error: SshError | undefined, port: number) => void): boolean;
   unforwardIn(bindAddr: string, bindPort: number, callback?: (error?: Error) => void): boolean;
@@ -424,6 +445,9 @@ export declare class Connection {
   forwardOut(host: string, port: number): Promise<Channel>;
   /** A connection to a Unix socket of the server. */
   forwardOutStreamLocal(path: string): Promise<Channel>;
+  /** A Unix socket of this machine whose clients are carried to a TCP port or a Unix socket as seen from the server. */
+  forwardOutLocalSocket(localSocketPath: string, dstHost: string, dstPort: number): Promise<SocketForward>;
+  forwardOutLocalSocket(localSocketPath: string, dstSocketPath: string): Promise<SocketForward>;
   /** An SFTP session. */
   sftp(): Promise<SFTP>;
   /** The connections behind it. */

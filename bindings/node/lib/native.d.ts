@@ -87,6 +87,7 @@ export declare class Hub {
   sftpCall(sftp: number, call: SftpCall): number;
   closeSftp(sftp: number): void;
   listen(client: number, address: string, port?: number): number;
+  forwardSocket(client: number, path: string, target: string, port?: number): number;
   unlisten(client: number, request: number): void;
   accept(number: number): boolean;
   reject(number: number): void;

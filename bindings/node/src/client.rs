@@ -1,6 +1,8 @@
 //! One client of JavaScript: a host with connections of its own, from the first attempt to its end.
 
 use std::collections::HashMap;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
-use trunkline::config::{HostConfig, Listen};
+use trunkline::config::{Forward, ForwardTarget, HostConfig, Listen};
 use trunkline::host_key::HostKeyError;
 use trunkline::keys::KeyFile;
 use trunkline::prompt::{Answer, Answers, Prompt, PromptKind, Prompter, ServerQuestions};
@@ -172,6 +174,30 @@ impl Client {
         }
     }
 
+    /// Listens on a Unix socket of this machine and carries its clients to the target, which the server connects to, until
+    /// the client ends or [`Self::unlisten`] is called. A socket in its place that nobody listens on is replaced.
+    pub(crate) async fn forward_socket(self: Arc<Self>, request: u32, path: PathBuf, target: ForwardTarget) {
+        let cancel = self.cancel.child_token();
+        self.listeners().insert(request, cancel.clone());
+        remove_stale(&path).await;
+        let forward = Forward {
+            listen: Listen::Socket(path),
+            target,
+        };
+        match self.host.forward_local(&forward).await {
+            Err(error) => self
+                .outbox
+                .tell(request, Kind::Fail, Fault::from(&error).to_json()),
+            Ok(handle) => {
+                self.outbox.tell(request, Kind::Open, Value::Null);
+                cancel.cancelled().await;
+                handle.close().await;
+            }
+        }
+        self.listeners().remove(&request);
+        self.outbox.tell(request, Kind::Close, Value::Null);
+    }
+
     /// Ends a listening; its own end says when the server has done so.
     pub(crate) fn unlisten(&self, request: u32) {
         if let Some(cancel) = self.listeners().get(&request) {
@@ -250,6 +276,23 @@ impl Client {
         self.cancel.cancel();
         self.host.end();
         connection.ended().await;
+    }
+}
+
+/// Removes a socket that a program has left behind: one that refuses connections. One in use answers, and stays.
+async fn remove_stale(path: &Path) {
+    let is_socket = tokio::fs::symlink_metadata(path)
+        .await
+        .is_ok_and(|found| found.file_type().is_socket());
+    if !is_socket {
+        return;
+    }
+    let refused = tokio::net::UnixStream::connect(path)
+        .await
+        .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
+    if refused {
+        // What cannot be removed is told by the attempt to listen.
+        let _ = tokio::fs::remove_file(path).await;
     }
 }
 

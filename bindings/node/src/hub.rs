@@ -9,7 +9,7 @@ use bytes::Bytes;
 use napi::bindgen_prelude::{Buffer, Either3, Env, Function, Uint8Array};
 use napi_derive::napi;
 use serde_json::Value;
-use trunkline::config::Listen;
+use trunkline::config::{ForwardTarget, Listen};
 use trunkline::{Error, IncomingConnection, TerminalSize};
 
 use crate::client::Client;
@@ -266,6 +266,32 @@ impl Hub {
             number
         };
         runtime.spawn(client.listen(request, listen, offer));
+        Ok(request)
+    }
+
+    /// Listens on a Unix socket of this machine and carries its clients to a TCP port or (without one) a Unix socket, as
+    /// seen from the server; returns the request's number.
+    ///
+    /// # Errors
+    /// No threads.
+    #[napi]
+    pub fn forward_socket(
+        &self,
+        client: u32,
+        path: String,
+        target: String,
+        port: Option<u16>,
+    ) -> napi::Result<u32> {
+        let runtime = runtime::runtime()?;
+        let request = self.inner.numbers(1);
+        let target = match port {
+            Some(port) => ForwardTarget::Tcp { host: target, port },
+            None => ForwardTarget::Socket(PathBuf::from(target)),
+        };
+        match self.inner.client(client) {
+            Some(client) => drop(runtime.spawn(client.forward_socket(request, path.into(), target))),
+            None => self.inner.refuse(request),
+        }
         Ok(request)
     }
 

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, rmSync } from 'node:fs';
 import { connect, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -86,6 +87,34 @@ test('clients of a socket on the server come in', async (t) => {
   socket.end('through');
   assert.equal((await all(socket)).toString(), 'through');
   await ask(ssh, 'openssh_unforwardInStreamLocal', path);
+});
+
+test('a local socket leads to a port and to a socket of the server, for as long as it is wanted', async (t) => {
+  const { client: ssh } = await client(t);
+  const server = await echo(t, 0, '127.0.0.1');
+  const path = join(folder(t), 'echo');
+  await echo(t, path);
+  for (const target of [['127.0.0.1', server.address().port], [path]]) {
+    const local = join(folder(t), '.s.PGSQL.5432');
+    const forward = await ask(ssh, 'forwardOutLocalSocket', local, ...target);
+    const socket = connect(local);
+    socket.end('through');
+    assert.equal((await all(socket)).toString(), 'through');
+    await forward.close();
+    const [error] = await once(connect(local), 'error');
+    assert.equal(error.code, 'ENOENT');
+  }
+});
+
+test('a local socket replaces one that nobody listens on, and never one in use', async (t) => {
+  const { client: ssh } = await client(t);
+  const used = join(folder(t), 'used');
+  await echo(t, used);
+  await assert.rejects(ask(ssh, 'forwardOutLocalSocket', used, '127.0.0.1', 1), /another program listens there/);
+  const stale = join(folder(t), 'stale');
+  spawnSync(process.execPath, ['-e', `require('net').createServer().listen(${JSON.stringify(stale)}, () => process.kill(process.pid, 'SIGKILL'))`]);
+  assert.ok(existsSync(stale));
+  await ask(ssh, 'forwardOutLocalSocket', stale, '127.0.0.1', 1);
 });
 
 test('a port that is taken cannot be listened on', async (t) => {
