@@ -463,15 +463,17 @@ impl Job {
     }
 
     /// Sessions for a file: none but the first for what fits into a few windows, else as many as the distance is worth.
-    fn streams(&self, lanes: &Lanes, size: u64, upload: bool) -> usize {
+    async fn streams(&self, lanes: &Lanes, size: u64, upload: bool) -> usize {
         if let Some(streams) = self.options.streams {
             return streams.clamp(1, MOST_STREAMS);
         }
-        let Some(rtt) = lanes.host().and_then(lanes::rtt) else {
-            return 1;
-        };
         let worth = usize::try_from(size / (4 * 1024 * 1024)).unwrap_or(usize::MAX);
-        let wanted = if rtt < Duration::from_millis(2) {
+        if worth < 2 || lanes.host().is_none() {
+            return 1;
+        }
+        // A session that is lost meanwhile is replaced by whoever uses it.
+        let Ok(rtt) = lanes.rtt().await else { return 1 };
+        let wanted = if rtt < lanes::NEAR {
             // A connection is a core on the server.
             if size >= NEAR_STRIPED { 2 } else { 1 }
         } else {

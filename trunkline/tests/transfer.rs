@@ -237,9 +237,27 @@ async fn several_sessions_share_a_file_and_bring_it_whole() {
     std::fs::write(&source, content(60_000_000, 5)).unwrap();
     let mut options = CopyOptions::default();
     options.streams = Some(4);
-    copied(&there(&host, &source), &here(&down), &options).await;
+    // Slow enough for the others to open meanwhile.
+    options.limit = Some(40_000_000);
+    let snapshot = copied(&there(&host, &source), &here(&down), &options).await;
     assert!(std::fs::read(&source).unwrap() == std::fs::read(&down).unwrap());
-    copied(&here(&source), &there(&host, &up), &options).await;
+    assert_eq!(snapshot.streams, 4);
+    let snapshot = copied(&here(&source), &there(&host, &up), &options).await;
+    assert!(std::fs::read(&source).unwrap() == std::fs::read(&up).unwrap());
+    assert_eq!(snapshot.streams, 4);
+}
+
+#[tokio::test]
+async fn a_long_way_gets_more_sessions_than_a_short_one() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let relay = Relay::to(sshd.addr()).unwrap();
+    relay.set_rtt(Duration::from_millis(50));
+    let config = sshd.ssh_config_via("far", relay.addr()).unwrap();
+    let far = host_at(&config, "far").await;
+    let [source, up] = ["source", "up"].map(|name| place.path().join(name));
+    std::fs::write(&source, content(60_000_000, 5)).unwrap();
+    let snapshot = copied(&here(&source), &there(&far, &up), &CopyOptions::default()).await;
+    assert!(snapshot.streams >= 4, "{snapshot:?}");
     assert!(std::fs::read(&source).unwrap() == std::fs::read(&up).unwrap());
 }
 

@@ -211,7 +211,7 @@ impl Down {
             self.job.progress.resumed.fetch_add(resumed, Ordering::Relaxed);
             self.job.progress.moved(resumed);
         }
-        let wanted = self.job.streams(&self.lanes, item.size, false);
+        let wanted = self.job.streams(&self.lanes, item.size, false).await;
         let mut striped = Striped::new(Download::new(options));
         loop {
             let lanes_changed = self.lanes.changed();

@@ -1,10 +1,10 @@
 //! [`Lanes`]: the sessions that a copy goes over.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::futures::Notified;
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::sync::{Notify, OnceCell, Semaphore, SemaphorePermit};
 
 use crate::engine::Host;
 use crate::error::Error;
@@ -16,7 +16,8 @@ pub(super) struct Lanes {
     shared: Arc<Shared>,
     /// Where more sessions come from; `None` for a session that somebody else owns.
     host: Option<Host>,
-    apart: Apart,
+    /// Measured on the first session, when somebody wants to know.
+    rtt: OnceCell<Duration>,
     hashing: Semaphore,
 }
 
@@ -25,7 +26,7 @@ const HASHING: usize = 4;
 
 /// Which sessions get a connection of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Apart {
+enum Apart {
     /// All: near by, a connection is bound by the core that its sshd runs on.
     All,
     /// One in a few: far away, each channel is bound by its window, and a channel costs less than a connection.
@@ -90,14 +91,23 @@ impl Lanes {
                 state: Mutex::new(state),
                 changed: Notify::new(),
             }),
-            apart: if host.as_ref().is_some_and(is_near) {
-                Apart::All
-            } else {
-                Apart::Some
-            },
             host,
+            rtt: OnceCell::new(),
             hashing: Semaphore::new(HASHING),
         }
+    }
+
+    /// The time of a round trip, measured with a request: that of the TCP handshake says nothing of what is behind a jump
+    /// host or a proxy.
+    pub(super) async fn rtt(&self) -> Result<Duration, Error> {
+        let measure = async || {
+            let sftp = self.first();
+            sftp.ready().await?;
+            let begun = Instant::now();
+            sftp.realpath(".").await?;
+            Ok(begun.elapsed())
+        };
+        self.rtt.get_or_try_init(measure).await.copied()
     }
 
     /// A turn to hash on the server.
@@ -174,7 +184,11 @@ impl Lanes {
         if live == 0 && state.opening > 0 {
             return Ok(());
         }
-        let (first, apart) = (live + state.opening, self.apart);
+        let apart = match self.rtt.get() {
+            Some(rtt) if *rtt < NEAR => Apart::All,
+            _ => Apart::Some,
+        };
+        let first = live + state.opening;
         state.opening += missing;
         let pause = match state.failures {
             0 => Duration::ZERO,
@@ -223,16 +237,7 @@ impl Lanes {
 }
 
 /// Below this round trip a window of 2 MiB carries more than a core can encrypt.
-const NEAR: Duration = Duration::from_millis(2);
-
-fn is_near(host: &Host) -> bool {
-    rtt(host).is_some_and(|rtt| rtt < NEAR)
-}
-
-/// The shortest round trip that any of a host's connections has seen.
-pub(super) fn rtt(host: &Host) -> Option<Duration> {
-    host.lanes().iter().filter_map(|lane| lane.rtt).min()
-}
+pub(super) const NEAR: Duration = Duration::from_millis(2);
 
 impl Shared {
     /// Guards the list of sessions, for as long as a look takes.

@@ -345,7 +345,7 @@ impl<'a> Up<'a> {
             Ok(done) => done,
             Err(message) => return Ok(Err(message)),
         };
-        let wanted = self.job.streams(self.lanes, item.size, true);
+        let wanted = self.job.streams(self.lanes, item.size, true).await;
         let plan = Upload::new(options);
         let mut counted = plan.ranges().done_bytes();
         self.job.progress.moved(counted);
