@@ -223,9 +223,11 @@ fn a_connection_that_is_there_serves_those_who_would_log_in_otherwise() {
 fn a_jump_host_is_warm_for_those_behind_it() {
     let (jump, server) = (server(), server());
     let behind = |name: &str| server.host_entry(name).with("ProxyJump jump");
-    let stanza = Stanza::behind([jump.host_entry("jump"), behind("a")]);
+    let stanza = Stanza::behind([jump.host_entry("jump"), behind("a"), behind("b")]);
     stanza.succeed(&["a", "true"]);
     stanza.succeed(&["jump", "true"]);
+    // A connection of ssh's own goes through the jump host by -W, for which ssh starts another ssh.
+    stanza.succeed(&["-o", "ControlPath=none", "b", "true"]);
     assert_eq!(jump.authentications(), 1, "{}", jump.log().text());
 }
 
