@@ -136,7 +136,7 @@ def test_connection_errors_are_raised_where_they_are_awaited() -> None:
     asyncio.run(main())
 
 
-def test_a_group_answers_as_hosts_complete(testbed: Testbed) -> None:
+def test_a_group_answers_as_hosts_complete(testbed: Testbed, tmp_path: Path) -> None:
     async def main() -> None:
         group = aio.Group(["box[1-3]", "no-such-host.invalid"], config=testbed.config, daemon=False)
         results = await group.run("echo x", at_once=2).wait()
@@ -145,6 +145,9 @@ def test_a_group_answers_as_hosts_complete(testbed: Testbed) -> None:
         assert names == set(group.hosts)
         async with group.run("sleep 1000"):
             pass
+        copies = await aio.Group("box[1-2]", config=testbed.config, daemon=False).get("/etc/hostname", tmp_path).wait()
+        assert [result.unwrap().files for result in copies] == [1, 1]
+        assert (tmp_path / "box2" / "hostname").exists()
 
     asyncio.run(main())
 

@@ -53,7 +53,7 @@ def test_no_more_hosts_are_begun_than_allowed(group: trunkline.Group, tmp_path: 
 def test_what_is_cancelled_ends(group: trunkline.Group) -> None:
     with group.run("sleep 1000"):
         pass
-    with pytest.raises(TimeoutError):
+    with pytest.raises(trunkline.TimeoutError):
         group.run("sleep 1000").wait(0.1)
 
 
@@ -68,6 +68,18 @@ def test_an_inventory_names_the_hosts(testbed: Testbed, tmp_path: Path) -> None:
     everything = trunkline.Group(inventory=inventory, limit="db", config=testbed.config)
     assert everything.hosts == ["db1"]
     assert [name for name, _ in everything.skipped] == ["here"]
+
+
+def test_files_go_to_every_host_and_come_back_into_folders_of_their_names(group: trunkline.Group, tmp_path: Path) -> None:
+    source, there, back = tmp_path / "source", tmp_path / "there", tmp_path / "back"
+    source.write_text("content")
+    there.mkdir()
+    # The servers are one machine: one at a time writes the file there.
+    assert all(result.ok for result in group.copy(source, there, at_once=1))
+    assert [result.unwrap().bytes for result in group.get(there / "source", back).wait()] == [7, 7, 7]
+    assert sorted(path.name for path in back.iterdir()) == ["box1", "box2", "box3"]
+    missing = group.get(tmp_path / "none", back).wait()[0]
+    assert isinstance(missing.error, trunkline.FileError)
 
 
 @pytest.mark.parametrize("hosts", ["", "a[1-", "nothing-here*"])

@@ -83,8 +83,11 @@ class CopyResult:
     bytes: int
     #: Names that the target had already.
     skipped: int
-    #: Path and reason of each that failed.
-    failures: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything was copied: a failure would have been raised."""
+        return True
 
 
 def remote(path: RemotePath) -> bytes:

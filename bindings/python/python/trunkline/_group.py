@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from . import _native
-from ._errors import ClosedError, Error
+from ._errors import ClosedError, Error, TimeoutError
+from ._files import Copying, CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
 from ._options import Ask, Daemon, Options, StrPath
 from ._result import Command, CompletedProcess, Input, check_codec, completed, input_bytes, wanted
 
@@ -17,25 +20,28 @@ if TYPE_CHECKING:
     from typing_extensions import Self, TypeAlias
 
 
+_T = TypeVar("_T", bound="CompletedProcess[Any] | CopyResult")
+
+
 @dataclass(frozen=True)
-class HostResult:
+class HostResult(Generic[_T]):
     """What one host of a group answered: a result, or the error in its place."""
 
     #: Its name, as the group has it.
     host: str
     #: Its place in the group.
     index: int
-    #: What the command left.
-    result: CompletedProcess[Any] | None
+    #: What the command left, or the copy did.
+    result: _T | None
     #: Why there is no result; ``execution`` says whether the command may have run.
     error: Error | None
 
     @property
     def ok(self) -> bool:
-        """Whether the command ran and ended with status 0."""
+        """Whether the command ended with status 0, or everything was copied."""
         return self.result is not None and self.result.ok
 
-    def unwrap(self) -> CompletedProcess[Any]:
+    def unwrap(self) -> _T:
         """The result; raises the error."""
         if self.result is None:
             raise self.error or Error("there is no result")
@@ -45,17 +51,22 @@ class HostResult:
 #: A host's name, and what is to be done there.
 Job: TypeAlias = "tuple[str, _native.Operation[Any]]"
 
-#: What makes a result of an outcome.
-Finish: TypeAlias = "Callable[[Any], CompletedProcess[Any]]"
+
+def host_result(name: str, index: int, ok: bool, value: Any, finish: Callable[[Any], _T]) -> HostResult[_T]:
+    """What came of one job, whose outcome ``finish`` makes a result of. Raises what is not about the host."""
+    try:
+        if ok:
+            return HostResult(name, index, finish(value), None)
+        raise value
+    except Error as error:
+        return HostResult(name, index, None, error)
 
 
-def host_result(name: str, index: int, ok: bool, value: Any, finish: Finish) -> HostResult:
-    """What came of one job. Raises what is not about the host."""
-    if ok:
-        return HostResult(name, index, finish(value), None)
-    if isinstance(value, Error):
-        return HostResult(name, index, None, value)
-    raise value
+def host_folder(target: LocalPath, name: str) -> bytes:
+    """A folder for one host's files, which is made. A name that is a URI has slashes, which a folder's cannot have."""
+    folder = os.path.join(os.fspath(target), name.replace("/", "_"))
+    os.makedirs(folder, exist_ok=True)
+    return os.fsencode(folder)
 
 
 class BaseGroup:
@@ -151,12 +162,9 @@ class BaseGroup:
         encoding: str | None,
         errors: str,
         at_once: int,
-    ) -> tuple[Iterator[Job], Finish]:
+    ) -> tuple[Iterator[Job], Callable[[Any], CompletedProcess[Any]]]:
         """What is to be done on every host, and what makes results of the outcomes."""
-        if self._closed:
-            raise ClosedError("the group is closed")
-        if at_once < 1:
-            raise ValueError("at_once is at least 1")
+        self._check(at_once)
         check_codec(encoding, errors)
         start = wanted(command, env)
         data = input_bytes(input, encoding)
@@ -166,6 +174,20 @@ class BaseGroup:
             return completed(line, outcome, encoding, errors)
 
         return ((name, host.run(start, data, timeout)) for name, host in self._hosts.items()), finish
+
+    def _copy_jobs(
+        self, upload: bool, sources: Iterable[bytes], target: Callable[[str], bytes], options: Copying, at_once: int
+    ) -> Iterator[Job]:
+        """What is to be copied, to or from every host; ``target`` places it by the host's name."""
+        self._check(at_once)
+        several = list(sources)
+        return ((name, host.copy(several, target(name), upload, options)) for name, host in self._hosts.items())
+
+    def _check(self, at_once: int) -> None:
+        if self._closed:
+            raise ClosedError("the group is closed")
+        if at_once < 1:
+            raise ValueError("at_once is at least 1")
 
     def close(self) -> None:
         """With ``share=False``, closes its connections."""
@@ -190,7 +212,7 @@ class Group(BaseGroup):
         encoding: str | None = "utf-8",
         errors: str = "backslashreplace",
         at_once: int = 100,
-    ) -> GroupRun:
+    ) -> GroupRun[CompletedProcess[Any]]:
         """Runs a command on every host, on ``at_once`` of them at a time; the other arguments are those of
         ``Connection.run``, ``timeout`` for each host.
 
@@ -200,6 +222,39 @@ class Group(BaseGroup):
         jobs, finish = self._jobs(command, input, env, timeout, encoding, errors, at_once)
         return GroupRun(jobs, at_once, finish)
 
+    def copy(
+        self,
+        sources: LocalPath | Iterable[LocalPath],
+        target: RemotePath = ".",
+        *,
+        recursive: bool = False,
+        preserve: bool = False,
+        update: bool = False,
+        at_once: int = 20,
+    ) -> GroupRun[CopyResult]:
+        """Copies to every host, as ``Connection.put`` does; results as for ``run``."""
+        there, options = remote(target), copying(recursive, preserve, update)
+        return GroupRun(self._copy_jobs(True, paths(sources), lambda _: there, options, at_once), at_once, copied)
+
+    def get(
+        self,
+        sources: RemotePath | Iterable[RemotePath],
+        target: LocalPath = ".",
+        *,
+        recursive: bool = False,
+        preserve: bool = False,
+        update: bool = False,
+        at_once: int = 20,
+    ) -> GroupRun[CopyResult]:
+        """Copies from every host, as ``Connection.get`` does, into a folder of the host's name in the folder ``target``,
+        both of which are made; results as for ``run``."""
+        options = copying(recursive, preserve, update)
+        return GroupRun(
+            self._copy_jobs(False, paths(sources), functools.partial(host_folder, target), options, at_once),
+            at_once,
+            copied,
+        )
+
     def __enter__(self) -> Self:
         return self
 
@@ -207,18 +262,18 @@ class Group(BaseGroup):
         self.close()
 
 
-class GroupRun:
+class GroupRun(Generic[_T]):
     """A command under way on many hosts; an iterator of ``HostResult``, as they complete.
 
     It goes on while something is waited for. ``cancel``, and leaving a ``with`` block early, close what still runs.
     """
 
-    def __init__(self, jobs: Iterator[Job], at_once: int, finish: Finish) -> None:
+    def __init__(self, jobs: Iterator[Job], at_once: int, finish: Callable[[Any], _T]) -> None:
         self._jobs = enumerate(jobs)
         self._finish = finish
         self._completions = _native.Completions()
         self._running: dict[int, tuple[str, _native.Running]] = {}
-        self._ready: list[HostResult] = []
+        self._ready: list[HostResult[_T]] = []
         self._begin(at_once)
 
     def _begin(self, count: int) -> None:
@@ -229,10 +284,10 @@ class GroupRun:
             index, (name, operation) = job
             self._running[index] = (name, operation.begin(self._completions, index))
 
-    def __iter__(self) -> Iterator[HostResult]:
+    def __iter__(self) -> Iterator[HostResult[_T]]:
         return self
 
-    def __next__(self) -> HostResult:
+    def __next__(self) -> HostResult[_T]:
         while not self._ready:
             if not self._running:
                 raise StopIteration
@@ -249,7 +304,7 @@ class GroupRun:
             self._ready.append(host_result(name, index, ok, value, self._finish))
             self._begin(1)
 
-    def wait(self, timeout: float | None = None) -> list[HostResult]:
+    def wait(self, timeout: float | None = None) -> list[HostResult[_T]]:
         """Waits for all that have not been iterated over, and returns them in the hosts' order.
 
         Raises ``TimeoutError`` after ``timeout`` seconds; what has come by then is kept for the next call.
@@ -257,7 +312,9 @@ class GroupRun:
         end = None if timeout is None else time.monotonic() + timeout
         while self._running:
             if end is not None and time.monotonic() >= end:
-                raise TimeoutError(f"{len(self._running)} hosts have not answered within {timeout} s")
+                raise TimeoutError(
+                    f"{len(self._running)} hosts have not answered within {timeout} s", execution="may have started"
+                )
             self._completions.wait(None if end is None else max(0.0, end - time.monotonic()))
             self._collect()
         results, self._ready = sorted(self._ready, key=lambda result: result.index), []

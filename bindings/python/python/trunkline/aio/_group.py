@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar
 
-from .._group import BaseGroup, Finish, HostResult, Job, host_result
-from .._result import Command, Input
+from .._files import CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
+from .._group import BaseGroup, HostResult, Job, host_folder, host_result
+from .._result import Command, CompletedProcess, Input
 from ._bridge import Begun, bridge
 
 if TYPE_CHECKING:
     from asyncio import Future
 
     from typing_extensions import Self
+
+
+_T = TypeVar("_T", bound="CompletedProcess[Any] | CopyResult")
 
 
 class Group(BaseGroup):
@@ -31,10 +36,42 @@ class Group(BaseGroup):
         encoding: str | None = "utf-8",
         errors: str = "backslashreplace",
         at_once: int = 100,
-    ) -> GroupRun:
+    ) -> GroupRun[CompletedProcess[Any]]:
         """As ``trunkline.Group.run``: what it returns is for ``async for`` and ``await``."""
         jobs, finish = self._jobs(command, input, env, timeout, encoding, errors, at_once)
         return GroupRun(jobs, at_once, finish)
+
+    def copy(
+        self,
+        sources: LocalPath | Iterable[LocalPath],
+        target: RemotePath = ".",
+        *,
+        recursive: bool = False,
+        preserve: bool = False,
+        update: bool = False,
+        at_once: int = 20,
+    ) -> GroupRun[CopyResult]:
+        """As ``trunkline.Group.copy``."""
+        there, options = remote(target), copying(recursive, preserve, update)
+        return GroupRun(self._copy_jobs(True, paths(sources), lambda _: there, options, at_once), at_once, copied)
+
+    def get(
+        self,
+        sources: RemotePath | Iterable[RemotePath],
+        target: LocalPath = ".",
+        *,
+        recursive: bool = False,
+        preserve: bool = False,
+        update: bool = False,
+        at_once: int = 20,
+    ) -> GroupRun[CopyResult]:
+        """As ``trunkline.Group.get``."""
+        options = copying(recursive, preserve, update)
+        return GroupRun(
+            self._copy_jobs(False, paths(sources), functools.partial(host_folder, target), options, at_once),
+            at_once,
+            copied,
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -45,18 +82,18 @@ class Group(BaseGroup):
         self.close()
 
 
-class GroupRun:
+class GroupRun(Generic[_T]):
     """A command under way on many hosts; an asynchronous iterator of ``HostResult``, as they complete.
 
     Leaving an ``async with`` block early closes what still runs.
     """
 
-    def __init__(self, jobs: Iterator[Job], at_once: int, finish: Finish) -> None:
+    def __init__(self, jobs: Iterator[Job], at_once: int, finish: Callable[[Any], _T]) -> None:
         self._jobs = enumerate(jobs)
         self._finish = finish
         self._bridge = bridge()
         self._running: dict[int, Begun] = {}
-        self._ready: deque[HostResult | BaseException] = deque()
+        self._ready: deque[HostResult[_T] | BaseException] = deque()
         self._waiter: Future[None] | None = None
         for _ in range(at_once):
             self._begin()
@@ -83,7 +120,7 @@ class GroupRun:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> HostResult:
+    async def __anext__(self) -> HostResult[_T]:
         while not self._ready:
             if not self._running:
                 raise StopAsyncIteration
@@ -94,7 +131,7 @@ class GroupRun:
             raise result
         return result
 
-    async def wait(self) -> list[HostResult]:
+    async def wait(self) -> list[HostResult[_T]]:
         """Waits for all that have not been iterated over, and returns them in the hosts' order."""
         return sorted([result async for result in self], key=lambda result: result.index)
 
