@@ -227,8 +227,8 @@ impl Client {
 }
 
 impl Begun {
-    /// Connects, tells of it, and stays until the end.
-    pub(crate) async fn live(self) {
+    /// Connects, tells of it, and stays until the end, which it returns: a fault, or null.
+    pub(crate) async fn live(self) -> Value {
         let Self {
             client,
             ready_timeout,
@@ -265,7 +265,7 @@ impl Begun {
             },
         };
         client.finish(connection).await;
-        client.outbox.tell(client.target, Kind::Close, end);
+        end
     }
 }
 

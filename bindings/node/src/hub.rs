@@ -102,8 +102,10 @@ impl Hub {
         self.inner.held().clients.insert(number, begun.client.clone());
         let inner = self.inner.clone();
         runtime.spawn(async move {
-            begun.live().await;
+            let end = begun.live().await;
+            // Who hears of the end finds nothing left.
             inner.held().clients.remove(&number);
+            inner.outbox.tell(number, Kind::Close, end);
         });
         Ok(number)
     }
@@ -209,8 +211,11 @@ impl Hub {
         self.inner.held().sftps.insert(number, session.clone());
         let inner = self.inner.clone();
         runtime.spawn(async move {
-            session.live(client).await;
+            let opened = session.live(client).await;
             inner.held().sftps.remove(&number);
+            if opened {
+                inner.outbox.tell(number, Kind::Close, Value::Null);
+            }
         });
         Ok(number)
     }

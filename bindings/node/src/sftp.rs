@@ -93,8 +93,9 @@ impl SftpSession {
         })
     }
 
-    /// Opens the session, and stays until it is closed or its client ends.
-    pub(crate) async fn live(self: Arc<Self>, client: Arc<Client>) {
+    /// Opens the session, and stays until it is closed or its client ends. `false` if it could not be opened, which is
+    /// told already.
+    pub(crate) async fn live(self: Arc<Self>, client: Arc<Client>) -> bool {
         let opening = async {
             let sftp = client.host().sftp().await?;
             sftp.ready().await?;
@@ -104,9 +105,9 @@ impl SftpSession {
         match opened {
             None => {}
             Some(Err(error)) => {
-                return self
-                    .outbox
+                self.outbox
                     .tell(self.target, Kind::Fail, Fault::from(&error).to_json());
+                return false;
             }
             Some(Ok(sftp)) => {
                 *self.sftp.lock().unwrap_or_else(PoisonError::into_inner) = Some(sftp);
@@ -120,7 +121,7 @@ impl SftpSession {
         self.cancel.cancel();
         self.files().clear();
         *self.sftp.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.outbox.tell(self.target, Kind::Close, Value::Null);
+        true
     }
 
     /// Closes it with everything that is open in it.
