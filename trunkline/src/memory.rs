@@ -8,7 +8,7 @@ use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -33,7 +33,10 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, TransactionBehavio
 pub struct Memory {
     /// Every host asked about so far; `None` for one that is not remembered.
     known: Mutex<HashMap<HostId, Option<HostFacts>>>,
-    disk: Option<Disk>,
+    /// Set by the first who needs it, from what `opening` returns.
+    disk: OnceLock<Option<Disk>>,
+    /// A new file takes several writes to the disk, which go on while the first host is resolved.
+    opening: Mutex<Option<JoinHandle<Option<Disk>>>>,
 }
 
 /// One account on one server: what the facts are about.
@@ -132,14 +135,23 @@ impl Memory {
     /// told in one warning.
     #[must_use]
     pub fn open(folder: &Path) -> Self {
-        let disk = Disk::open(folder)
-            .map_err(|error| {
-                tracing::warn!("host memory is not kept in {}: {error}", folder.display());
-            })
-            .ok();
+        let folder = folder.to_owned();
+        let open = move || {
+            Disk::open(&folder)
+                .map_err(|error| {
+                    tracing::warn!("host memory is not kept in {}: {error}", folder.display());
+                })
+                .ok()
+        };
+        let opening = thread::Builder::new().name("host memory".into()).spawn(open);
         Self {
             known: Mutex::default(),
-            disk,
+            disk: OnceLock::new(),
+            opening: Mutex::new(
+                opening
+                    .map_err(|error| tracing::warn!("host memory is not kept: no thread: {error}"))
+                    .ok(),
+            ),
         }
     }
 
@@ -148,14 +160,20 @@ impl Memory {
     pub fn in_memory() -> Self {
         Self {
             known: Mutex::default(),
-            disk: None,
+            disk: OnceLock::from(None),
+            opening: Mutex::new(None),
         }
     }
 
     /// Whether updates still reach a file.
     #[must_use]
     pub fn is_persistent(&self) -> bool {
-        self.disk.as_ref().is_some_and(|disk| !disk.queue.lock().lost)
+        self.disk().is_some_and(|disk| !disk.queue.lock().lost)
+    }
+
+    fn disk(&self) -> Option<&Disk> {
+        let opened = || lock(&self.opening).take()?.join().ok()?;
+        self.disk.get_or_init(opened).as_ref()
     }
 
     /// What is known about `host`; `None` for one never updated.
@@ -179,7 +197,7 @@ impl Memory {
         change(&mut facts);
         facts.bound();
         known.insert(host.clone(), Some(facts.clone()));
-        if let Some(disk) = &self.disk {
+        if let Some(disk) = self.disk() {
             // Queued under the lock on `known`, so that the disk sees changes in the order the process did.
             disk.queue.push(host, Some(facts));
         }
@@ -189,7 +207,7 @@ impl Memory {
     pub fn forget(&self, host: &HostId) {
         let mut known = lock(&self.known);
         known.insert(host.clone(), None);
-        if let Some(disk) = &self.disk {
+        if let Some(disk) = self.disk() {
             disk.queue.push(host, None);
         }
     }
@@ -199,8 +217,7 @@ impl Memory {
     pub fn list(&self) -> Vec<(HostId, HostFacts)> {
         self.flush();
         let mut all: HashMap<HostId, HostFacts> = self
-            .disk
-            .as_ref()
+            .disk()
             .map(Disk::read_all)
             .unwrap_or_default()
             .into_iter()
@@ -218,7 +235,7 @@ impl Memory {
 
     /// Waits until everything changed so far is on disk, or the disk has been given up.
     pub fn flush(&self) {
-        if let Some(disk) = &self.disk {
+        if let Some(disk) = self.disk() {
             disk.queue.wait_until_written();
         }
     }
@@ -230,7 +247,7 @@ impl Memory {
     ) -> &'a Option<HostFacts> {
         known
             .entry(host.clone())
-            .or_insert_with(|| self.disk.as_ref().and_then(|disk| disk.read(host)))
+            .or_insert_with(|| self.disk().and_then(|disk| disk.read(host)))
     }
 }
 

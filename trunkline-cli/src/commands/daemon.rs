@@ -65,7 +65,7 @@ fn serve(detach: bool) -> anyhow::Result<ExitCode> {
         let engine = Engine::new(settings, memory_place(&place));
         let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
-        let shutdown = async {
+        let shutdown = async move {
             tokio::select! {
                 _ = terminate.recv() => tracing::info!("SIGTERM: no new clients; running sessions may end"),
                 _ = interrupt.recv() => tracing::info!("SIGINT: no new clients; running sessions may end"),
@@ -75,7 +75,10 @@ fn serve(detach: bool) -> anyhow::Result<ExitCode> {
         if detach {
             tell("ready");
         }
-        server::run(claim, engine, shutdown).await;
+        // In a task: this thread, which only waits, would have to be woken for each client.
+        tokio::spawn(server::run(claim, engine, shutdown))
+            .await
+            .context("the daemon failed")?;
         tracing::info!("ended");
         Ok(ExitCode::SUCCESS)
     })

@@ -281,8 +281,10 @@ impl Resolver {
         // Thousands of answers would each keep the names of thousands of hosts.
         sources.aliases = Vec::new();
         sources.control_paths = Vec::new();
-        let directives = self.dump(&program.0, request, &[]).await?;
-        let default_host_key_algorithms = self.default_host_key_algorithms(&program, request).await?;
+        let (directives, default_host_key_algorithms) = tokio::try_join!(
+            self.dump(&program.0, request, &[]),
+            self.default_host_key_algorithms(&program, request),
+        )?;
         let asked = self.ask_for_tokens(&program.0, request, &directives).await?;
         let read = |world: &World| {
             let around = Surroundings {
