@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import pytest
 import trunkline
-from conftest import Testbed
+from conftest import Testbed, wait_until
 
 
 @pytest.fixture
@@ -41,6 +43,24 @@ def test_a_host_that_fails_is_a_value(testbed: Testbed) -> None:
     assert not bad.error.may_have_run
     with pytest.raises(trunkline.NetworkError):
         bad.unwrap()
+
+
+def test_hosts_of_which_half_do_not_answer_leave_nothing_behind(testbed: Testbed, tmp_path: Path) -> None:
+    names = [f"host{number}" for number in range(40)]
+    config = tmp_path / "config"
+    config.write_text(re.sub(r"^Host box1$", "Host box1 host*", Path(testbed.config).read_text(), flags=re.MULTILINE))
+    # Ports below 1024 that nobody listens on.
+    silent = [f"ssh://127.0.0.1:{port}" for port in range(2, 12)]
+    # The engine's own descriptors are there from its first use on.
+    with trunkline.Group("box1", config=config, daemon=False) as first:
+        first.run("true").wait()
+    before = len(os.listdir("/proc/self/fd"))
+    with trunkline.Group([*names, *silent], config=config, daemon=False, share=False) as group:
+        results = group.run("true").wait()
+        assert [result.ok for result in results] == [True] * 40 + [False] * 10
+        assert all(isinstance(result.error, trunkline.NetworkError) for result in results[40:])
+        del group
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before)
 
 
 def test_no_more_hosts_are_begun_than_allowed(group: trunkline.Group, tmp_path: Path) -> None:
