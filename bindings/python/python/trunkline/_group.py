@@ -54,12 +54,15 @@ Job: TypeAlias = "tuple[str, _native.Operation[Any]]"
 
 def host_result(name: str, index: int, ok: bool, value: Any, finish: Callable[[Any], _T]) -> HostResult[_T]:
     """What came of one job, whose outcome ``finish`` makes a result of. Raises what is not about the host."""
-    try:
-        if ok:
-            return HostResult(name, index, finish(value), None)
+    if not ok:
+        if isinstance(value, Error):
+            return HostResult(name, index, None, value)
         raise value
+    try:
+        return HostResult(name, index, finish(value), None)
     except Error as error:
-        return HostResult(name, index, None, error)
+        # Its traceback would keep the run, and its descriptor, for as long as the result.
+        return HostResult(name, index, None, error.with_traceback(None))
 
 
 def host_folder(target: LocalPath, name: str) -> bytes:
