@@ -1,9 +1,9 @@
 //! The private native module under the npm package `trunkline`: the engine on threads of its own, and one queue towards
 //! each JavaScript environment.
 //!
-//! JavaScript has one [`Hub`](hub::Hub) for each environment (the main thread, each worker). It asks through the hub's
-//! methods, which return at once, and hears through [`Hub::drain`](hub::Hub::drain): engine threads append what happens to
-//! the hub's [`Outbox`](outbox::Outbox) and wake the event loop once for whatever has come together by then.
+//! JavaScript has one `Hub` for each environment (the main thread, each worker). It asks through the hub's
+//! methods, which return at once, and hears through `Hub::drain`: engine threads append what happens to
+//! the hub's `Outbox` and wake the event loop once for whatever has come together by then.
 //! `lib/native.d.ts` has the same interface in TypeScript.
 //!
 //! Nothing here runs on a thread of libuv's pool, and nothing blocks the event loop.

@@ -62,11 +62,20 @@ impl Client<'_> {
         let mut running = Box::pin(running);
         let mut resizing = Box::pin(resize(terminal, inputs));
         let mut begins = Some(begins);
+        // A client whose master dies before it has an answer runs the command itself. So it has one before the server
+        // can have begun, as from OpenSSH's master (`mux_session_confirm`); where a connection is still to be made, and
+        // may be refused, it waits with it.
+        let mut opened = !control.is_waiting();
+        if opened {
+            self.packets.reply(id, &Reply::SessionOpened).await?;
+        }
         let ended = loop {
             tokio::select! {
                 biased;
                 Some(_) = said.recv() => {
-                    self.packets.reply(id, &Reply::SessionOpened).await?;
+                    if !std::mem::replace(&mut opened, true) {
+                        self.packets.reply(id, &Reply::SessionOpened).await?;
+                    }
                     if control.is_terminal_refused() {
                         self.packets.reply(id, &Reply::TtyAllocFail).await?;
                     }
@@ -80,7 +89,6 @@ impl Client<'_> {
                 never = &mut resizing => match never {},
             }
         };
-        let opened = begins.is_none();
         // Whoever reads from the client's streams is to see their end when the client has exited.
         drop((running, resizing));
         match ended {
