@@ -80,8 +80,8 @@ pub(crate) struct Args {
     /// An option of ssh_config.
     #[arg(short = 'o', value_name = "KEY=VALUE")]
     option: Vec<OsString>,
-    /// What to copy, and where to: paths here, or HOST:PATH (USER@ may precede it). A path here that has a colon is written with a slash
-    /// before it, as ./a:b.
+    /// What to copy, and where to: paths here, or HOST:PATH, with USER@ in front or not. A path here that has a colon is
+    /// written with a slash before it, as ./a:b.
     #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "TARGET"])]
     paths: Vec<OsString>,
 }
