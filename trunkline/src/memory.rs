@@ -837,6 +837,7 @@ mod tests {
     fn a_disk_that_fails_later_is_given_up_without_losing_what_is_known() {
         let folder = tempfile::tempdir().unwrap();
         let memory = Memory::open(folder.path());
+        assert!(memory.is_persistent());
         let trigger = "CREATE TRIGGER full BEFORE INSERT ON hosts BEGIN SELECT RAISE(ABORT, 'full'); END;";
         Connection::open(folder.path().join(FILE_NAME))
             .unwrap()
