@@ -154,7 +154,8 @@ async fn an_ended_host_is_not_connected_again() {
     };
     let engine = Engine::new(settings, Default::default());
     let host = private(&engine, &sshd, login(&sshd));
-    let running = host.start(&Command::exec("sleep 1000")).await.unwrap();
+    let mut running = host.start(&Command::exec("sleep 1000")).await.unwrap();
+    running.started().await.unwrap();
     // One has no place, as long as the other runs.
     let waiting = tokio::spawn({
         let host = host.clone();
