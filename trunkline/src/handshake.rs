@@ -428,6 +428,9 @@ async fn check_host_key(
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs();
+    if handshake.host.visual_host_key {
+        interaction.notice(&host_key::picture(key));
+    }
     let decision = host_key::decide(policy, trust, server, key, now);
     let decision = match handshake.login.judge(decision, server, key).await {
         Decision::Ask(question) => question.put_to(interaction.prompter()).await,

@@ -18,6 +18,7 @@ use crate::known_hosts::{
     RevokedKeys, Verdict, lookup_name,
 };
 use crate::prompt::{Prompt, PromptKind, Prompter};
+use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -722,6 +723,22 @@ impl Case<'_> {
 /// The end of every question. Scripts that drive ssh (expect and its like) wait for exactly this.
 const CONTINUE: &str = "Are you sure you want to continue connecting (yes/no/[fingerprint])? ";
 
+/// What `VisualHostKey` shows of a host key: its fingerprint, and the picture of it that people recognise (sshkey.c,
+/// `fingerprint_randomart`).
+pub(crate) fn picture(key: &[u8]) -> String {
+    let kind = signature::key_type(key).unwrap_or_default();
+    let bits = match signature::rsa_bits(key) {
+        Ok(Some(bits)) => bits,
+        _ if kind.contains("nistp384") => 384,
+        _ if kind.contains("nistp521") => 521,
+        _ => 256,
+    };
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest(&SHA256, key).as_ref());
+    let art = ssh_key::Fingerprint::Sha256(hash).to_randomart(&format!("[{} {bits}]", shown_type(key)));
+    format!("Host key fingerprint is {}\n{art}", fingerprint(key))
+}
+
 fn shown_type(key: &[u8]) -> String {
     keys::display_name(signature::key_type(key).unwrap_or("unknown")).to_owned()
 }
@@ -787,6 +804,35 @@ mod tests {
 
     fn decided(strict: StrictHostKeyChecking, trust: &Trust, presented: &[u8]) -> Decision {
         decide(&policy(strict), trust, &SERVER, presented, 0)
+    }
+
+    #[test]
+    fn the_picture_of_a_key_is_the_one_that_ssh_keygen_draws() {
+        let folder = tempfile::tempdir().unwrap();
+        for (kind, bits) in [("ed25519", "256"), ("ecdsa", "384"), ("rsa", "2048")] {
+            let file = folder.path().join(kind);
+            let made = Command::new("ssh-keygen")
+                .args(["-q", "-N", "", "-t", kind, "-b", bits, "-f"])
+                .arg(&file)
+                .status()
+                .expect("ssh-keygen is needed (openssh-client)");
+            assert!(made.success());
+            let drawn = Command::new("ssh-keygen")
+                .arg("-lvf")
+                .arg(&file)
+                .output()
+                .unwrap();
+            let drawn = String::from_utf8(drawn.stdout).unwrap();
+            let (_, drawn) = drawn.split_once('\n').unwrap();
+            let public = std::fs::read_to_string(file.with_extension("pub")).unwrap();
+            let key = STANDARD.decode(public.split(' ').nth(1).unwrap()).unwrap();
+            let (said, shown) = picture(&key)
+                .split_once('\n')
+                .map(|(a, b)| (a.to_owned(), b.to_owned()))
+                .unwrap();
+            assert_eq!(said, format!("Host key fingerprint is {}", fingerprint(&key)));
+            assert_eq!(shown.trim_end(), drawn.trim_end());
+        }
     }
 
     #[test]
