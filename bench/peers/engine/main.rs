@@ -170,10 +170,9 @@ async fn run_many(host: &Host, count: usize) -> anyhow::Result<Vec<Duration>> {
 
 async fn read_until(session: &mut Session, limit: u64) -> u64 {
     let mut bytes = 0;
-    while bytes < limit
-        && let Some(chunk) = session.stdout.chunk().await
-    {
-        bytes += chunk.len() as u64;
+    let mut pieces = Vec::new();
+    while bytes < limit && session.stdout.chunks(&mut pieces, 64).await > 0 {
+        bytes += pieces.drain(..).map(|piece| piece.len() as u64).sum::<u64>();
     }
     bytes
 }
