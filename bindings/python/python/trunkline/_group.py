@@ -121,7 +121,6 @@ class BaseGroup:
         self.skipped: list[tuple[str, str]] = []
         targets = self._targets(hosts, inventory, limit)
         reached = self._options.reached(self._engine)
-        reached = self._options.reached(self._engine)
         self._hosts = {name: reached(destination, args) for name, destination, args in targets}
         self._closed = False
 
