@@ -180,7 +180,8 @@ fn ssh(world: &World) -> Result<Command, Error> {
     Ok(command)
 }
 
-/// What ssh wrote before it gave up, in a line.
+/// What ssh wrote before it gave up, in a line, without its debug messages and what it says to everyone without a
+/// terminal.
 #[must_use]
 pub fn complaint(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);

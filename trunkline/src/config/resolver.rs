@@ -23,6 +23,7 @@ use super::tokens::{self, Asked};
 use super::world::Account;
 use super::{ConfigError, World};
 use crate::destination::Destination;
+use crate::openssh;
 
 /// Resolves destinations through the user's own `ssh -G`, once for each that is asked for.
 ///
@@ -530,7 +531,7 @@ impl Run {
             }
             (output, status)
         };
-        Ok((status.success(), output, readable(&complaint)))
+        Ok((status.success(), output, openssh::complaint(&complaint)))
     }
 }
 
@@ -563,21 +564,6 @@ async fn bounded(reader: impl AsyncRead + Unpin, limit: u64) -> std::io::Result<
     let mut bytes = Vec::new();
     reader.take(limit).read_to_end(&mut bytes).await?;
     Ok(bytes)
-}
-
-/// ssh's complaint without its debug messages and what it says to everyone without a terminal.
-fn readable(complaint: &[u8]) -> String {
-    let text = String::from_utf8_lossy(complaint);
-    let lines: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with("debug") && !line.starts_with("Pseudo-terminal"))
-        .collect();
-    if lines.is_empty() {
-        "it gave no reason".into()
-    } else {
-        lines.join("; ")
-    }
 }
 
 /// What `-F` names, wherever it stands among the arguments.
