@@ -1,53 +1,174 @@
-//! The forwardings of a session: those of ssh_config and of ssh's `-L`, `-R` and `-D`.
+//! The forwardings of a session: those of ssh_config and of ssh's `-L`, `-R` and `-D`, and those that its user asks for
+//! while it runs (`~C`).
 
-use trunkline::config::{ForwardTarget, Listen};
-use trunkline::{Error, ForwardEvent, ForwardHandle, Host, Interaction};
+use std::ffi::OsString;
+use std::fmt::Write as _;
 
-/// Starts them all, once the host is connected. A forwarding that fails is told to the user and left out, or with
-/// ExitOnForwardFailure is an error. They last as long as what is returned.
-pub(crate) async fn start(host: &Host, interaction: &Interaction) -> Result<Vec<ForwardHandle>, Error> {
-    let config = host.config();
-    let mut handles = Vec::new();
-    if config.local_forwards.is_empty()
-        && config.remote_forwards.is_empty()
-        && config.dynamic_forwards.is_empty()
-    {
-        return Ok(handles);
-    }
-    host.warm().await?;
-    let mut keep = |result: Result<ForwardHandle, Error>| match result {
-        Ok(handle) => {
-            watch(&handle, interaction);
-            handles.push(handle);
-            Ok(())
+use tokio::sync::Mutex;
+use trunkline::config::{self, Forward, ForwardTarget, HostConfig, Listen};
+use trunkline::{Engine, Error, ForwardEvent, ForwardHandle, Host, Interaction};
+
+use crate::protocol::{ForwardKind, ForwardRequest, HostRequest};
+use crate::server::engine_request;
+
+/// Those of one session. They last as long as this.
+pub(crate) struct Forwards<'a> {
+    engine: &'a Engine,
+    host: &'a Host,
+    interaction: &'a Interaction,
+    request: HostRequest,
+    /// Guards the list while one is opened or ended.
+    standing: Mutex<Vec<Standing>>,
+}
+
+struct Standing {
+    kind: ForwardKind,
+    asked: Forward,
+    handle: ForwardHandle,
+}
+
+impl<'a> Forwards<'a> {
+    /// Starts all that the configuration names, once the host is connected. A forwarding that fails is told to the user
+    /// and left out, or with ExitOnForwardFailure is an error.
+    pub(crate) async fn start(
+        engine: &'a Engine,
+        host: &'a Host,
+        interaction: &'a Interaction,
+        request: HostRequest,
+    ) -> Result<Self, Error> {
+        let forwards = Self {
+            engine,
+            host,
+            interaction,
+            request,
+            standing: Mutex::default(),
+        };
+        let configured = configured(host.config());
+        if !configured.is_empty() {
+            host.warm().await?;
         }
-        Err(error) if config.exit_on_forward_failure => Err(error),
-        Err(error) => {
-            interaction.notice(&format!("Warning: {error}"));
-            Ok(())
+        for (kind, asked) in configured {
+            match forwards.open(kind, asked).await {
+                Err(error) if host.config().exit_on_forward_failure => return Err(error),
+                Err(error) => interaction.notice(&format!("Warning: {error}")),
+                Ok(()) => {}
+            }
         }
-    };
-    for forward in &config.local_forwards {
-        keep(host.forward_local(forward).await)?;
+        Ok(forwards)
     }
-    for listen in &config.dynamic_forwards {
-        keep(host.forward_dynamic(listen).await)?;
+
+    /// Does what the user asks for, and tells the outcome.
+    pub(crate) async fn handle(&self, request: ForwardRequest) {
+        let said = match request {
+            ForwardRequest::List => self.list().await,
+            ForwardRequest::Open(kind, specification) => match self.add(kind, specification).await {
+                Ok(()) => "Forwarding port.".to_owned(),
+                Err(error) => format!("Port forwarding failed: {error}"),
+            },
+            ForwardRequest::Cancel(kind, specification) => match self.cancel(kind, specification).await {
+                Ok(true) => "Canceled forwarding.".to_owned(),
+                Ok(false) => "Unknown port forwarding.".to_owned(),
+                Err(error) => format!("Bad forwarding close specification: {error}"),
+            },
+        };
+        self.interaction.notice(&said);
     }
-    for forward in &config.remote_forwards {
-        let result = host.forward_remote(forward).await;
-        if let (Ok(handle), Listen::Tcp { port: 0, .. }) = (&result, &forward.listen) {
-            let target = match &forward.target {
-                ForwardTarget::Tcp { host, port } => format!("{host}:{port}"),
-                ForwardTarget::Socket(path) => path.display().to_string(),
-                ForwardTarget::Socks => "SOCKS".into(),
-            };
+
+    /// Takes no new connections on this side. What is carried goes on, and so do remote forwardings
+    /// (channels.c, `channel_stop_listening`).
+    pub(crate) async fn stop_listening(&self) {
+        let mut standing = self.standing.lock().await;
+        standing.retain(|forward| forward.kind == ForwardKind::Remote);
+    }
+
+    async fn add(&self, kind: ForwardKind, specification: String) -> Result<(), Error> {
+        let asked = self.understood(kind, specification).await?;
+        self.open(kind, asked).await
+    }
+
+    async fn cancel(&self, kind: ForwardKind, specification: String) -> Result<bool, Error> {
+        // As ssh does: what ends a forwarding has the form of a dynamic one, an address and a port.
+        let listen = self.understood(ForwardKind::Dynamic, specification).await?.listen;
+        let mut standing = self.standing.lock().await;
+        let meant = |forward: &Standing| {
+            forward.kind == kind
+                && (forward.asked.listen == listen || forward.handle.listening().contains(&listen))
+        };
+        let Some(found) = standing.iter().position(meant) else {
+            return Ok(false);
+        };
+        let ended = standing.swap_remove(found);
+        ended.handle.close().await;
+        Ok(true)
+    }
+
+    /// What somebody typed behind `-L`, `-R` or `-D`, as the user's own ssh understands it.
+    async fn understood(&self, kind: ForwardKind, specification: String) -> Result<Forward, Error> {
+        let mut request = engine_request(&self.request);
+        request.ssh_args = ["-F", "none", kind.option()].map(OsString::from).into();
+        request.ssh_args.push(specification.clone().into());
+        let config = self.engine.resolve(&request).await?;
+        let understood = configured(&config).into_iter().next();
+        understood.map_or_else(
+            || Err(Error::Usage(format!("{specification} is no forwarding"))),
+            |(_, forward)| Ok(forward),
+        )
+    }
+
+    async fn open(&self, kind: ForwardKind, asked: Forward) -> Result<(), Error> {
+        let mut standing = self.standing.lock().await;
+        let handle = match kind {
+            ForwardKind::Local => self.host.forward_local(&asked).await?,
+            ForwardKind::Dynamic => self.host.forward_dynamic(&asked.listen).await?,
+            ForwardKind::Remote => self.host.forward_remote(&asked).await?,
+        };
+        if kind == ForwardKind::Remote && matches!(asked.listen, Listen::Tcp { port: 0, .. }) {
             let port = handle.port().unwrap_or_default();
             // ssh's words, which scripts look for.
-            interaction.notice(&format!("Allocated port {port} for remote forward to {target}"));
+            let said = format!("Allocated port {port} for remote forward to {}", asked.target);
+            self.interaction.notice(&said);
         }
-        keep(result)?;
+        watch(&handle, self.interaction);
+        standing.push(Standing { kind, asked, handle });
+        Ok(())
     }
-    Ok(handles)
+
+    async fn list(&self) -> String {
+        let standing = self.standing.lock().await;
+        let mut list = format!("{} forwardings:", standing.len());
+        for Standing { kind, asked, handle } in &*standing {
+            let counters = handle.counters();
+            // Writing to a String cannot fail.
+            let _ = write!(
+                list,
+                "\n  {} {} to {}: {} connections now, {} so far",
+                kind.option(),
+                handle.listening().first().unwrap_or(&asked.listen),
+                asked.target,
+                counters.open,
+                counters.accepted,
+            );
+        }
+        list
+    }
+}
+
+/// Every forwarding that a configuration names.
+fn configured(config: &HostConfig) -> Vec<(ForwardKind, Forward)> {
+    let HostConfig {
+        local_forwards,
+        dynamic_forwards,
+        remote_forwards,
+        ..
+    } = config;
+    let socks = |listen: &Listen| config::Forward {
+        listen: listen.clone(),
+        target: ForwardTarget::Socks,
+    };
+    let local = local_forwards.iter().cloned().map(|f| (ForwardKind::Local, f));
+    let dynamic = dynamic_forwards.iter().map(|l| (ForwardKind::Dynamic, socks(l)));
+    let remote = remote_forwards.iter().cloned().map(|f| (ForwardKind::Remote, f));
+    local.chain(dynamic).chain(remote).collect()
 }
 
 /// Tells the user what happens to a forwarding while the session lasts.

@@ -22,7 +22,8 @@ use trunkline::openssh::{Master, MasterState, complaint, ssh_for};
 
 use crate::place::{Place, make_private};
 use crate::protocol::{
-    Exit, Failure, HostReport, HostRequest, MasterReport, Program, Reply, Request, SessionRequest, Stdio,
+    Escapes, Exit, Failure, HostReport, HostRequest, MasterReport, Program, Reply, Request, SessionRequest,
+    Stdio,
 };
 use crate::server::{address, engine_request};
 
@@ -262,7 +263,7 @@ pub(crate) async fn session(
     let _ = replies
         .send(Reply::Begun {
             tty: false,
-            escape: None,
+            escapes: Escapes::default(),
             warm,
         })
         .await;

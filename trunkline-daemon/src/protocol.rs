@@ -14,7 +14,7 @@ use trunkline::openssh::{Master, MasterState};
 pub use trunkline::transfer::{CopyEvent, CopyOptions, Snapshot as CopyProgress};
 
 /// The protocol's version. A daemon answers clients of its own version only; see [`Reply::Welcome`].
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The longest frame, without its length. A caller's environment is the largest thing in one.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
@@ -42,6 +42,12 @@ pub enum Request {
     Break(u32),
     /// Exchange keys anew.
     Rekey,
+    /// Changes or lists the session's forwardings. What became of it comes as [`Reply::Notice`].
+    Forward(ForwardRequest),
+    /// The session goes on without its client (ssh's `~&`): it is sent an end-of-file character, what it still prints is
+    /// thrown away, and its local forwardings take no new connections. Answered by [`Reply::Done`], after which the
+    /// client may leave.
+    Background,
     /// The answer to [`Reply::Ask`]; `None` where there is nobody to answer.
     Answer(Option<String>),
     /// Connects, and keeps the connection for ever if `pin`.
@@ -139,6 +145,39 @@ pub enum CopyPlace {
     Host(Box<HostRequest>, #[serde(with = "serde_bytes")] Vec<u8>),
 }
 
+/// What ssh's escape sequences ask about a session's forwardings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ForwardRequest {
+    /// Open one, given as to ssh's `-L`, `-R` or `-D`.
+    Open(ForwardKind, String),
+    /// End one, by where it listens: `[address:]port`. What it carries goes on.
+    Cancel(ForwardKind, String),
+    /// List them.
+    List,
+}
+
+/// In which direction a forwarding goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ForwardKind {
+    /// From here, to one place (`-L`).
+    Local,
+    /// From the server (`-R`).
+    Remote,
+    /// From here, to wherever a SOCKS client asks (`-D`).
+    Dynamic,
+}
+
+impl ForwardKind {
+    /// ssh's option for it.
+    pub fn option(self) -> &'static str {
+        match self {
+            Self::Local => "-L",
+            Self::Remote => "-R",
+            Self::Dynamic => "-D",
+        }
+    }
+}
+
 /// What a session runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Program {
@@ -218,8 +257,8 @@ pub enum Reply {
     Begun {
         /// On a terminal: the client's goes into raw mode.
         tty: bool,
-        /// The escape character; `None` for none.
-        escape: Option<u8>,
+        /// What the user can ask for while typing.
+        escapes: Escapes,
         /// Whether the connection was there before.
         warm: bool,
     },
@@ -257,6 +296,17 @@ pub enum Reply {
     Closed(usize),
     /// The answer to [`Request::Warm`], [`Request::MuxListen`] and [`Request::Stop`].
     Done,
+}
+
+/// The configuration of a session's escape sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Escapes {
+    /// The escape character; `None` for none.
+    pub character: Option<u8>,
+    /// Whether `~C` opens a command line (`EnableEscapeCommandline`).
+    pub command_line: bool,
+    /// Whether that runs commands here (`PermitLocalCommand`).
+    pub local_commands: bool,
 }
 
 /// How a copy ended. Names may have failed nevertheless: its progress counts them.

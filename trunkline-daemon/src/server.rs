@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -343,22 +344,24 @@ async fn serve_session(
 ) -> Reply {
     let (asking, interaction) = asking(replies, request.answers);
     let (inputs, session_inputs) = mpsc::channel(16);
-    let detached = request.detached;
-    let running = session::run(
-        &service.engine,
-        service.masters.as_deref(),
-        request,
-        fds,
-        &interaction,
+    let detached = AtomicBool::new(request.detached);
+    let client = session::Client {
+        interaction: &interaction,
         replies,
-        session_inputs,
-    );
+        inputs: session_inputs,
+        detached: &detached,
+    };
+    let masters = service.masters.as_deref();
+    let running = session::run(&service.engine, masters, request, fds, client);
     let mut running = std::pin::pin!(running);
     let listening = async {
         while let Ok(Some(frame)) = reader.next::<Request>().await {
             match frame {
                 Request::Answer(answer) => asking.answer(answer),
                 frame => {
+                    if matches!(frame, Request::Background) {
+                        detached.store(true, Ordering::Relaxed);
+                    }
                     if inputs.send(frame).await.is_err() {
                         break;
                     }
@@ -374,7 +377,7 @@ async fn serve_session(
         () = listening => {}
     }
     // Before a session has begun nobody listens to its inputs: a client that leaves then takes its request with it.
-    if detached {
+    if detached.load(Ordering::Relaxed) {
         running.await
     } else {
         tokio::time::timeout(LEAVING, running)

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
@@ -11,9 +12,12 @@ use trunkline::{
     Interaction, Pty, SessionControl, SessionParts, TerminalSize,
 };
 
+use crate::forwards::Forwards;
 use crate::mux::Typed;
 use crate::openssh::Masters;
-use crate::protocol::{Exit, Failure, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty};
+use crate::protocol::{
+    Escapes, Exit, Failure, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty,
+};
 use crate::stdio::{Input, Output};
 
 /// A command whose output nobody takes any more gets this long to notice before its session is closed.
@@ -22,18 +26,28 @@ const AFTER_BROKEN_PIPE: Duration = Duration::from_secs(2);
 /// Pieces of output written at once: 512 KiB of sshd's packets, within IOV_MAX.
 const PIECES: usize = 16;
 
-/// Runs a session to its end and returns the last frame. `inputs` are the client's frames about it; their end means
-/// that the client is gone.
+/// Who wants a session, and can be spoken to.
+pub(crate) struct Client<'a> {
+    pub(crate) interaction: &'a Interaction,
+    pub(crate) replies: &'a mpsc::Sender<Reply>,
+    /// What it says about its session. The end of it means that it is gone.
+    pub(crate) inputs: mpsc::Receiver<Request>,
+    /// Whether the session goes on then.
+    pub(crate) detached: &'a AtomicBool,
+}
+
+/// The end-of-file character that a terminal has by default, for a session whose user has left it.
+const END_OF_TRANSMISSION: u8 = 4;
+
+/// Runs a session to its end and returns the last frame.
 pub(crate) async fn run(
     engine: &Engine,
     masters: Option<&Masters>,
     request: SessionRequest,
     fds: Vec<OwnedFd>,
-    interaction: &Interaction,
-    replies: &mpsc::Sender<Reply>,
-    inputs: mpsc::Receiver<Request>,
+    client: Client<'_>,
 ) -> Reply {
-    match try_run(engine, masters, request, fds, interaction, replies, inputs).await {
+    match try_run(engine, masters, request, fds, client).await {
         Ok(reply) => reply,
         Err(error) => Reply::Failed(Failure::from(&error)),
     }
@@ -44,10 +58,14 @@ async fn try_run(
     masters: Option<&Masters>,
     request: SessionRequest,
     fds: Vec<OwnedFd>,
-    interaction: &Interaction,
-    replies: &mpsc::Sender<Reply>,
-    inputs: mpsc::Receiver<Request>,
+    client: Client<'_>,
 ) -> Result<Reply, Error> {
+    let Client {
+        interaction,
+        replies,
+        inputs,
+        detached,
+    } = client;
     let asked = crate::server::engine_request(&request.host);
     let deadline = request.limit.map(Deadline::after);
     let host = match engine.host_for(&asked, interaction).await {
@@ -78,39 +96,45 @@ async fn try_run(
         let _ = replies
             .send(Reply::Begun {
                 tty: false,
-                escape: None,
+                escapes: Escapes::default(),
                 warm,
             })
             .await;
         return Ok(tunnel(streams, stream, &host, replies, inputs).await);
     }
-    let _forwards = crate::forwards::start(&host, interaction).await?;
+    let forwards = Forwards::start(engine, &host, interaction, request.host.clone()).await?;
+    let terms = Terms {
+        deadline,
+        detached: Some(detached),
+        forwards: Some(&forwards),
+    };
     if program == Program::Nothing {
         host.warm().await?;
         let _ = replies
             .send(Reply::Begun {
                 tty: false,
-                escape: config.escape_char,
+                escapes: Escapes::default(),
                 warm,
             })
             .await;
-        return Ok(hold(&host, inputs, request.detached).await);
+        return Ok(hold(&host, inputs, replies, terms).await);
     }
     let pty = pty(&config, &request, &program);
     let tty = pty.is_some();
     let command = command(&config, &request, &program, pty);
     let session = host.start(&command).await?;
-    let escape = config.escape_char.filter(|_| tty);
+    let escapes = Escapes {
+        character: config.escape_char.filter(|_| tty),
+        command_line: config.enable_escape_commandline,
+        local_commands: config.permit_local_command,
+    };
     let ended = pump(
         session.into_parts(),
-        Reply::Begun { tty, escape, warm },
+        Reply::Begun { tty, escapes, warm },
         streams,
         replies,
         inputs,
-        Until {
-            detached: request.detached,
-            deadline,
-        },
+        terms,
         &host,
     )
     .await?;
@@ -121,12 +145,21 @@ async fn try_run(
     }))
 }
 
-/// What may end a session before its command does.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Until {
-    /// The client's leaving does not.
-    detached: bool,
+/// On what terms a session runs.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Terms<'a> {
     deadline: Option<Deadline>,
+    /// Whether the session goes on when its client leaves; never, where that is not said.
+    detached: Option<&'a AtomicBool>,
+    /// Its forwardings, where its client may ask for more.
+    forwards: Option<&'a Forwards<'a>>,
+}
+
+impl Terms<'_> {
+    fn detached(self) -> bool {
+        self.detached
+            .is_some_and(|detached| detached.load(Ordering::Relaxed))
+    }
 }
 
 /// When a session must be over.
@@ -278,7 +311,7 @@ pub(crate) async fn pump(
     streams: Streams,
     replies: &mpsc::Sender<Reply>,
     inputs: mpsc::Receiver<Request>,
-    until: Until,
+    terms: Terms<'_>,
     host: &Host,
 ) -> Result<ExitStatus, Error> {
     let SessionParts {
@@ -291,6 +324,11 @@ pub(crate) async fn pump(
     let ended = Notify::new();
     let output = async {
         let written = drain(&mut stdout, streams.stdout, replies, Reply::Output).await;
+        if written.is_err() && terms.detached() {
+            // The client has left the session to itself: nobody reads, and nobody minds.
+            discard(&mut stdout).await;
+            return Ok(());
+        }
         if written.is_err() {
             // As ssh: the command is told that nobody reads, and dies of SIGPIPE at its next write.
             control.end_of_write();
@@ -309,7 +347,7 @@ pub(crate) async fn pump(
             .await
             .is_err()
         {
-            while stderr.chunk().await.is_some() {}
+            discard(&mut stderr).await;
         }
     };
     let status = async {
@@ -335,7 +373,7 @@ pub(crate) async fn pump(
             }
         }
         never = feed(streams.stdin, stdin, frames, Some(&control), host) => match never {},
-        error = Deadline::wait(until.deadline, host) => {
+        error = Deadline::wait(terms.deadline, host) => {
             if control.is_waiting() {
                 return Err(error);
             }
@@ -347,7 +385,7 @@ pub(crate) async fn pump(
             };
             Err(error.with_execution(execution))
         }
-        () = attend(inputs, framed, Some(&control), host, until.detached) => {
+        () = attend(inputs, framed, replies, Some(&control), host, terms) => {
             control.close();
             Err(Error::Closed { host: host.config().original_host.clone(), why: "the client left".into() })
         }
@@ -394,12 +432,17 @@ pub(crate) async fn tunnel(
 }
 
 /// Waits while only forwardings are wanted (`-N`): until the client leaves, or the connection is lost.
-async fn hold(host: &Host, inputs: mpsc::Receiver<Request>, detached: bool) -> Reply {
+async fn hold(
+    host: &Host,
+    inputs: mpsc::Receiver<Request>,
+    replies: &mpsc::Sender<Reply>,
+    terms: Terms<'_>,
+) -> Reply {
     let (framed, _frames) = mpsc::unbounded_channel();
     let connection = host.connection();
     tokio::select! {
         error = connection.ended() => Reply::Failed(Failure::from(&error)),
-        () = attend(inputs, framed, None, host, detached) => Reply::Exit(Exit::Status(0)),
+        () = attend(inputs, framed, replies, None, host, terms) => Reply::Exit(Exit::Status(0)),
     }
 }
 
@@ -439,9 +482,10 @@ async fn feed(
 async fn attend(
     mut inputs: mpsc::Receiver<Request>,
     framed: mpsc::UnboundedSender<Vec<u8>>,
+    replies: &mpsc::Sender<Reply>,
     control: Option<&SessionControl>,
     host: &Host,
-    detached: bool,
+    terms: Terms<'_>,
 ) {
     while let Some(request) = inputs.recv().await {
         match (request, control) {
@@ -456,12 +500,29 @@ async fn attend(
                 control.send_break(milliseconds).await;
             }
             (Request::Rekey, _) => host.connection().rekey(),
+            (Request::Forward(request), _) => {
+                if let Some(forwards) = terms.forwards {
+                    forwards.handle(request).await;
+                }
+            }
+            (Request::Background, _) => {
+                if let Some(forwards) = terms.forwards {
+                    forwards.stop_listening().await;
+                }
+                let _ = framed.send(vec![END_OF_TRANSMISSION]);
+                let _ = replies.send(Reply::Done).await;
+            }
             _ => {}
         }
     }
-    if detached {
+    if terms.detached() {
         std::future::pending::<()>().await;
     }
+}
+
+/// Reads a stream that nobody wants, so that its command is not held up.
+async fn discard(reader: &mut ChannelReader) {
+    while reader.chunk().await.is_some() {}
 }
 
 /// Writes a stream to its sink. Fails when nobody takes the output any more.

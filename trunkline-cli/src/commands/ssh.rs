@@ -14,7 +14,9 @@ use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use trunkline_daemon::client::{ClientError, ReplyReader, RequestWriter};
-use trunkline_daemon::protocol::{Exit, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty};
+use trunkline_daemon::protocol::{
+    Escapes, Exit, ForwardRequest, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty,
+};
 use trunkline_daemon::terminal::escape::{Action, Available, EscapeFilter, Step};
 use trunkline_daemon::terminal::modes::{self, WindowSize};
 
@@ -22,6 +24,7 @@ use crate::OWN_ERROR;
 use crate::backend::{Backend, host_request, runtime};
 use crate::commands::hosts::put;
 use crate::ssh_args::{EscapeChar, SshArgs, TtyRequest, UsageError};
+use crate::terminal::command_line::{self, CommandLine};
 use crate::terminal::raw::RawMode;
 
 /// Runs it. Ends the process itself where a blocking read of the terminal would keep it.
@@ -149,7 +152,9 @@ async fn run(args: &SshArgs, backend: &Backend) -> anyhow::Result<Outcome> {
         console,
         args,
         framed_stdin: stdio[0] == Stdio::Framed,
+        escapes: Escapes::default(),
         resized,
+        line: None,
     };
     outcome.run().await
 }
@@ -255,8 +260,11 @@ struct Talk<'a> {
     console: Console,
     args: &'a SshArgs,
     framed_stdin: bool,
+    escapes: Escapes,
     /// SIGWINCH.
     resized: Signal,
+    /// What has been typed behind `~C`, while the command line is open.
+    line: Option<Vec<u8>>,
 }
 
 impl Talk<'_> {
@@ -268,19 +276,14 @@ impl Talk<'_> {
             tokio::select! {
                 biased;
                 reply = self.replies.next() => {
-                    if let Reply::Begun { tty, escape, .. } = &reply.as_ref().map_or(Reply::Done, Clone::clone) {
+                    if let Ok(Reply::Begun { tty, escapes: configured, .. }) = &reply {
                         if self.args.background {
                             return Ok(Outcome::Code(0));
                         }
+                        self.escapes = *configured;
                         if *tty {
                             self.console.raw = Some(RawMode::enter(std::io::stdin()));
-                            let escape = match self.args.escape {
-                                Some(EscapeChar::Byte(byte)) => Some(byte),
-                                Some(EscapeChar::None) => None,
-                                None => *escape,
-                            };
-                            let available = Available::Own { command_line: false };
-                            escapes = Some(EscapeFilter::new(escape, available));
+                            escapes = Some(self.escape_filter());
                         }
                         if let Some(typed) = typed_tx.take().filter(|_| self.framed_stdin) {
                             read_terminal(typed);
@@ -297,7 +300,11 @@ impl Talk<'_> {
                         continue;
                     };
                     // An empty read is the terminal's end, not something typed.
-                    let steps = if bytes.is_empty() { vec![Step::Forward(bytes)] } else { filter.feed(&bytes) };
+                    let steps = if bytes.is_empty() {
+                        vec![Step::Forward(bytes)]
+                    } else {
+                        filter.feed(&self.command_line(bytes).await?)
+                    };
                     for step in steps {
                         if let Some(outcome) = self.step(step, &escapes).await? {
                             return Ok(outcome);
@@ -310,6 +317,16 @@ impl Talk<'_> {
                 }
             }
         }
+    }
+
+    fn escape_filter(&self) -> EscapeFilter {
+        let escape = match self.args.escape {
+            Some(EscapeChar::Byte(byte)) => Some(byte),
+            Some(EscapeChar::None) => None,
+            None => self.escapes.character,
+        };
+        let command_line = self.escapes.command_line;
+        EscapeFilter::new(escape, Available::Own { command_line })
     }
 
     async fn handle(&mut self, reply: Result<Reply, ClientError>) -> anyhow::Result<Option<Outcome>> {
@@ -410,16 +427,75 @@ impl Talk<'_> {
                 self.console
                     .insist("trunkline: the log level is the daemon's (TRUNKLINE_LOG)");
             }
-            Action::ListForwards => self.console.insist("trunkline: see `trunkline ls`"),
-            Action::Background
-            | Action::CommandLine
-            | Action::CommandLineDisabled
-            | Action::Unavailable(_) => {
-                self.console
-                    .insist("trunkline: not here; use another `trunkline ssh`, which shares the connection");
+            Action::ListForwards => {
+                self.requests
+                    .send(&Request::Forward(ForwardRequest::List))
+                    .await?
             }
+            Action::CommandLine => {
+                if let Some(raw) = &self.console.raw {
+                    raw.pause();
+                }
+                eprint!("{}", command_line::PROMPT);
+                self.line = Some(Vec::new());
+            }
+            Action::Background => return self.background().await.map(Some),
+            // Their echo says it all.
+            Action::CommandLineDisabled | Action::Unavailable(_) => {}
         }
         Ok(None)
+    }
+
+    /// Takes what belongs to an open command line, does what it asks for when it is whole, and returns the rest.
+    async fn command_line(&mut self, mut typed: Vec<u8>) -> anyhow::Result<Vec<u8>> {
+        let Some(mut line) = self.line.take() else {
+            return Ok(typed);
+        };
+        // What was typed before the terminal left raw mode ends with a carriage return.
+        let Some(end) = typed.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
+            line.append(&mut typed);
+            self.line = Some(line);
+            return Ok(typed);
+        };
+        line.extend(typed.drain(..=end).take(end));
+        let local = self.escapes.local_commands;
+        let asked = CommandLine::parse(&String::from_utf8_lossy(&line), local);
+        if let CommandLine::Local(command) = &asked {
+            let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
+            let status = tokio::process::Command::new(shell)
+                .arg("-c")
+                .arg(command)
+                .status();
+            if let Err(error) = status.await {
+                self.console
+                    .insist(&format!("trunkline: running the shell: {error}"));
+            }
+        }
+        if let Some(raw) = &self.console.raw {
+            raw.resume();
+        }
+        match asked {
+            CommandLine::Empty | CommandLine::Local(_) => {}
+            CommandLine::Help => self.console.insist(&CommandLine::help(local)),
+            CommandLine::Invalid => self.console.insist("Invalid command."),
+            CommandLine::Forward(request) => self.requests.send(&Request::Forward(request)).await?,
+        }
+        Ok(typed)
+    }
+
+    /// `~&`: the session goes on in the daemon, without us.
+    async fn background(&mut self) -> anyhow::Result<Outcome> {
+        self.console.raw = None;
+        self.requests.send(&Request::Background).await?;
+        loop {
+            let reply = self.replies.next().await;
+            if let Ok(Reply::Done) = reply {
+                return Ok(Outcome::Code(0));
+            }
+            if let Some(outcome) = self.handle(reply).await? {
+                return Ok(outcome);
+            }
+        }
     }
 }
 

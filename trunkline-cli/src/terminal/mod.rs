@@ -1,4 +1,5 @@
-//! The user's terminal during an interactive session: [raw mode](raw). What the daemon needs as well is in
-//! [`trunkline_daemon::terminal`].
+//! The user's terminal during an interactive session: [raw mode](raw), and the [command line](command_line) that an escape
+//! sequence opens. What the daemon needs as well is in [`trunkline_daemon::terminal`].
 
+pub(crate) mod command_line;
 pub(crate) mod raw;

@@ -1,5 +1,10 @@
 //! Sessions on a terminal.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
 use rustix::process::{Signal, kill_process};
 use trunkline_testkit::Sshd;
 
@@ -92,6 +97,97 @@ fn the_escape_character_disconnects_and_helps() {
     assert_eq!(terminal.end().code(), Some(255));
     assert_eq!(terminal.modes(), before);
     wait_until("the session is gone", || home.sessions() == 0);
+}
+
+/// Sends a line to whoever listens at a path, and gives back the line that is answered.
+fn ask(stream: &mut UnixStream, line: &str) -> String {
+    stream.write_all(line.as_bytes()).unwrap();
+    let mut answer = vec![0; line.len()];
+    stream.read_exact(&mut answer).unwrap();
+    String::from_utf8(answer).unwrap()
+}
+
+/// A port of this machine where everything that comes is sent back.
+fn echo() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || std::io::copy(&mut &stream, &mut &stream));
+        }
+    });
+    port
+}
+
+/// A session with a forwarding that its user has asked for at the command line, from the path to the port.
+fn forwarding(home: &Home, server: &Sshd, path: &Path, port: u16) -> Terminal {
+    let mut command = home.ssh(server);
+    command.args(["-o", "EnableEscapeCommandline=yes", server.alias()]);
+    let mut terminal = Terminal::start(&command);
+    terminal.send("PS1='pro''mpt> '; bind 'set enable-bracketed-paste off'\n");
+    terminal.expect("prompt> ");
+    terminal.send("\r~C");
+    terminal.expect("ssh> ");
+    terminal.send(&format!("-L {}:127.0.0.1:{port}\n", path.display()));
+    terminal.expect("Forwarding port.");
+    terminal
+}
+
+#[test]
+fn the_command_line_opens_lists_and_ends_forwardings() {
+    let (server, home, port) = (server(), Home::new(), echo());
+    let path = home.path("forward");
+    let mut terminal = forwarding(&home, &server, &path, port);
+    let mut stream = UnixStream::connect(&path).unwrap();
+    assert_eq!(ask(&mut stream, "through\n"), "through\n");
+    terminal.send("\r~#");
+    terminal.expect("1 forwardings:");
+    let target = format!("-L {} to 127.0.0.1:{port}: 1 connections now", path.display());
+    terminal.expect(&target);
+    for (line, answer) in [
+        ("-L nonsense", "Bad local forwarding specification"),
+        ("-KL 1", "Unknown port forwarding."),
+        ("what", "Invalid command."),
+        ("?", "-KD[bind_address:]port"),
+        (&format!("-KL {}", path.display()), "Canceled forwarding."),
+    ] {
+        terminal.send("\r~C");
+        terminal.expect("ssh> ");
+        terminal.send(&format!("{line}\n"));
+        terminal.expect(answer);
+    }
+    assert!(UnixStream::connect(&path).is_err());
+    assert_eq!(
+        ask(&mut stream, "what is carried goes on\n"),
+        "what is carried goes on\n"
+    );
+    terminal.send("exit 3\n");
+    assert_eq!(terminal.end().code(), Some(3));
+}
+
+#[test]
+fn a_session_in_the_background_ends_while_what_it_forwards_goes_on() {
+    let (server, home, port) = (server(), Home::new(), echo());
+    let path = home.path("forward");
+    let mut terminal = forwarding(&home, &server, &path, port);
+    let before = Terminal::start(&home.command("true")).modes();
+    let mut stream = UnixStream::connect(&path).unwrap();
+    assert_eq!(ask(&mut stream, "before\n"), "before\n");
+    terminal.send("\r~&");
+    assert_eq!(terminal.end().code(), Some(0));
+    assert_eq!(terminal.modes(), before);
+    // The login shell has been sent an end of file.
+    wait_until("the session is gone", || home.sessions() == 0);
+    assert!(UnixStream::connect(&path).is_err());
+    assert_eq!(ask(&mut stream, "afterwards\n"), "afterwards\n");
+}
+
+#[test]
+fn the_command_line_is_off_unless_the_configuration_says_otherwise() {
+    let (server, home) = (server(), Home::new());
+    let mut terminal = login(&home, &server);
+    terminal.send("\r~C");
+    terminal.expect("EnableEscapeCommandline=yes turns it on");
 }
 
 #[test]

@@ -7,7 +7,8 @@ use tokio::sync::Mutex;
 use trunkline::config::{self, ForwardTarget, Listen};
 use trunkline::{Error, ForwardHandle, Host};
 
-use super::wire::{Address, Forward, ForwardKind, Reply};
+use super::wire::{Address, Forward, Reply};
+use crate::protocol::ForwardKind;
 
 /// Those that stand.
 #[derive(Default)]

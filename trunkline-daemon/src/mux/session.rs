@@ -12,8 +12,8 @@ use trunkline::{ChannelStream, Command, Error, Execution, ExitStatus, Host, Pty,
 use super::client::{Client, Door};
 use super::typed::Typed;
 use super::wire::{Address, NewSession, Reply};
-use crate::protocol::{self, Stdio};
-use crate::session::{self, Streams, Until};
+use crate::protocol::{self, Escapes, Stdio};
+use crate::session::{self, Streams, Terms};
 use crate::stdio::Output;
 use crate::terminal::modes::{self, WindowSize};
 
@@ -54,11 +54,14 @@ impl Client<'_> {
         let (inputs, heard) = mpsc::channel(1);
         let begin = protocol::Reply::Begun {
             tty: request.tty,
-            escape: request.escape,
+            escapes: Escapes {
+                character: request.escape,
+                ..Escapes::default()
+            },
             warm: true,
         };
         let parts = session.into_parts();
-        let running = session::pump(parts, begin, streams, &replies, heard, Until::default(), &host);
+        let running = session::pump(parts, begin, streams, &replies, heard, Terms::default(), &host);
         let mut running = Box::pin(running);
         let mut resizing = Box::pin(resize(terminal, inputs));
         let mut begins = Some(begins);

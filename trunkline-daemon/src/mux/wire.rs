@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use trunkline_proto::wire::{Reader, WireError, Writer};
 
+use crate::protocol::ForwardKind;
+
 /// The protocol's version (PROTOCOL.mux section 1), which OpenSSH has spoken since 5.4.
 pub(super) const VERSION: u32 = 4;
 
@@ -95,13 +97,6 @@ pub(super) struct Forward {
     pub(super) kind: ForwardKind,
     pub(super) listen: Address,
     pub(super) connect: Address,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ForwardKind {
-    Local,
-    Remote,
-    Dynamic,
 }
 
 /// Where somebody listens or is to be connected to. An empty host is one that was not given.

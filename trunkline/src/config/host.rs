@@ -187,6 +187,8 @@ pub struct HostConfig {
     pub escape_char: Option<u8>,
     /// `EnableEscapeCommandline`.
     pub enable_escape_commandline: bool,
+    /// `PermitLocalCommand`: for `LocalCommand`, and for `!` in the command line that an escape sequence opens.
+    pub permit_local_command: bool,
     /// `ObscureKeystrokeTiming` (OpenSSH 9.5): the interval between packets; `None` where it is off or unknown.
     pub obscure_keystroke_timing: Option<Duration>,
     /// `ChannelTimeout` (OpenSSH 9.6): channel types (or "global") and how long each may be idle.
@@ -499,6 +501,7 @@ impl HostConfig {
             }),
             escape_char: f.parse("escapechar", values::escape_char).unwrap_or(Some(b'~')),
             enable_escape_commandline: f.flag("enableescapecommandline", false),
+            permit_local_command: permitted,
             obscure_keystroke_timing: f.parse("obscurekeystroketiming", keystroke_interval).flatten(),
             channel_timeouts: f.parse("channeltimeout", channel_timeouts).unwrap_or_default(),
 

@@ -356,6 +356,20 @@ impl Listen {
     }
 }
 
+/// As `ssh -G` prints it.
+impl std::fmt::Display for Listen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp { host: None, port } => write!(f, "{port}"),
+            Self::Tcp {
+                host: Some(host),
+                port,
+            } => write!(f, "[{host}]:{port}"),
+            Self::Socket(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
 /// Where a forwarding leads.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ForwardTarget {
@@ -370,6 +384,16 @@ pub enum ForwardTarget {
     Socket(PathBuf),
     /// Wherever a SOCKS client asks (`RemoteForward` with one argument).
     Socks,
+}
+
+impl std::fmt::Display for ForwardTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Socket(path) => write!(f, "{}", path.display()),
+            Self::Socks => f.write_str("SOCKS"),
+        }
+    }
 }
 
 /// `LocalForward` or `RemoteForward`.
