@@ -522,10 +522,7 @@ async fn close(
         return Ok(Reply::Closed(closed));
     };
     let config = engine.resolve(&engine_request(host)).await?;
-    // All connections to that account on that server, whatever the way and the keys.
-    let same = |other: &HostConfig| {
-        (&other.user, &other.hostname, other.port) == (&config.user, &config.hostname, config.port)
-    };
+    let same = |other: &HostConfig| config.is_same_account(other);
     let mut closed = engine.close(at_once, same);
     if let Some(masters) = masters {
         closed += masters.close(at_once, same).await;

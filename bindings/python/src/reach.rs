@@ -223,6 +223,14 @@ impl Host {
         }))
     }
 
+    /// Closes the connections to its account once what runs on them has ended, and tells how many they are. What is
+    /// started from now on connects anew.
+    fn disconnect(&self) -> PyResult<Operation> {
+        let (process, reach) = self.inner.get()?;
+        let reach = reach.clone();
+        Ok(Operation::new(process, async move { reach.disconnect().await }))
+    }
+
     /// Its connections, as names and values of each.
     fn lanes(&self) -> PyResult<Operation> {
         let (process, reach) = self.inner.get()?;
@@ -327,6 +335,23 @@ impl Reach {
         };
         let parts = self.start_in_daemon(&wanted, true, None).await?;
         crate::daemon::sftp_over(parts, &self.request.destination.host).await
+    }
+
+    async fn disconnect(&self) -> Result<usize, Failure> {
+        if let Way::Engine { engine, host } = &self.way {
+            let config = self.host(engine, host).await?.config();
+            return Ok(engine.close(false, |other| config.is_same_account(other)));
+        }
+        let mut client = self.client().await?;
+        let request = protocol::Request::Close {
+            host: Some(self.host_request(&[])),
+            at_once: false,
+        };
+        client.send(&request).await?;
+        match self.answer(&mut client).await? {
+            Reply::Closed(closed) => Ok(closed),
+            _ => Err(Failure::local("the daemon answered something else")),
+        }
     }
 
     async fn lanes(&self) -> Result<Vec<Lane>, Failure> {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -58,6 +59,22 @@ def box(testbed: Testbed) -> Iterator[trunkline.Connection]:
     """A connection to one server, in this process."""
     with trunkline.connect(testbed.aliases[0], config=testbed.config, daemon=False) as connection:
         yield connection
+
+
+@pytest.fixture(scope="module")
+def daemon(own_state: None) -> Iterator[None]:
+    """The program trunkline, which starts the daemon, in a folder of this module's own."""
+    program = os.environ.get("TRUNKLINE_PROGRAM", str(WORKSPACE / "target/debug/trunkline"))
+    if not Path(program).exists():
+        pytest.fail(f"{program} is missing: cargo build -p trunkline-cli")
+    # A socket's path has room for 107 bytes.
+    folder = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRUNKLINE_PROGRAM", program)
+        patch.setenv("TRUNKLINE_DIR", str(folder))
+        yield
+        subprocess.run([program, "stop", "--now"], check=True, capture_output=True)
+    shutil.rmtree(folder)
 
 
 def run_python(program: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:

@@ -212,3 +212,12 @@ def test_control_c_ends_a_loop_that_waits(testbed: Testbed) -> None:
     )
     done = run_python(program, testbed.config)
     assert (done.stdout, done.returncode) == ("interrupted\n", 0), done.stderr
+
+
+def test_a_connection_is_let_go_when_asked(on_box: OnBox) -> None:
+    async def body(box: aio.Connection) -> None:
+        first = (await box.run("echo $SSH_CONNECTION")).stdout
+        assert await box.disconnect() >= 1
+        assert (await box.run("echo $SSH_CONNECTION")).stdout != first
+
+    on_box(body)

@@ -212,3 +212,18 @@ def test_errors_survive_pickling() -> None:
     error = trunkline.NetworkError("gone", execution="may have started", stdout=b"x")
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.execution, copy.stdout) == ("gone", "may have started", b"x")
+
+
+def test_further_arguments_are_as_for_ssh(testbed: Testbed) -> None:
+    with trunkline.connect("elsewhere", ssh_args=["-F", testbed.config, "-o", "HostName=127.0.0.1"], wait=False) as host:
+        assert host.resolved()[1] == "127.0.0.1"
+    with pytest.raises(TypeError, match="words"):
+        trunkline.connect("box1", ssh_args="-F none")
+
+
+def test_a_connection_that_was_let_go_ends_with_what_runs_on_it(box: trunkline.Connection) -> None:
+    with box.start("echo $SSH_CONNECTION; read line; echo $line") as process:
+        first = process.stdout.readline()
+        assert box.disconnect() >= 1
+        assert box.run("echo $SSH_CONNECTION").stdout != first
+        assert process.communicate("still there\n")[0] == "still there\n"

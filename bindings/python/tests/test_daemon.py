@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trunkline
-from conftest import WORKSPACE, Testbed, run_python
-
-
-@pytest.fixture(scope="module")
-def daemon(own_state: None) -> Iterator[None]:
-    """The program trunkline, which starts the daemon, in a folder of this module's own."""
-    program = os.environ.get("TRUNKLINE_PROGRAM", str(WORKSPACE / "target/debug/trunkline"))
-    if not Path(program).exists():
-        pytest.fail(f"{program} is missing: cargo build -p trunkline-cli")
-    # A socket's path has room for 107 bytes.
-    folder = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRUNKLINE_PROGRAM", program)
-        patch.setenv("TRUNKLINE_DIR", str(folder))
-        yield
-        subprocess.run([program, "stop", "--now"], check=True, capture_output=True)
-    shutil.rmtree(folder)
+from conftest import Testbed, run_python
 
 
 @pytest.fixture
@@ -85,6 +68,13 @@ def test_other_processes_share_its_connections_and_auto_finds_it(box: trunkline.
     done = run_python(program, testbed.config)
     assert (done.stdout, done.stderr) == (ours, "")
     assert box.stats()[0].server.startswith("SSH-2.0-OpenSSH")
+
+
+def test_its_connections_are_let_go_when_asked(box: trunkline.Connection) -> None:
+    first = box.run("echo $SSH_CONNECTION").stdout
+    assert box.disconnect() >= 1
+    assert box.run("echo $SSH_CONNECTION").stdout != first
+    assert box.disconnect() == 1
 
 
 def test_a_group_uses_it_too(daemon: None, testbed: Testbed) -> None:

@@ -62,6 +62,12 @@ impl HostConfig {
         SharingKey::of(&self.explain_sharing())
     }
 
+    /// Whether both are the same account on the same server, whatever the way and the keys.
+    #[must_use]
+    pub fn is_same_account(&self, other: &Self) -> bool {
+        (&self.user, &self.hostname, self.port) == (&other.user, &other.hostname, other.port)
+    }
+
     /// Whether a connection for this host, once it is there, is one for `other` too: they differ in nothing but the ways of
     /// logging in that may be tried.
     #[must_use]

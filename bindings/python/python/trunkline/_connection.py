@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
@@ -81,6 +81,7 @@ def connect(
     passphrase: str | None = None,
     ask: Ask | None = None,
     options: Mapping[str, str] | None = None,
+    ssh_args: Sequence[str] = (),
     timeout: float | None = None,
     share: bool = True,
     daemon: Daemon = "auto",
@@ -95,6 +96,7 @@ def connect(
     - ``user``, ``port``, ``identity`` (key files), ``options`` (any of ssh_config(5), by name);
     - ``agent``: ``False`` for none, or the path of a socket;
     - ``known_hosts``: another file, or ``False`` to believe any host key, as only a test may;
+    - ``ssh_args``: further arguments, as on ssh's command line (``["-J", "gate"]``); those above win;
     - ``timeout``: seconds for connecting;
     - ``password``, ``passphrase``: answers to the questions for them;
     - ``ask``: answers other questions, called in a thread of the engine's; by default nobody is asked anything.
@@ -117,6 +119,7 @@ def connect(
         passphrase=passphrase,
         ask=ask,
         options=options,
+        ssh_args=ssh_args,
         timeout=timeout,
         share=share,
         daemon=daemon,
@@ -318,6 +321,11 @@ class Connection:
     def resolved(self) -> tuple[str, str, int]:
         """User, host name and port, as ssh_config resolves the destination."""
         return self._use().resolve().wait()
+
+    def disconnect(self) -> int:
+        """Closes the shared connections to this host's account once what runs on them has ended, and tells how many they
+        are. What is started from now on connects anew: the server then knows of groups and limits that have changed."""
+        return self._use().disconnect().wait()
 
     def close(self) -> None:
         """Closes what was started through this, and with ``share=False`` the connection. Can be called again."""

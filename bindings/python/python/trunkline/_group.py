@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -97,6 +97,7 @@ class BaseGroup:
         passphrase: str | None = None,
         ask: Ask | None = None,
         options: Mapping[str, str] | None = None,
+        ssh_args: Sequence[str] = (),
         timeout: float | None = None,
         share: bool = True,
         daemon: Daemon = "auto",
@@ -112,6 +113,7 @@ class BaseGroup:
             passphrase=passphrase,
             ask=ask,
             options=options,
+            ssh_args=ssh_args,
             timeout=timeout,
             share=share,
             daemon=daemon,

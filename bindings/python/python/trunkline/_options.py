@@ -38,12 +38,13 @@ class Options:
     passphrase: str | None = None
     ask: Ask | None = None
     options: Mapping[str, str] | None = None
+    ssh_args: Sequence[str] = ()
     timeout: float | None = None
     share: bool = True
     daemon: Daemon = "auto"
 
-    def ssh_args(self) -> list[str]:
-        """The arguments for ssh."""
+    def as_ssh_args(self) -> list[str]:
+        """All of them, as arguments for ssh."""
         args: list[str] = []
         if self.config is not None:
             args += ["-F", os.fspath(self.config)]
@@ -75,7 +76,9 @@ class Options:
         settings.update(RemoteCommand="none", ClearAllForwardings="yes")
         for name, value in settings.items():
             args += ["-o", f"{name}={value}"]
-        return args
+        if isinstance(self.ssh_args, str):
+            raise TypeError("ssh_args is a list of words")
+        return [*args, *self.ssh_args]
 
     def asker(self) -> Ask | None:
         """Who answers questions."""
@@ -105,7 +108,7 @@ class Options:
 
     def reached(self, engine: _native.Engine) -> Callable[[str, Sequence[str]], _native.Host]:
         """What makes hosts of destinations and further arguments for ssh, on the connections of ``engine``."""
-        args, ask, daemon = self.ssh_args(), self.asker(), self.daemon_command()
+        args, ask, daemon = self.as_ssh_args(), self.asker(), self.daemon_command()
         world = _native.World()
 
         def reach(destination: str, more: Sequence[str] = ()) -> _native.Host:

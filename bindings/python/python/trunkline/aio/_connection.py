@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -35,6 +35,7 @@ def connect(
     passphrase: str | None = None,
     ask: Ask | None = None,
     options: Mapping[str, str] | None = None,
+    ssh_args: Sequence[str] = (),
     timeout: float | None = None,
     share: bool = True,
     daemon: Daemon = "auto",
@@ -52,6 +53,7 @@ def connect(
         passphrase=passphrase,
         ask=ask,
         options=options,
+        ssh_args=ssh_args,
         timeout=timeout,
         share=share,
         daemon=daemon,
@@ -291,6 +293,10 @@ class Connection:
     async def resolved(self) -> tuple[str, str, int]:
         """User, host name and port, as ssh_config resolves the destination."""
         return await outcome(self._use().resolve())
+
+    async def disconnect(self) -> int:
+        """As ``trunkline.Connection.disconnect``."""
+        return await outcome(self._use().disconnect())
 
     def close(self) -> None:
         """Closes what was started through this, and with ``share=False`` the connection. Can be called again."""
