@@ -52,6 +52,8 @@ struct Host {
     /// The host keys, as lines of a `.pub` file.
     host_keys: Vec<String>,
     known_hosts: PathBuf,
+    /// What the server writes of who comes and who is let in.
+    log: PathBuf,
 }
 
 fn main() -> Result<(), Error> {
@@ -93,6 +95,7 @@ fn main() -> Result<(), Error> {
                 .map(|key| key.public_line().to_owned())
                 .collect(),
             known_hosts: server.known_hosts(),
+            log: server.log().path().to_owned(),
         });
         entries.push(entry);
         servers.push(server);
