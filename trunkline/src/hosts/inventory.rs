@@ -337,7 +337,7 @@ fn target(name: &str, variables: &Variables) -> Result<Target, String> {
     }
     if let Some(connection) = variables.get("ansible_connection") {
         let short = connection.rsplit('.').next().unwrap_or_default();
-        if !["ssh", "smart", "paramiko", "paramiko_ssh", "libssh"].contains(&short) {
+        if !["ssh", "trunkline", "smart", "paramiko", "paramiko_ssh", "libssh"].contains(&short) {
             return Err(format!("its ansible_connection is {connection:?}, not ssh"));
         }
     }
