@@ -1,0 +1,207 @@
+"""Ansible's connection plugin: playbooks on real servers, by the oldest and the newest ansible-core that it is for."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trunkline
+from conftest import WORKSPACE, Testbed
+
+PLUGIN = "trunkline.ssh.trunkline"
+PLAYBOOKS = Path(__file__).parent / "ansible"
+
+#: Virtual environments with the wheel and an ansible-core each, which scripts/python makes.
+ENVIRONMENTS: list[Path | None] = [Path(path) for path in os.environ.get("TRUNKLINE_ANSIBLE", "").split(":") if path]
+
+
+class Ansible:
+    """Ansible in a folder of its own, where all hosts are reached by the plugin."""
+
+    def __init__(self, environment: Path, folder: Path, bed: Testbed) -> None:
+        self._bin = environment / "bin"
+        self.folder = folder
+        (folder / "hosts").write_text("\n".join([*bed.aliases, f"[all:vars]\nansible_ssh_common_args=-F {bed.config}\n"]))
+        (folder / "ansible.cfg").write_text(
+            f"[defaults]\ntransport={PLUGIN}\ninventory=hosts\nforks=20\ninterpreter_python=/usr/bin/python3\n"
+            f"remote_tmp={folder}/tmp\nlocal_tmp={folder}/local\n"
+        )
+
+    def run(self, program: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Runs one of Ansible's programs."""
+        env = {**os.environ, "LC_ALL": "C.UTF-8", "ANSIBLE_HOME": f"{self.folder}/home", **env}
+        command = [str(self._bin / program), *arguments]
+        return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=120)
+
+    def play(self, name: str, **env: str) -> None:
+        """Runs one of the playbooks, which must succeed."""
+        done = self.run("ansible-playbook", str(PLAYBOOKS / name), "-e", f"folder={self.folder}", **env)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def task(self, module: str, argument: str, *arguments: str, **env: str) -> dict[str, Any]:
+        """Runs a task on the first host, and returns its result as Ansible has it."""
+        tree = self.folder / "tree"
+        done = self.run("ansible", "box1", "-m", module, "-a", argument, "--tree", str(tree), *arguments, **env)
+        assert (tree / "box1").exists(), done.stdout + done.stderr
+        result: dict[str, Any] = json.loads((tree / "box1").read_text())
+        return result
+
+
+@pytest.fixture(scope="module", params=ENVIRONMENTS or [None], ids=lambda path: path.name if path else "none")
+def environment(request: pytest.FixtureRequest) -> Path:
+    path: Path | None = request.param
+    if path is None:
+        pytest.fail("TRUNKLINE_ANSIBLE is not set: run scripts/python")
+    return path
+
+
+@pytest.fixture
+def ansible(environment: Path, daemon: None, testbed: Testbed, tmp_path: Path) -> Ansible:
+    return Ansible(environment, tmp_path, testbed)
+
+
+@pytest.mark.parametrize("pipelining", ["true", "false"])
+def test_commands_files_and_waiting_work_with_any_names(ansible: Ansible, pipelining: str) -> None:
+    content = os.urandom(3_000_000)
+    (ansible.folder / "large").write_bytes(content)
+    ansible.play("connection.yml", ANSIBLE_PIPELINING=pipelining)
+    for host in ("box1", "box2", "box3"):
+        assert (ansible.folder / "back" / host / "large").read_bytes() == content
+
+
+def test_a_reset_makes_a_new_connection(ansible: Ansible) -> None:
+    ansible.play("reset.yml")
+
+
+@pytest.mark.parametrize("pipelining", ["true", "false"])
+@pytest.mark.parametrize(("sudo", "password"), [("sudo", "secret"), ("sudo.free", None)])
+def test_becoming_somebody_gives_the_password_when_asked(
+    ansible: Ansible, pipelining: str, sudo: str, password: str | None
+) -> None:
+    become = ["-b", "-e", f"ansible_become_exe={PLAYBOOKS}/{sudo}"]
+    if password:
+        become += ["-e", f"ansible_become_password={password}"]
+    result = ansible.task("command", "printenv BECAME", *become, ANSIBLE_PIPELINING=pipelining)
+    assert (result["rc"], result["stdout"]) == (0, "yes")
+    result = ansible.task("raw", "echo $BECAME; exit 3", *become)
+    assert (result["rc"], result["stdout"].strip()) == (3, "yes")
+
+
+@pytest.mark.parametrize(("password", "said"), [("wrong", "Incorrect sudo password"), (None, "Missing sudo password")])
+def test_a_wrong_or_missing_password_is_told(ansible: Ansible, password: str | None, said: str) -> None:
+    become = ["-b", "-e", f"ansible_become_exe={PLAYBOOKS}/sudo"]
+    if password:
+        become += ["-e", f"ansible_become_password={password}"]
+    done = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", *become)
+    assert done.returncode == 2
+    assert said in done.stdout + done.stderr
+
+
+def test_workers_and_runs_share_one_connection_to_each_host(environment: Path, daemon: None, tmp_path: Path) -> None:
+    bed = Testbed("--servers", "20")
+    try:
+        ansible = Ansible(environment, tmp_path, bed)
+        for _ in range(2):
+            done = ansible.run("ansible", "all", "-m", "ping")
+            assert done.stdout.count("SUCCESS") == 20, done.stdout + done.stderr
+        logs = [Path(host["log"]).read_text() for host in bed.about["hosts"]]
+        assert [len(re.findall(r"^Accepted .* from ", log, re.MULTILINE)) for log in logs] == [1] * 20
+    finally:
+        bed.close()
+
+
+def test_a_status_of_255_is_a_failure_and_no_reason_to_give_a_host_up(ansible: Ansible) -> None:
+    result = ansible.task("raw", "exit 255")
+    assert result["rc"] == 255
+    assert not result.get("unreachable")
+
+
+def test_a_host_that_cannot_be_reached_is_unreachable_and_tried_again_if_wished(ansible: Ansible) -> None:
+    nowhere = ("-e", "ansible_port=1", "-vv")
+    done = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", *nowhere)
+    assert (done.returncode, "UNREACHABLE!" in done.stdout, "RETRY" in done.stdout) == (4, True, False), done.stdout
+    done = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", *nowhere, ANSIBLE_SSH_RETRIES="1")
+    assert (done.returncode, done.stdout.count("TRUNKLINE RETRY")) == (4, 1), done.stdout
+
+
+def test_who_is_not_let_in_is_told_so_once(ansible: Ansible, testbed: Testbed) -> None:
+    log = Path(testbed.about["hosts"][0]["log"])
+    before = log.read_text().count("Invalid user nobody-of-that-name")
+    done = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", "-u", "nobody-of-that-name", ANSIBLE_SSH_RETRIES="3")
+    assert (done.returncode, "UNREACHABLE!" in done.stdout) == (4, True)
+    assert log.read_text().count("Invalid user nobody-of-that-name") == before + 1
+
+
+def test_a_command_whose_connection_is_lost_is_not_run_again(ansible: Ansible) -> None:
+    runs = ansible.folder / "runs"
+    # The server's process for this connection is the parent of the shell's.
+    command = f"echo run >> {runs}; kill -9 $PPID"
+    done = ansible.run("ansible", "box1", "-m", "raw", "-a", command, ANSIBLE_SSH_RETRIES="3", ANSIBLE_SSH_USETTY="false")
+    assert (done.returncode, "may have started" in done.stdout) == (4, True), done.stdout
+    assert runs.read_text() == "run\n"
+    assert ansible.task("raw", "echo again")["stdout"].strip() == "again"
+
+
+def test_options_say_who_and_where(ansible: Ansible, testbed: Testbed) -> None:
+    about = testbed.about["hosts"][0]
+    (ansible.folder / "hosts").write_text(
+        f"box1 ansible_host={about['address']} ansible_port={about['port']} ansible_user={about['user']} "
+        f"ansible_ssh_private_key_file={about['key']} "
+        f"ansible_ssh_common_args='-F none -o UserKnownHostsFile={about['known_hosts']}'\n"
+    )
+    assert ansible.task("raw", "echo there")["stdout"].strip() == "there"
+    unknown = f"-F none -o UserKnownHostsFile={ansible.folder}/known -o GlobalKnownHostsFile=none"
+    refused = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", "-e", f"ansible_ssh_common_args='{unknown}'")
+    assert (refused.returncode, "UNREACHABLE!" in refused.stdout) == (4, True), refused.stdout
+    believed = ansible.task("raw", "true", "-e", f"ansible_ssh_common_args='{unknown}'", ANSIBLE_HOST_KEY_CHECKING="false")
+    assert believed["rc"] == 0
+
+
+def test_a_password_lets_in(environment: Path, daemon: None, tmp_path: Path) -> None:
+    bed = Testbed("--password", "open sesame")
+    try:
+        ansible = Ansible(environment, tmp_path, bed)
+        only = {"ANSIBLE_SSH_ARGS": "-o PreferredAuthentications=password,keyboard-interactive -o PubkeyAuthentication=no"}
+        assert ansible.task("raw", "true", "-e", "{ansible_password: open sesame}", **only)["rc"] == 0
+    finally:
+        bed.close()
+
+
+def documented(ansible: Ansible, plugin: str) -> dict[str, Any]:
+    done = ansible.run("ansible-doc", "-t", "connection", plugin, "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)[plugin]["doc"]
+    return found
+
+
+def test_its_documentation_has_the_names_of_the_ssh_plugin(ansible: Ansible) -> None:
+    ours, theirs = (documented(ansible, plugin)["options"] for plugin in (PLUGIN, "ssh"))
+    assert set(ours) <= set(theirs) | {"private_key_passphrase"}
+
+    def names(option: dict[str, Any]) -> set[tuple[str, str]]:
+        return {
+            (kind, str(entry.get("section", "")) + str(entry.get("key", "")) + str(entry.get("name", "")))
+            for kind in ("vars", "env", "ini", "cli", "keyword")
+            for entry in option.get(kind, [])
+        }
+
+    for option in set(ours) & set(theirs):
+        assert names(ours[option]) == names(theirs[option]), option
+
+
+def test_the_guide_s_lines_reach_every_host(ansible: Ansible) -> None:
+    guide = (WORKSPACE / "docs/guide/ansible.md").read_text()
+    (command,) = re.findall(r"^    (ansible .*)$", guide, re.MULTILINE)
+    assert ansible.run(*command.split()).stdout.count("SUCCESS") == 3
+    (setting,) = re.findall(r"^    transport = (.*)$", guide, re.MULTILINE)
+    assert setting == PLUGIN
+
+
+def test_the_collection_has_the_package_s_version() -> None:
+    galaxy = WORKSPACE / "bindings/python/python/ansible_collections/trunkline/ssh/galaxy.yml"
+    assert re.findall(r"^version: (.*)$", galaxy.read_text(), re.MULTILINE) == [trunkline.__version__]
