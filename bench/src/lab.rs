@@ -22,6 +22,8 @@ pub(crate) struct Lab {
     /// Small sizes.
     pub(crate) quick: bool,
     pub(crate) peers: Peers,
+    folder: PathBuf,
+    programs: PathBuf,
     trunkline: PathBuf,
     dir: TempDir,
     daemons: Cell<u32>,
@@ -38,6 +40,8 @@ impl Lab {
         Ok(Self {
             quick,
             peers: Peers::find(folder, &programs)?,
+            folder: folder.to_owned(),
+            programs,
             trunkline,
             dir,
             daemons: Cell::new(0),
@@ -47,6 +51,18 @@ impl Lab {
     /// The full size, or the quick one.
     pub(crate) fn size<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
+    }
+
+    /// Where reports are left.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Another of the workspace's programs.
+    pub(crate) fn program(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let path = self.programs.join(name);
+        anyhow::ensure!(path.exists(), "{} has not been built", path.display());
+        Ok(path)
     }
 
     /// A file of the run's own.

@@ -23,7 +23,11 @@ pub(crate) struct Peers {
     pub(crate) russh: Peer,
     pub(crate) go: Peer,
     pub(crate) node: Peer,
+    pub(crate) aio: Peer,
+    pub(crate) group: Peer,
     pub(crate) parallel_ssh: Peer,
+    pub(crate) six_operations: Peer,
+    pub(crate) ansible: Peer,
 }
 
 impl Peers {
@@ -45,6 +49,13 @@ impl Peers {
                 missing,
             }
         };
+        let python = |name, script: &str| {
+            find(
+                name,
+                "python",
+                vec![folder.join("venv/bin/python"), script.into()],
+            )
+        };
         Ok(Self {
             engine: find(
                 "trunkline (engine)",
@@ -58,10 +69,14 @@ impl Peers {
                 "node",
                 vec!["node".into(), folder.join("node/peer.js")],
             ),
-            parallel_ssh: find(
-                "parallel-ssh",
+            aio: python("trunkline.aio", "bench/peers/python/peer.py"),
+            group: python("trunkline.Group", "bench/peers/python/group.py"),
+            parallel_ssh: python("parallel-ssh", "bench/peers/python/parallel.py"),
+            six_operations: python("Python's libraries", "bench/six_operations/run.py"),
+            ansible: find(
+                "ansible-core",
                 "python",
-                vec![folder.join("venv/bin/python"), folder.join("python/peer.py")],
+                vec![folder.join("venv/bin/ansible-playbook")],
             ),
         })
     }
@@ -74,6 +89,7 @@ impl Peers {
             &self.go,
             &self.node,
             &self.parallel_ssh,
+            &self.six_operations,
         ]
         .into_iter()
         .filter_map(|peer| Some((peer.name, peer.missing.clone()?)))

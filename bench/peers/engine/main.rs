@@ -28,6 +28,7 @@ async fn run(arguments: Vec<String>) -> anyhow::Result<()> {
     match (task.as_str(), rest) {
         ("cold", []) => client.cold(address).await,
         ("warm", [count]) => client.warm(address, count.parse()?).await,
+        ("together", [count]) => client.together(address, count.parse()?).await,
         ("bulk", [command]) => client.bulk(address, command).await,
         ("idle", [count]) => client.idle(address.port(), count.parse()?).await,
         ("beside", [load, count]) => client.beside(address, load, count.parse()?).await,
@@ -83,6 +84,32 @@ impl Client {
         let host = self.host(address).await?;
         run_many(&host, count / 10 + 1).await?;
         print_times(&run_many(&host, count).await?);
+        Ok(())
+    }
+
+    /// [`AT_ONCE`] commands at once, so often.
+    async fn together(&self, address: SocketAddr, count: usize) -> anyhow::Result<()> {
+        let host = self.host(address).await?;
+        let mut times = Vec::with_capacity(count);
+        for number in 0..count / 10 + 1 + count {
+            let begun = Instant::now();
+            let running: JoinSet<_> = (0..AT_ONCE)
+                .map(|_| {
+                    let host = host.clone();
+                    async move { run_true(&host).await }
+                })
+                .collect();
+            running
+                .join_all()
+                .await
+                .into_iter()
+                .collect::<anyhow::Result<()>>()?;
+            // The first are to warm up.
+            if number > count / 10 {
+                times.push(begun.elapsed());
+            }
+        }
+        print_times(&times);
         Ok(())
     }
 
@@ -147,6 +174,8 @@ impl Client {
     }
 }
 
+/// Commands of the task `together`.
+const AT_ONCE: usize = 100;
 /// How long buffers may take to be given back, and rates to be noticed.
 const SETTLE: Duration = Duration::from_millis(2500);
 /// By then a download has left its start behind.

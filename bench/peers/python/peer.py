@@ -1,34 +1,47 @@
-"""parallel-ssh as a program: peer.py HOSTS_FILE PORT USER KEY WARM_RUNS.
+"""trunkline.aio as a program: peer.py TASK ADDRESS USER KEY KNOWN_HOSTS COUNT, with the tasks `warm` and `together` that
+bench/README.md describes for all peers."""
 
-Prints the nanoseconds of `true` on every host, first with no connection and then WARM_RUNS times over the connections
-that the first run left. Starting Python and importing the package are not counted. It takes any host key.
-"""
+from __future__ import annotations
 
+import asyncio
 import sys
 import time
-from pathlib import Path
 
-from pssh.clients import ParallelSSHClient
+from trunkline import aio
 
-
-def run(client: ParallelSSHClient) -> int:
-    """One command everywhere; the nanoseconds until its last exit status is known."""
-    begun = time.monotonic_ns()
-    outputs = client.run_command("true")
-    client.join(outputs)
-    elapsed = time.monotonic_ns() - begun
-    failed = [output.host for output in outputs if output.exit_code != 0]
-    if failed:
-        sys.exit(f"true failed on {failed}")
-    return elapsed
+AT_ONCE = 100
 
 
-def main() -> None:
-    hosts_file, port, user, key, warm_runs = sys.argv[1:]
-    hosts = Path(hosts_file).read_text().split()
-    client = ParallelSSHClient(hosts, port=int(port), user=user, pkey=key, pool_size=len(hosts), allow_agent=False)
-    for _ in range(1 + int(warm_runs)):
-        print(run(client), flush=True)
+async def main() -> None:
+    task, address, user, key, known_hosts, count = sys.argv[1:]
+    host, _, port = address.rpartition(":")
+    options = {"BatchMode": "yes", "GlobalKnownHostsFile": "/dev/null", "Ciphers": "aes128-gcm@openssh.com"}
+    reached = aio.connect(
+        host,
+        config="none",
+        user=user,
+        port=int(port),
+        identity=key,
+        agent=False,
+        known_hosts=known_hosts,
+        options={**options, "IdentitiesOnly": "yes"},
+        daemon=False,
+    )
+    async with reached as connection:
+        work = {"warm": one, "together": together}[task]
+        for number in range(-(int(count) // 10 + 1), int(count)):
+            begun = time.perf_counter_ns()
+            await work(connection)
+            if number >= 0:
+                print(time.perf_counter_ns() - begun)
 
 
-main()
+async def one(connection: aio.Connection) -> None:
+    await connection.run("true", check=True)
+
+
+async def together(connection: aio.Connection) -> None:
+    await asyncio.gather(*(one(connection) for _ in range(AT_ONCE)))
+
+
+asyncio.run(main())

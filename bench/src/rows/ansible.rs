@@ -1,8 +1,8 @@
 //! A playbook of short tasks on hosts far away.
 
-use std::path::PathBuf;
 use std::process::Command;
 
+use anyhow::Context as _;
 use trunkline_testkit::{Relay, write_ssh_config};
 
 use super::{Outcome, RTT, Row, Table, Target, Verdict, ratio};
@@ -19,14 +19,12 @@ const HOSTS: usize = 10;
 const TASKS: usize = 20;
 const SHARED: &str = "on trunkline's sockets";
 const DEFAULT: &str = "Ansible's own ControlPersist";
-
-/// Which ansible-core is measured: `scripts/ansible` installs it.
-const PLAYBOOK: &str = "target/ansible/bin/ansible-playbook";
+const PLUGIN: &str = "the plugin trunkline.ssh.trunkline";
+const MITOGEN: &str = "Mitogen";
 
 fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
-    let playbook = PathBuf::from(PLAYBOOK);
-    anyhow::ensure!(playbook.exists(), "there is no {PLAYBOOK}: run scripts/ansible");
-    let playbook = playbook.canonicalize()?;
+    let playbook = lab.peers.ansible.command()?.get_program().to_owned();
+    let mitogen = mitogen_folder(lab)?;
     let (mut servers, mut relays, mut entries) = (Vec::new(), Vec::new(), Vec::new());
     for n in 0..HOSTS {
         let server = lab.server().start()?;
@@ -53,7 +51,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     }
     let common = format!("-F {}", config.display());
     let shared = format!("{common} -o ControlPath={}/%n", daemon.mux().display());
-    let run = |ssh_args: &str, control: &str| {
+    let run = |ssh_args: &str, control: &str, env: &[(&str, &str)]| {
         let mut command = Command::new(&playbook);
         command
             .current_dir(&folder)
@@ -62,17 +60,37 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
             .env("ANSIBLE_SSH_CONTROL_PATH_DIR", folder.join(control))
             .env("ANSIBLE_HOME", folder.join("home"))
             .env("LC_ALL", "C.UTF-8")
-            .env_remove("SSH_AUTH_SOCK");
+            .env("TRUNKLINE_PROGRAM", daemon.trunkline().get_program())
+            .env_remove("SSH_AUTH_SOCK")
+            .envs(env.iter().copied());
+        daemon.serve(&mut command);
         measure::time(&mut command)
     };
     let default = format!("-C -o ControlMaster=auto -o ControlPersist=60s {common}");
-    // Both begin with connections that are there.
-    run(&shared, "unused")?;
-    run(&default, "cp")?;
-    let mut contestants = vec![
-        Contestant::new(SHARED, || Ok(vec![run(&shared, "unused")?])),
-        Contestant::new(DEFAULT, || Ok(vec![run(&default, "cp")?])),
+    let plugin = [("ANSIBLE_TRANSPORT", "trunkline.ssh.trunkline")];
+    let mitogen = [
+        ("ANSIBLE_STRATEGY", "mitogen_linear"),
+        ("ANSIBLE_STRATEGY_PLUGINS", mitogen.as_str()),
     ];
+    let mut contestants: Vec<Contestant<'_>> = [
+        (PLUGIN, &common, "unused", &plugin[..]),
+        (SHARED, &shared, "unused", &[]),
+        (DEFAULT, &default, "cp", &[]),
+        (MITOGEN, &default, "unused", &mitogen[..]),
+    ]
+    .into_iter()
+    .map(|(name, ssh_args, control, env)| {
+        let (run, mut warm) = (&run, false);
+        Contestant::new(name, move || {
+            if !warm {
+                // Begins with connections that are there.
+                run(ssh_args, control, env)?;
+                warm = true;
+            }
+            Ok(vec![run(ssh_args, control, env)?])
+        })
+    })
+    .collect();
     let samples = in_turns(lab.size(5, 2), &mut contestants);
     drop(contestants);
     for name in &names {
@@ -89,17 +107,33 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
         unit: "s",
         samples,
     };
+    let verdict = |who: &str, limit| Verdict {
+        what: format!("{who} / {DEFAULT}"),
+        measured: ratio(table.median(who), table.median(DEFAULT)),
+        target: Target::AtMost(limit),
+        unit: "of its time",
+    };
     Ok(Outcome {
-        verdicts: vec![Verdict {
-            what: format!("{SHARED} / {DEFAULT}"),
-            measured: ratio(table.median(SHARED), table.median(DEFAULT)),
-            target: Target::AtMost(0.85),
-            unit: "of its time",
-        }],
+        verdicts: vec![verdict(PLUGIN, 0.7), verdict(SHARED, 0.85)],
         tables: vec![table],
         notes: vec![format!(
-            "{HOSTS} servers of their own behind relays, ten forks, no pipelining (raw needs none)."
+            "{HOSTS} servers of their own behind relays, ten forks. Mitogen keeps its connections for one run only."
         )],
         ..Outcome::default()
     })
+}
+
+/// Where Mitogen's strategies are.
+fn mitogen_folder(lab: &Lab) -> anyhow::Result<String> {
+    let libraries = lab.folder().join("venv/lib").canonicalize()?;
+    let strategies = std::fs::read_dir(&libraries)?
+        .filter_map(Result::ok)
+        .map(|python| {
+            python
+                .path()
+                .join("site-packages/ansible_mitogen/plugins/strategy")
+        })
+        .find(|folder| folder.exists())
+        .with_context(|| format!("there is no Mitogen in {}", libraries.display()))?;
+    Ok(strategies.display().to_string())
 }

@@ -21,6 +21,7 @@ pub(super) const ROW: Row = Row {
 
 const TRUNKLINE_RUN: &str = "trunkline run";
 const TRUNKLINE_RUN_CLASSICAL: &str = "trunkline run, curve25519";
+const GROUP: &str = "trunkline.Group";
 const PARALLEL_SSH: &str = "parallel-ssh";
 const SHELL: &str = "xargs -P 50 ssh with a ControlMaster";
 
@@ -72,6 +73,15 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
             TRUNKLINE_RUN_CLASSICAL,
             &["-o", "KexAlgorithms=curve25519-sha256"],
         ),
+        Contestant::new(GROUP, || {
+            let mut python = lab.peers.group.command()?;
+            // Host memory starts empty.
+            lab.daemon()?.serve(&mut python);
+            python.arg(&config).arg(&names).arg(warm_runs.to_string());
+            let (cold, again) = cold_and_warm(python)?;
+            warm.note(GROUP, again);
+            Ok(vec![cold])
+        }),
         Contestant::new(PARALLEL_SSH, || {
             let mut python = lab.peers.parallel_ssh.command()?;
             python
@@ -79,11 +89,9 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
                 .args([&server.port().to_string(), server.user()])
                 .arg(key)
                 .arg(warm_runs.to_string());
-            let nanoseconds = peer::numbers(python, Duration::from_secs(120))?.unwrap_or_default();
-            let seconds: Vec<f64> = nanoseconds.iter().map(|ns| ns / 1e9).collect();
-            let (cold, again) = seconds.split_first().context("it took more than 120 s")?;
-            warm.note(PARALLEL_SSH, again.to_vec());
-            Ok(vec![*cold])
+            let (cold, again) = cold_and_warm(python)?;
+            warm.note(PARALLEL_SSH, again);
+            Ok(vec![cold])
         }),
         Contestant::new(SHELL, || {
             let masters = Masters::of(lab, &config, &names)?;
@@ -118,18 +126,35 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
             });
         }
     }
+    for table in [&cold, &warm] {
+        verdicts.push(Verdict {
+            what: format!("{}: {GROUP} / {PARALLEL_SSH}", table.title),
+            measured: ratio(table.median(GROUP), table.median(PARALLEL_SSH)),
+            target: Target::AtMost(0.7),
+            unit: "of the peer's",
+        });
+    }
     Ok(Outcome {
         verdicts,
         tables: vec![cold, warm],
         notes: vec![
             "The hosts are as many loopback addresses of one sshd, whose MaxStartups is raised to 4,000.".into(),
-            "trunkline run: start of the program to its end; cold, it starts its daemon in an empty folder. parallel-ssh: \
-             inside its process, without starting Python; one client, as many greenlets as hosts, no host key checked; \
-             warm, over the connections of the run before. The shell loop: as a whole."
+            "trunkline run: start of the program to its end; cold, it starts its daemon in an empty folder. trunkline.Group \
+             and parallel-ssh: inside their process, without starting Python; warm, over the connections of the run \
+             before. parallel-ssh: one client, as many greenlets as hosts, no host key checked. The shell loop: as a \
+             whole."
                 .into(),
         ],
         ..Outcome::default()
     })
+}
+
+/// The seconds of the first run that a peer prints, and of the others.
+fn cold_and_warm(python: Command) -> anyhow::Result<(f64, Vec<f64>)> {
+    let nanoseconds = peer::numbers(python, Duration::from_secs(120))?.unwrap_or_default();
+    let seconds: Vec<f64> = nanoseconds.iter().map(|ns| ns / 1e9).collect();
+    let (cold, again) = seconds.split_first().context("it took more than 120 s")?;
+    Ok((*cold, again.to_vec()))
 }
 
 /// A ControlMaster for each host; they end when this is dropped.

@@ -8,6 +8,8 @@ mod cold;
 mod fleet;
 mod git;
 mod idle;
+mod python_warm;
+mod six_operations;
 mod sockets;
 mod stock;
 mod transfers;
@@ -42,6 +44,8 @@ pub(crate) const ROWS: &[Row] = &[
     at_once::ROW,
     sockets::ROW,
     transfers::ROW,
+    python_warm::ROW,
+    six_operations::ROW,
 ];
 
 /// What a row has shown.
