@@ -24,6 +24,7 @@ struct File {
     probe_after: Option<u64>,
     probe_limit: Option<u64>,
     openssh_hosts: Option<Vec<String>>,
+    confirm_hosts: Option<Vec<String>>,
 }
 
 /// Every setting: its key, its default and what it means.
@@ -96,6 +97,11 @@ pub(crate) fn documentation() -> Vec<(&'static str, String, &'static str)> {
             "[]".to_owned(),
             "Patterns of hosts that go through the system's ssh, although the engine could do them: [\"*.example.com\"].",
         ),
+        (
+            "confirm_hosts",
+            "[]".to_owned(),
+            "Patterns of hosts whose connections are used only after a question through SSH_ASKPASS each time, as with `ControlMaster ask` of ssh_config.",
+        ),
     ]
 }
 
@@ -127,6 +133,7 @@ fn parse(text: &str) -> anyhow::Result<Settings> {
         probe_after: seconds(file.probe_after, d.probe_after),
         probe_limit: seconds(file.probe_limit, d.probe_limit),
         openssh_hosts: file.openssh_hosts.unwrap_or_default(),
+        confirm_hosts: file.confirm_hosts.unwrap_or_default(),
     };
     anyhow::ensure!(settings.max_lanes > 0, "max_lanes must be at least 1");
     anyhow::ensure!(

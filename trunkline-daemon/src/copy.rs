@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use trunkline::transfer::{self, Location, Progress};
 use trunkline::{Engine, Error, Interaction};
 
+use crate::permission;
 use crate::protocol::{CopyEnd, CopyEvent, CopyPlace, CopyRequest, Reply};
 
 /// How often a client is told of a copy's progress.
@@ -80,9 +81,12 @@ async fn location(engine: &Engine, place: &CopyPlace, interaction: &Interaction)
             return Err(Error::Usage(format!("{} is not absolute", path.display())));
         }
         CopyPlace::Host(host, path) => {
-            let host = engine
-                .host_for(&crate::server::engine_request(host), interaction)
-                .await?;
+            let asked = crate::server::engine_request(host);
+            let host = engine.host_for(&asked, interaction).await?;
+            if host.is_warm() {
+                let question = format!("Allow shared connection to {}? ", host.config().original_host);
+                permission::ask(engine, host.config(), &asked.world, &question).await?;
+            }
             Location::Host(host, Bytes::copy_from_slice(path))
         }
     })

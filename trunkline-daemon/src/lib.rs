@@ -8,6 +8,7 @@ mod copy;
 mod forwards;
 mod mux;
 mod openssh;
+mod permission;
 pub mod place;
 pub mod protocol;
 pub mod server;

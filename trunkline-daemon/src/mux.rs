@@ -26,6 +26,7 @@ use tokio_util::task::TaskTracker;
 use trunkline::config::{ControlMaster, HostConfig, SharingKey};
 use trunkline::{Engine, Error, Host, Interaction};
 
+use crate::permission;
 use crate::place::{Place, make_private, words};
 use crate::protocol::HostRequest;
 use crate::server::engine_request;
@@ -283,6 +284,19 @@ impl Sockets {
         Ok(host)
     }
 
+    /// Whether the user allows what a client of a socket wants, where that has to be asked.
+    async fn allows(&self, socket: &Socket, question: &str) -> bool {
+        let (world, host) = {
+            let state = socket.state();
+            (state.request.world.clone(), state.host.clone())
+        };
+        let allowed = permission::ask(&self.engine, &host, &world, question).await;
+        if let Err(error) = &allowed {
+            tracing::info!(path = %socket.path.display(), "{error}");
+        }
+        allowed.is_ok()
+    }
+
     /// Every socket that listens, by path.
     pub(crate) fn listening(&self) -> Vec<Listed> {
         let listed = |socket: &Arc<Socket>| {
@@ -326,6 +340,11 @@ impl Socket {
 
     fn request(&self) -> HostRequest {
         self.state().request.clone()
+    }
+
+    /// The host, as it was typed.
+    fn name(&self) -> String {
+        self.state().host.original_host.clone()
     }
 
     /// Takes no more clients, and removes the socket's file. Those who are there are served to their end.

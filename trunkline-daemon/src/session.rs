@@ -15,6 +15,7 @@ use trunkline::{
 use crate::forwards::Forwards;
 use crate::mux::Typed;
 use crate::openssh::Masters;
+use crate::permission;
 use crate::protocol::{
     Escapes, Exit, Failure, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty,
 };
@@ -91,6 +92,13 @@ async fn try_run(
     let config = host.config().clone();
     let warm = host.is_warm();
     let program = program(&config, &request)?;
+    if warm {
+        let question = match &program {
+            Program::Stdio(target, port) => format!("Allow forward to {target}:{port}? "),
+            _ => format!("Allow shared connection to {}? ", config.original_host),
+        };
+        permission::ask(engine, &config, &asked.world, &question).await?;
+    }
     if let Program::Stdio(target, port) = &program {
         let stream = host.direct_tcpip(target, *port, ("127.0.0.1", 0)).await?;
         let _ = replies

@@ -13,8 +13,8 @@ use trunkline_proto::ChannelKind;
 
 use crate::channel::ChannelStream;
 use crate::config::{
-    Forward, ForwardAgent, ForwardTarget, HostConfig, Listen, Proxy, Reason, Request, Resolver, SharingKey,
-    World,
+    ControlMaster, Forward, ForwardAgent, ForwardTarget, HostConfig, Listen, Proxy, Reason, Request,
+    Resolver, SharingKey, World,
 };
 use crate::connection::Connection;
 use crate::dial::{self, Dialed};
@@ -173,7 +173,7 @@ impl Engine {
     pub fn reasons_for_system_ssh(&self, config: &HostConfig) -> Vec<Reason> {
         let mut reasons = config.needs_system_ssh();
         let patterns = &self.inner.settings.openssh_hosts;
-        if !patterns.is_empty() && hosts::in_list(&config.original_host, &patterns.join(",")) {
+        if matches(patterns, config) {
             reasons.push(Reason {
                 directive: "openssh_hosts".into(),
                 value: patterns.join(","),
@@ -181,6 +181,13 @@ impl Engine {
             });
         }
         reasons
+    }
+
+    /// Whether each use of a connection that is there already is to be confirmed by the user: what `ControlMaster ask` and
+    /// `autoask` mean, or [`Settings::confirm_hosts`] says. Programs that lend connections ask.
+    pub fn confirms_use(&self, config: &HostConfig) -> bool {
+        matches!(config.control_master, ControlMaster::Ask | ControlMaster::AutoAsk)
+            || matches(&self.inner.settings.confirm_hosts, config)
     }
 
     /// Host memory.
@@ -709,4 +716,9 @@ impl fmt::Debug for Engine {
             .field("pools", &self.inner.pools().len())
             .finish_non_exhaustive()
     }
+}
+
+/// Whether a setting's patterns mean a host.
+fn matches(patterns: &[String], config: &HostConfig) -> bool {
+    !patterns.is_empty() && hosts::in_list(&config.original_host, &patterns.join(","))
 }

@@ -34,6 +34,9 @@ pub struct Settings {
     /// Hosts that are left to the system's ssh although the engine could do them: patterns as in ssh_config(5), for names
     /// as typed.
     pub openssh_hosts: Vec<String>,
+    /// Hosts for which each use of a connection that is there already is confirmed through SSH_ASKPASS, as with
+    /// `ControlMaster ask`: patterns as in ssh_config(5), for names as typed.
+    pub confirm_hosts: Vec<String>,
 }
 
 impl Default for Settings {
@@ -52,6 +55,7 @@ impl Default for Settings {
             probe_after: Duration::from_secs(60),
             probe_limit: Duration::from_secs(10),
             openssh_hosts: Vec::new(),
+            confirm_hosts: Vec::new(),
         }
     }
 }

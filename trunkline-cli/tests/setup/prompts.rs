@@ -1,11 +1,12 @@
 //! What only a user can answer, stock ssh asks: the daemon cannot.
 
 use std::fs;
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Command, Output};
 
 use trunkline_testkit::HostEntry;
 
-use crate::home::{assert_status, finish, server, sshd};
+use crate::home::{assert_status, describe, finish, server, sshd, text};
 use crate::stanza::Stanza;
 use crate::tty::Terminal;
 
@@ -73,4 +74,111 @@ fn a_passphrase_is_asked_for_by_ssh() {
     terminal.send("open sesame\n");
     terminal.expect("done");
     assert_eq!(terminal.end().code(), Some(0));
+}
+
+/// A program for SSH_ASKPASS that notes what it is asked and answers what a file says.
+struct Askpass {
+    program: PathBuf,
+    asked: PathBuf,
+    answer: PathBuf,
+}
+
+impl Askpass {
+    fn new(stanza: &Stanza) -> Self {
+        let (asked, answer) = (stanza.home.path("asked"), stanza.home.path("answer"));
+        let note = "#!/bin/sh\necho \"$SSH_ASKPASS_PROMPT: $1\" >>";
+        let script = format!("{note}{}\ncat {}\n", asked.display(), answer.display());
+        let program = stanza.home.script("askpass", &script);
+        Self {
+            program,
+            asked,
+            answer,
+        }
+    }
+
+    fn will_say(&self, answer: &str) {
+        fs::write(&self.answer, answer).unwrap();
+    }
+
+    /// What was asked since the last look.
+    fn asked(&self) -> String {
+        let asked = fs::read_to_string(&self.asked).unwrap_or_default();
+        let _ = fs::remove_file(&self.asked);
+        asked
+    }
+
+    fn run(&self, command: &mut Command, arguments: &[&str]) -> Output {
+        command.env("SSH_ASKPASS", &self.program);
+        command.env("SSH_ASKPASS_REQUIRE", "force");
+        finish(command.args(arguments))
+    }
+}
+
+#[test]
+fn each_use_of_a_connection_is_confirmed_where_the_settings_say_so() {
+    let server = server();
+    let stanza = Stanza::behind([server.host_entry("web")]);
+    stanza.home.settings("confirm_hosts = [\"w*\"]\n");
+    let askpass = Askpass::new(&stanza);
+    askpass.will_say("yes\n");
+    assert_status(&askpass.run(&mut stanza.ssh(), &["web", "true"]), 0);
+    assert_eq!(askpass.asked(), "confirm: Allow shared connection to web? \n");
+    assert_eq!(server.authentications(), 1);
+    // An alive check is no use; opening a forwarding is one.
+    assert_status(&askpass.run(&mut stanza.ssh(), &["-O", "check", "web"]), 0);
+    assert_eq!(askpass.asked(), "");
+    askpass.will_say("no\n");
+    let refused = askpass.run(
+        &mut stanza.ssh(),
+        &["-O", "forward", "-L", "/nowhere:db:80", "web"],
+    );
+    assert_status(&refused, 255);
+    assert!(
+        text(&refused.stderr).contains("Permission denied"),
+        "{}",
+        describe(&refused)
+    );
+    assert_eq!(askpass.asked(), "confirm: Open -L /nowhere to db:80 on web? \n");
+    // ssh makes a connection of its own then.
+    let own = askpass.run(&mut stanza.ssh(), &["web", "echo own"]);
+    assert_status(&own, 0);
+    assert_eq!(text(&own.stdout), "own\n");
+    assert_eq!(server.authentications(), 2);
+    let ours = |arguments: &[&str]| {
+        let mut command = stanza.home.trunkline();
+        command.args(["ssh", "-F"]).arg(stanza.config());
+        askpass.run(&mut command, arguments)
+    };
+    askpass.asked();
+    let refused = ours(&["web", "echo run"]);
+    assert_status(&refused, 255);
+    assert!(
+        text(&refused.stderr).contains("was not allowed"),
+        "{}",
+        describe(&refused)
+    );
+    assert!(refused.stdout.is_empty());
+    assert_eq!(askpass.asked(), "confirm: Allow shared connection to web? \n");
+    askpass.will_say("\n");
+    assert_eq!(text(&ours(&["web", "echo run"]).stdout), "run\n");
+}
+
+#[test]
+fn control_master_ask_confirms_each_use_of_a_connection_but_not_its_making() {
+    let server = server();
+    let stanza = Stanza::behind([]);
+    let entry = server.host_entry("web").with("ControlMaster autoask");
+    fs::write(stanza.home.path("asking"), entry.to_string()).unwrap();
+    let askpass = Askpass::new(&stanza);
+    let ours = || {
+        let mut command = stanza.home.trunkline();
+        command.args(["ssh", "-F"]).arg(stanza.home.path("asking"));
+        askpass.run(&mut command, &["web", "true"])
+    };
+    assert_status(&ours(), 0);
+    assert_eq!(askpass.asked(), "");
+    askpass.will_say("yes\n");
+    assert_status(&ours(), 0);
+    assert_eq!(askpass.asked(), "confirm: Allow shared connection to web? \n");
+    assert_eq!(server.authentications(), 1);
 }

@@ -58,6 +58,25 @@ impl Door<'_> {
     pub(super) async fn host(self) -> Result<Host, Error> {
         self.sockets.host(self.socket).await
     }
+
+    /// Whether the user allows a use of the host's connection, where that has to be asked.
+    async fn allows(self, request: &Request) -> bool {
+        let host = self.socket.name();
+        let question = match request {
+            Request::NewSession(_) | Request::Proxy => format!("Allow shared connection to {host}? "),
+            Request::NewStdioForward { target } => format!("Allow forward to {target}? "),
+            Request::OpenForward(asked) => format!("Open {asked} on {host}? "),
+            Request::Terminate => format!("Terminate shared connection to {host}? "),
+            Request::StopListening => {
+                format!("Disable further multiplexing on shared connection to {host}? ")
+            }
+            // What OpenSSH's master does without asking.
+            Request::Hello { .. } | Request::AliveCheck | Request::CloseForward(_) | Request::Unknown => {
+                return true;
+            }
+        };
+        self.sockets.allows(self.socket, &question).await
+    }
 }
 
 impl Client<'_> {
@@ -92,6 +111,9 @@ impl Client<'_> {
 
     /// Does what is asked. Breaks when that was the client's last request.
     async fn answer(&mut self, id: u32, request: Request) -> anyhow::Result<ControlFlow<()>> {
+        if !self.door.allows(&request).await {
+            return self.deny(id, &request).await;
+        }
         let reply = match request {
             Request::Hello { .. } => anyhow::bail!("it said hello twice"),
             Request::AliveCheck => Reply::Alive {
@@ -130,6 +152,19 @@ impl Client<'_> {
         opened
             .await
             .unwrap_or_else(|error: Error| Reply::Failure(error.to_string()))
+    }
+
+    /// What the user does not allow is not done. A client that wanted a session makes a connection of its own for it.
+    async fn deny(&mut self, id: u32, request: &Request) -> anyhow::Result<ControlFlow<()>> {
+        // The descriptors are on their way; without them, the next request would begin in the wrong place.
+        let descriptors = match request {
+            Request::NewSession(_) => 3,
+            Request::NewStdioForward { .. } => 2,
+            _ => 0,
+        };
+        drop(self.packets.descriptors(descriptors).await?);
+        self.packets.reply(id, &Reply::PermissionDenied).await?;
+        Ok(ControlFlow::Continue(()))
     }
 
     /// Says why a request is not done. A client that wanted a session makes a connection of its own for it.

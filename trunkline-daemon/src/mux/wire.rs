@@ -31,6 +31,7 @@ const C_NEW_STDIO_FWD: u32 = 0x1000_0008;
 const C_STOP_LISTENING: u32 = 0x1000_0009;
 const C_PROXY: u32 = 0x1000_000f;
 const S_OK: u32 = 0x8000_0001;
+const S_PERMISSION_DENIED: u32 = 0x8000_0002;
 const S_FAILURE: u32 = 0x8000_0003;
 const S_EXIT_MESSAGE: u32 = 0x8000_0004;
 const S_ALIVE: u32 = 0x8000_0005;
@@ -197,6 +198,26 @@ impl Forward {
     }
 }
 
+/// For people.
+impl std::fmt::Display for Forward {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = self.kind.option();
+        match self.kind {
+            ForwardKind::Dynamic => write!(f, "{kind} {}", self.listen),
+            _ => write!(f, "{kind} {} to {}", self.listen, self.connect),
+        }
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Socket(path) => f.write_str(path),
+        }
+    }
+}
+
 impl Address {
     fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let host = reader.utf8()?.to_owned();
@@ -215,6 +236,8 @@ impl Address {
 pub(super) enum Reply {
     Hello,
     Ok,
+    /// The user does not allow it. To a session the client's answer is a connection of its own.
+    PermissionDenied,
     /// It cannot be done, for this reason. To a session the client's answer is a connection of its own.
     Failure(String),
     Alive {
@@ -235,6 +258,8 @@ impl Reply {
         let body = match self {
             Self::Hello => packet(MSG_HELLO).u32(VERSION),
             Self::Ok => packet(S_OK).u32(id),
+            // mux.c's words.
+            Self::PermissionDenied => packet(S_PERMISSION_DENIED).u32(id).string("Permission denied"),
             Self::Failure(reason) => packet(S_FAILURE).u32(id).string(reason),
             Self::Alive { pid } => packet(S_ALIVE).u32(id).u32(*pid),
             Self::SessionOpened => packet(S_SESSION_OPENED).u32(id).u32(SESSION),
