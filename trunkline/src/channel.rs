@@ -509,6 +509,30 @@ impl ChannelStream {
     pub fn into_split(self) -> (ChannelReader, ChannelWriter) {
         (self.reader, self.writer)
     }
+
+    /// What closes it while somebody else reads or writes.
+    pub fn closer(&self) -> ChannelCloser {
+        ChannelCloser {
+            shared: self.writer.shared.clone(),
+            ops: self.writer.ops.clone(),
+        }
+    }
+}
+
+/// Closes a [`ChannelStream`] from aside: who waits to read finds its end, who writes is told of a broken pipe.
+#[derive(Debug, Clone)]
+pub struct ChannelCloser {
+    shared: Arc<ChannelShared>,
+    ops: Ops,
+}
+
+impl ChannelCloser {
+    /// Closes it now.
+    pub fn close(&self) {
+        let _ = self.ops.send(Op::Close {
+            channel: self.shared.clone(),
+        });
+    }
 }
 
 impl AsyncRead for ChannelStream {

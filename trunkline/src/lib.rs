@@ -29,7 +29,7 @@ mod settings;
 pub mod sftp;
 pub mod transfer;
 
-pub use channel::{ChannelReader, ChannelStream, ChannelWriter, ExitStatus};
+pub use channel::{ChannelCloser, ChannelReader, ChannelStream, ChannelWriter, ExitStatus};
 pub use connection::{Connection, ConnectionInfo};
 pub use engine::{Engine, HeldConnection, Host, HostStatus, MemoryPlace};
 pub use error::{Error, ErrorKind, Execution};
