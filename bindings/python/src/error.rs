@@ -15,7 +15,7 @@ pub(crate) struct Failure {
     message: String,
     /// [`Execution`]'s words.
     execution: String,
-    /// SSH_FX_…, where the server did not do something to a file.
+    /// SSH_FX_…, where the server did not do something to a file; RFC 4254's reason, where it refused a channel.
     code: Option<u32>,
     /// Output that had come by then.
     output: Option<Box<(Vec<u8>, Vec<u8>)>>,
@@ -70,6 +70,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let code = match &error {
             Error::File { status, .. } => Some(status.code.0),
+            Error::Refused { reason, .. } => Some(*reason),
             _ => None,
         };
         Self {

@@ -12,6 +12,7 @@ mod forward;
 mod hosts;
 mod log;
 mod operation;
+mod private;
 mod process;
 mod prompt;
 mod reach;
@@ -34,6 +35,8 @@ mod native {
     use crate::log::log_to;
     #[pymodule_export]
     use crate::operation::{Operation, Running};
+    #[pymodule_export]
+    use crate::private::{Handover, Key, Listener, PrivateHost};
     #[pymodule_export]
     use crate::process::{Engine, shut_down};
     #[pymodule_export]

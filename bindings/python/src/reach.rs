@@ -58,6 +58,28 @@ pub(crate) struct Wanted {
     pub(crate) terminal: Option<(String, u32, u32)>,
 }
 
+impl Wanted {
+    /// The engine's form of it.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = match (&self.program, self.subsystem) {
+            (Some(name), true) => Command::subsystem(String::from_utf8_lossy(name)),
+            (Some(line), false) => Command::exec(line.clone()),
+            (None, _) => Command::shell(),
+        };
+        for (name, value) in &self.env {
+            command = command.env(name, value.clone());
+        }
+        if let Some((term, columns, rows)) = &self.terminal {
+            command = command.pty(Pty {
+                term: term.clone(),
+                size: terminal_size(*columns, *rows),
+                modes: Vec::new(),
+            });
+        }
+        command
+    }
+}
+
 #[pymethods]
 impl Host {
     /// `daemon`: `None` for an engine of this process; else the daemon, which is started with these arguments where none
@@ -301,23 +323,9 @@ impl Reach {
         };
         let host = self.host(engine, host).await?;
         let config = host.config();
-        let mut command = match (&wanted.program, wanted.subsystem) {
-            (Some(name), true) => Command::subsystem(String::from_utf8_lossy(name)),
-            (Some(line), false) => Command::exec(line.clone()),
-            (None, _) => Command::shell(),
-        };
+        let mut command = wanted.command();
         for (name, value) in config.session_env(&self.request.world) {
             command = command.env(name, value);
-        }
-        for (name, value) in &wanted.env {
-            command = command.env(name, value.clone());
-        }
-        if let Some((term, columns, rows)) = &wanted.terminal {
-            command = command.pty(Pty {
-                term: term.clone(),
-                size: terminal_size(*columns, *rows),
-                modes: Vec::new(),
-            });
         }
         command = command.agent_forwarding(config.forward_agent != ForwardAgent::No);
         Ok(Parts::from(host.start(&command).await?.into_parts()))

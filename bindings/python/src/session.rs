@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt as _;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::Instant;
 use trunkline::{
-    ChannelReader, ChannelWriter, Execution, ExitStatus, SessionControl, SessionEnd, SessionParts,
-    TerminalSize,
+    ChannelCloser, ChannelReader, ChannelStream, ChannelWriter, Execution, ExitStatus, SessionControl,
+    SessionEnd, SessionParts, TerminalSize,
 };
 use trunkline_daemon::protocol::Request;
 
@@ -54,6 +55,20 @@ impl From<SessionParts> for Parts {
             stderr: Incoming::Channel(stderr),
             control: Control::Engine(control),
             end: Ending::new(Source::Engine(end)),
+        }
+    }
+}
+
+impl From<ChannelStream> for Parts {
+    fn from(tunnel: ChannelStream) -> Self {
+        let control = Control::Tunnel(tunnel.closer());
+        let (reader, writer) = tunnel.into_split();
+        Self {
+            stdin: Outgoing::Channel(writer),
+            stdout: Incoming::Channel(reader),
+            stderr: Incoming::Ended,
+            control,
+            end: Ending::new(Source::Tunnel),
         }
     }
 }
@@ -136,6 +151,8 @@ pub(crate) enum Incoming {
     Channel(ChannelReader),
     /// The other end is the daemon's.
     Socket(UnixStream, BytesMut),
+    /// There is none.
+    Ended,
 }
 
 impl Incoming {
@@ -149,6 +166,7 @@ impl Incoming {
                 let read = socket.read_buf(buffer).await.unwrap_or(0);
                 (read > 0).then(|| buffer.split().freeze())
             }
+            Self::Ended => None,
         }
     }
 
@@ -177,7 +195,21 @@ impl Incoming {
         match self {
             Self::Channel(reader) => reader.is_complete(),
             Self::Socket(..) => false,
+            Self::Ended => true,
         }
+    }
+}
+
+/// What has come on one of two streams, and on which (1 or 2); empty at the end of both. Cancel-safe.
+async fn either(one: &mut Incoming, two: &mut Incoming) -> (u8, Data) {
+    let (stream, data) = tokio::select! {
+        data = one.gather() => (1, data),
+        data = two.gather() => (2, data),
+    };
+    match (stream, data.len()) {
+        (1, 0) => (2, two.gather().await),
+        (_, 0) => (1, one.gather().await),
+        _ => (stream, data),
     }
 }
 
@@ -214,6 +246,8 @@ impl Outgoing {
 /// What can be done to a session while it runs.
 pub(crate) enum Control {
     Engine(SessionControl),
+    /// A tunnel can only be closed.
+    Tunnel(ChannelCloser),
     /// Requests of the daemon; dropped when the session is closed. Guarded while it is looked at.
     Daemon(StdMutex<Option<mpsc::UnboundedSender<Request>>>),
 }
@@ -229,6 +263,7 @@ impl Control {
     fn signal(&self, name: &str) {
         match self {
             Self::Engine(control) => control.signal(name),
+            Self::Tunnel(_) => {}
             Self::Daemon(_) => self.request(Request::Signal(name.into())),
         }
     }
@@ -236,6 +271,7 @@ impl Control {
     fn resize(&self, size: TerminalSize) {
         match self {
             Self::Engine(control) => control.resize(size),
+            Self::Tunnel(_) => {}
             Self::Daemon(_) => {
                 self.request(Request::Resize(size.columns, size.rows, size.width, size.height));
             }
@@ -245,6 +281,7 @@ impl Control {
     fn close(&self) {
         match self {
             Self::Engine(control) => control.close(),
+            Self::Tunnel(closer) => closer.close(),
             Self::Daemon(requests) => {
                 requests.lock().unwrap_or_else(PoisonError::into_inner).take();
             }
@@ -255,7 +292,7 @@ impl Control {
     fn is_waiting(&self) -> bool {
         match self {
             Self::Engine(control) => control.is_waiting(),
-            Self::Daemon(_) => false,
+            Self::Tunnel(_) | Self::Daemon(_) => false,
         }
     }
 }
@@ -274,6 +311,8 @@ pub(crate) enum Source {
         started: oneshot::Receiver<Result<(), Failure>>,
         done: oneshot::Receiver<Result<Status, Failure>>,
     },
+    /// A tunnel has begun when it is there, and has no status.
+    Tunnel,
 }
 
 impl Ending {
@@ -293,6 +332,7 @@ impl Ending {
                 Source::Daemon { started, .. } => started
                     .await
                     .unwrap_or_else(|_| Err(Failure::closed("session").after_start())),
+                Source::Tunnel => Ok(()),
             });
         }
         self.started.clone().unwrap_or(Ok(()))
@@ -312,6 +352,7 @@ impl Ending {
             Source::Daemon { done, .. } => done
                 .await
                 .unwrap_or_else(|_| Err(Failure::closed("session").after_start())),
+            Source::Tunnel => Err(Failure::closed("tunnel").after_start()),
         };
         self.outcome.insert(outcome).clone()
     }
@@ -360,6 +401,25 @@ impl Session {
             inner: OfProcess::new((process, Arc::new(shared))),
         }
     }
+
+    /// Its input and output as one stream, for a connection to be made over it. It is of no other use afterwards.
+    ///
+    /// # Errors
+    /// It is being used, was used up, or is the daemon's.
+    pub(crate) fn take_stream(&self) -> PyResult<impl AsyncRead + AsyncWrite + Send + Unpin + use<>> {
+        let (_, shared) = self.inner.get()?;
+        let unusable = || PyValueError::new_err("a channel to connect over must be open, and used by nobody");
+        let mut stdin = shared.stdin.try_lock().map_err(|_| unusable())?;
+        let mut stdout = shared.stdout.try_lock().map_err(|_| unusable())?;
+        let taken = (
+            std::mem::replace(&mut *stdin, Outgoing::Ended),
+            std::mem::replace(&mut *stdout, Incoming::Ended),
+        );
+        match taken {
+            (Outgoing::Channel(writer), Incoming::Channel(reader)) => Ok(tokio::io::join(reader, writer)),
+            _ => Err(unusable()),
+        }
+    }
 }
 
 #[pymethods]
@@ -374,20 +434,52 @@ impl Session {
     }
 
     /// What has come on standard output (1) or standard error (2); empty at the end, which fails where the connection was
-    /// lost. Abandoning it loses nothing that has not been read.
-    fn read(&self, stream: u8) -> PyResult<Operation> {
+    /// lost. `None` when `limit` seconds are over before. Abandoning it loses nothing that has not been read.
+    #[pyo3(signature = (stream, limit=None))]
+    fn read(&self, stream: u8, limit: Option<f64>) -> PyResult<Operation> {
         let (process, shared) = self.inner.get()?;
-        let shared = shared.clone();
+        let (shared, limit) = (shared.clone(), duration(limit)?);
         Ok(Operation::new(process, async move {
-            let mut reader = match stream {
-                2 => shared.stderr.lock().await,
-                _ => shared.stdout.lock().await,
+            let read = async {
+                let mut reader = match stream {
+                    2 => shared.stderr.lock().await,
+                    _ => shared.stdout.lock().await,
+                };
+                let data = reader.gather().await;
+                let complete = reader.is_complete();
+                drop(reader);
+                if data.len() == 0 && !complete {
+                    shared.end.lock().await.wait().await?;
+                }
+                Ok(data)
             };
-            let data = reader.gather().await;
-            if data.len() == 0 && !reader.is_complete() {
-                shared.end.lock().await.wait().await?;
+            match limit {
+                Some(limit) => tokio::time::timeout(limit, read).await.ok().transpose(),
+                None => read.await.map(Some),
             }
-            Ok(data)
+        }))
+    }
+
+    /// What has come on either of them, and on which; empty at the end of both. Otherwise as [`Self::read`].
+    #[pyo3(signature = (limit=None))]
+    fn read_either(&self, limit: Option<f64>) -> PyResult<Operation> {
+        let (process, shared) = self.inner.get()?;
+        let (shared, limit) = (shared.clone(), duration(limit)?);
+        Ok(Operation::new(process, async move {
+            let read = async {
+                let (mut stdout, mut stderr) = tokio::join!(shared.stdout.lock(), shared.stderr.lock());
+                let (stream, data) = either(&mut stdout, &mut stderr).await;
+                let complete = stdout.is_complete();
+                drop((stdout, stderr));
+                if data.len() == 0 && !complete {
+                    shared.end.lock().await.wait().await?;
+                }
+                Ok((stream, data))
+            };
+            match limit {
+                Some(limit) => tokio::time::timeout(limit, read).await.ok().transpose(),
+                None => read.await.map(Some),
+            }
         }))
     }
 

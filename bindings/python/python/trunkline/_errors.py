@@ -84,6 +84,9 @@ class LimitError(Error):
 
     kind = "limit"
 
+    #: The reason for which it opened no channel (RFC 4254, section 5.1); 0 for other refusals.
+    reason = 0
+
 
 class LocalError(Error):
     """This machine: a file, a socket, the daemon."""
@@ -170,4 +173,7 @@ def from_native(kind: str, message: str, execution: str, stdout: bytes, stderr: 
         error = chosen(message, execution=execution)
         error.errno = number
         return error
-    return _BY_KIND.get(kind, Error)(message, execution=execution, stdout=stdout, stderr=stderr)
+    made = _BY_KIND.get(kind, Error)(message, execution=execution, stdout=stdout, stderr=stderr)
+    if isinstance(made, LimitError):
+        made.reason = code or 0
+    return made

@@ -1,0 +1,526 @@
+//! [`PrivateHost`]: a host by explicit values, with a connection that nobody shares. The faces of other libraries stand on
+//! it, whose programs bring host, user, keys and an opinion on host keys themselves.
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, IntoRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError, Weak};
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt};
+use tokio::sync::{Mutex, Notify};
+use tokio::task::AbortHandle;
+use trunkline::config::{ForwardAgent, HostConfig, Listen};
+use trunkline::host_key::HostKeyError;
+use trunkline::keys::{KeyFile, key_type_of_algorithm};
+use trunkline::{HeldConnection, HostKeyVerifier, Login, RemoteListener, Verification, refused_by_program};
+
+use crate::data::{Data, duration};
+use crate::error::Failure;
+use crate::forward::Address;
+use crate::operation::Operation;
+use crate::process::{OfProcess, Process};
+use crate::reach::Wanted;
+use crate::session::{Parts, Session};
+use crate::sftp::Sftp;
+
+/// Where to connect, and how.
+#[derive(FromPyObject)]
+pub(crate) struct Explicit {
+    #[pyo3(item)]
+    host: String,
+    #[pyo3(item)]
+    port: u16,
+    #[pyo3(item)]
+    user: String,
+    /// Seconds for connecting.
+    #[pyo3(item)]
+    timeout: Option<f64>,
+    #[pyo3(item)]
+    compress: bool,
+    /// The agent's socket.
+    #[pyo3(item)]
+    agent: Option<PathBuf>,
+    /// Whether only the given keys may be used, from the agent too.
+    #[pyo3(item)]
+    given_keys_only: bool,
+    /// Whether every session is lent the agent.
+    #[pyo3(item)]
+    forward_agent: bool,
+    /// Whether there are answers to questions for a password, and to other questions of the server's.
+    #[pyo3(item)]
+    answers: bool,
+    /// Certificates of the keys.
+    #[pyo3(item)]
+    certificates: Vec<PathBuf>,
+    /// known_hosts files.
+    #[pyo3(item)]
+    known_hosts: Vec<PathBuf>,
+    /// Types of the host keys that are known otherwise, to be asked for first.
+    #[pyo3(item)]
+    known_types: Vec<String>,
+    /// Algorithms that are not to be used.
+    #[pyo3(item)]
+    disabled: Vec<String>,
+}
+
+impl Explicit {
+    fn config(&self) -> PyResult<HostConfig> {
+        let mut config = HostConfig::explicit(&self.host, self.port, &self.user)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        config.connect_timeout = duration(self.timeout)?;
+        config.compression = self.compress;
+        config.identity_agent.clone_from(&self.agent);
+        config.identities_only = self.given_keys_only;
+        if self.forward_agent {
+            config.forward_agent = ForwardAgent::Yes;
+        }
+        config.password_authentication = self.answers;
+        config.kbd_interactive_authentication = self.answers;
+        // A wrong password is as wrong the next time, and locks accounts.
+        config.number_of_password_prompts = 1;
+        config.certificate_files.clone_from(&self.certificates);
+        config.user_known_hosts_files.clone_from(&self.known_hosts);
+        if !self.known_types.is_empty() {
+            let is_known = |algorithm: &String| {
+                let key_type = key_type_of_algorithm(algorithm).unwrap_or(algorithm);
+                self.known_types.iter().any(|known| known == key_type)
+            };
+            config
+                .host_key_algorithms
+                .sort_by_key(|algorithm| !is_known(algorithm));
+            config.host_key_order_is_free = false;
+        }
+        for list in [
+            &mut config.kex_algorithms,
+            &mut config.ciphers,
+            &mut config.macs,
+            &mut config.host_key_algorithms,
+            &mut config.pubkey_accepted_algorithms,
+        ] {
+            list.retain(|name| !self.disabled.contains(name));
+        }
+        Ok(config)
+    }
+}
+
+/// A host of a program's own, which connects at once. Its connections end with it.
+#[pyclass(frozen, module = "trunkline._native")]
+pub(crate) struct PrivateHost {
+    inner: OfProcess<(Arc<Process>, Arc<Held>)>,
+}
+
+struct Held {
+    host: trunkline::Host,
+    /// The first connection, which is not closed as idle.
+    connection: HeldConnection,
+    /// What asks the server from time to time whether it is there. Guarded while it is replaced.
+    keepalive: StdMutex<Option<AbortHandle>>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.host.end();
+        self.keep_alive(None);
+    }
+}
+
+impl Held {
+    /// Replaces what keeps the connection alive.
+    fn keep_alive(&self, task: Option<AbortHandle>) {
+        let mut keepalive = self.keepalive.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(former) = std::mem::replace(&mut *keepalive, task) {
+            former.abort();
+        }
+    }
+}
+
+/// Asks for a sign of life every `interval`, until three in a row have not come: the connection is then closed.
+async fn keep_alive(held: Weak<Held>, interval: Duration) {
+    let mut missed = 0;
+    loop {
+        tokio::time::sleep(interval).await;
+        let Some(held) = held.upgrade() else { return };
+        match held.connection.ping(interval).await {
+            Ok(_) => missed = 0,
+            Err(_) if missed < 2 => missed += 1,
+            Err(_) => return held.host.end(),
+        }
+    }
+}
+
+impl PrivateHost {
+    /// An operation on the host.
+    fn operation<T, F>(&self, work: impl FnOnce(Arc<Process>, Arc<Held>) -> F) -> PyResult<Operation>
+    where
+        T: for<'py> IntoPyObject<'py> + Send + 'static,
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
+        let (process, held) = self.inner.get()?;
+        Ok(Operation::new(process, work(process.clone(), held.clone())))
+    }
+}
+
+#[pymethods]
+impl PrivateHost {
+    /// `verify` is called with the host's name in known_hosts, the key's blob, and what the known_hosts files have against
+    /// it: nothing (`None`), or whether it is merely unknown and a text. `over` is a channel, or a socket on its way, to
+    /// talk over instead of TCP.
+    #[new]
+    #[pyo3(signature = (explicit, keys, verify, ask=None, over=None))]
+    fn new(
+        py: Python<'_>,
+        explicit: Explicit,
+        keys: Vec<PyRef<'_, Key>>,
+        verify: Py<PyAny>,
+        ask: Option<Py<PyAny>>,
+        over: Option<Over<'_>>,
+    ) -> PyResult<Self> {
+        let process = Process::current(py)?;
+        let config = explicit.config()?;
+        let mut login = Login::new().verify_host_key(Arc::new(Verifier(Arc::new(verify))));
+        for key in keys {
+            login = login.key(key.0.clone());
+        }
+        let _context = process.runtime.enter();
+        login = match over {
+            None => login,
+            Some(Over::Channel(session)) => login.over(session.get().take_stream()?),
+            Some(Over::Socket(socket)) => socket.get().receive(login)?,
+        };
+        let host = process
+            .engine
+            .private_host(config, login, &crate::prompt::interaction(ask))
+            .map_err(|error| crate::error::exception(py, error.into()))?;
+        let connection = host.hold();
+        let held = Arc::new(Held {
+            host,
+            connection,
+            keepalive: StdMutex::default(),
+        });
+        Ok(Self {
+            inner: OfProcess::new((process.clone(), held)),
+        })
+    }
+
+    /// Waits until it is connected.
+    #[pyo3(signature = (limit=None))]
+    fn ready(&self, limit: Option<f64>) -> PyResult<Operation> {
+        let limit = duration(limit)?;
+        self.operation(|_, held| async move {
+            let ready = held.connection.ready();
+            let Some(limit) = limit else {
+                return Ok(ready.await?);
+            };
+            let outcome = tokio::time::timeout(limit, ready).await;
+            Ok(outcome.unwrap_or_else(|_| {
+                Err(trunkline::Error::Timeout {
+                    doing: format!("connecting to {}", held.host.config().hostname),
+                    after: limit,
+                })
+            })?)
+        })
+    }
+
+    /// Whether it is connected.
+    fn is_ready(&self) -> bool {
+        self.inner
+            .here()
+            .is_some_and(|(_, held)| held.connection.is_ready())
+    }
+
+    /// The server's identification, the key exchange, the host key's algorithm and the cipher, once it is connected.
+    fn info(&self) -> PyResult<Option<(String, String, String, String)>> {
+        let info = self.inner.get()?.1.connection.info();
+        Ok(info.map(|info| {
+            (
+                info.server.clone(),
+                info.kex.name().to_owned(),
+                info.host_key_algorithm.clone(),
+                info.cipher.to_owned(),
+            )
+        }))
+    }
+
+    /// Starts a session.
+    fn start(&self, wanted: Wanted) -> PyResult<Operation> {
+        self.operation(|process, held| async move {
+            let session = held.host.start(&wanted.command()).await?;
+            Ok(Session::new(process, Parts::from(session.into_parts())))
+        })
+    }
+
+    /// Opens an SFTP session.
+    fn sftp(&self) -> PyResult<Operation> {
+        self.operation(|process, held| async move { Ok(Sftp::new(process, held.host.sftp().await?)) })
+    }
+
+    /// Opens a TCP connection from the server, for somebody at `originator`.
+    fn tunnel(&self, host: String, port: u16, originator: (String, u16)) -> PyResult<Operation> {
+        self.operation(move |process, held| async move {
+            let originator = (originator.0.as_str(), originator.1);
+            let tunnel = held.host.direct_tcpip(&host, port, originator).await?;
+            Ok(Session::new(process, Parts::from(tunnel)))
+        })
+    }
+
+    /// Has the server listen.
+    fn listen(&self, address: Address) -> PyResult<Operation> {
+        let listen = address.listen();
+        self.operation(move |process, held| async move {
+            let listener = held.host.listen_remote(&listen).await?;
+            let port = match listener.listening() {
+                Listen::Tcp { port, .. } => Some(*port),
+                Listen::Socket(_) => None,
+            };
+            let shared = Listening {
+                port,
+                listener: Mutex::new(Some(listener)),
+                closing: Notify::new(),
+            };
+            Ok(Listener {
+                inner: OfProcess::new((process, Arc::new(shared))),
+            })
+        })
+    }
+
+    /// Looks every so many seconds whether the server still answers; 0 for no longer.
+    fn keep_alive(&self, interval: f64) -> PyResult<()> {
+        let (process, held) = self.inner.get()?;
+        let interval = duration(Some(interval))?.filter(|interval| *interval > Duration::ZERO);
+        let task = interval.map(|interval| {
+            let task = process.runtime.spawn(keep_alive(Arc::downgrade(held), interval));
+            task.abort_handle()
+        });
+        held.keep_alive(task);
+        Ok(())
+    }
+
+    /// Exchanges keys anew.
+    fn rekey(&self) -> PyResult<()> {
+        self.inner.get()?.1.connection.rekey();
+        Ok(())
+    }
+
+    /// Ends its connections at once, with all that runs on them.
+    fn close(&self) {
+        if let Some((_, held)) = self.inner.here() {
+            held.host.end();
+        }
+    }
+}
+
+/// What a connection is made over, if not by TCP.
+#[derive(FromPyObject)]
+pub(crate) enum Over<'py> {
+    Channel(Bound<'py, Session>),
+    Socket(Bound<'py, Handover>),
+}
+
+/// The way of a socket from Python: a descriptor's number can only be trusted by whoever holds it, so it is sent
+/// (`socket.send_fds`) over a pair of sockets.
+#[pyclass(frozen, module = "trunkline._native")]
+pub(crate) struct Handover(UnixStream);
+
+#[pymethods]
+impl Handover {
+    /// The receiver, and the descriptor, which is the caller's, to send to it on.
+    #[staticmethod]
+    fn pair() -> PyResult<(Self, i32)> {
+        let (here, there) = UnixStream::pair()?;
+        Ok((Self(here), there.into_raw_fd()))
+    }
+}
+
+impl Handover {
+    /// Takes the socket that was sent, for `login` to talk over.
+    fn receive(&self, login: Login) -> PyResult<Login> {
+        let socket = self.descriptor()?;
+        let family = sockopt::socket_domain(&socket).map_err(std::io::Error::from)?;
+        rustix::io::ioctl_fionbio(&socket, true).map_err(std::io::Error::from)?;
+        Ok(if family == AddressFamily::UNIX {
+            login.over(tokio::net::UnixStream::from_std(socket.into())?)
+        } else {
+            login.over(tokio::net::TcpStream::from_std(socket.into())?)
+        })
+    }
+
+    fn descriptor(&self) -> PyResult<OwnedFd> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut byte = [0; 1];
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        recvmsg(
+            self.0.as_fd(),
+            &mut [IoSliceMut::new(&mut byte)],
+            &mut ancillary,
+            flags,
+        )
+        .map_err(std::io::Error::from)?;
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut received) = message
+                && let Some(descriptor) = received.next()
+            {
+                return Ok(descriptor);
+            }
+        }
+        Err(PyValueError::new_err("no socket was handed over"))
+    }
+}
+
+/// A Python callable's opinion on host keys.
+struct Verifier(Arc<Py<PyAny>>);
+
+impl HostKeyVerifier for Verifier {
+    fn verify<'a>(
+        &'a self,
+        host: &'a str,
+        key: &'a [u8],
+        files: Result<(), HostKeyError>,
+    ) -> Verification<'a> {
+        let callable = self.0.clone();
+        let (name, blob) = (host.to_owned(), key.to_vec());
+        let objection = files
+            .err()
+            .map(|error| (matches!(error, HostKeyError::Unknown { .. }), error.to_string()));
+        Box::pin(async move {
+            // Python may block: on the GIL, or because it asks a person.
+            let judged = tokio::task::spawn_blocking(move || {
+                Python::attach(|py| {
+                    let blob = pyo3::types::PyBytes::new(py, &blob);
+                    let opinion = callable.bind(py).call1((name, blob, objection));
+                    opinion
+                        .and_then(|opinion| opinion.is_truthy())
+                        .unwrap_or_else(|error| {
+                            error.write_unraisable(py, Some(callable.bind(py)));
+                            false
+                        })
+                })
+            });
+            match judged.await {
+                Ok(true) => Ok(()),
+                _ => Err(refused_by_program(host, key)),
+            }
+        })
+    }
+}
+
+/// A key in memory.
+#[pyclass(frozen, module = "trunkline._native")]
+pub(crate) struct Key(KeyFile);
+
+#[pymethods]
+impl Key {
+    /// The key in `content`, in any format of a key file; a public key picks one of the agent's. `name` is for messages.
+    #[new]
+    fn new(name: &str, content: Vec<u8>) -> PyResult<Self> {
+        let key = KeyFile::in_memory(name, content.into());
+        key.map(Self)
+            .map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+
+    /// Whether it needs a passphrase.
+    fn is_encrypted(&self) -> bool {
+        self.0.is_encrypted()
+    }
+
+    /// Whether the private half is in it.
+    fn is_private(&self) -> bool {
+        self.0.has_private_half()
+    }
+
+    /// Type, blob and comment of the public half, as far as it can be read without a passphrase.
+    fn public(&self) -> Option<(String, Data, String)> {
+        let public = self.0.public_key()?;
+        Some((
+            public.algorithm.clone(),
+            public.blob.clone().into(),
+            public.comment.clone(),
+        ))
+    }
+
+    /// Opens the private half: type, blob and comment. `ValueError` says why it cannot be opened.
+    #[pyo3(signature = (passphrase=None))]
+    fn unlock(&self, py: Python<'_>, passphrase: Option<&str>) -> PyResult<(String, Data, String)> {
+        let opened = py.detach(|| self.0.unlock(passphrase, 0));
+        let public = opened
+            .map_err(|error| PyValueError::new_err(error.to_string()))?
+            .public_key()
+            .clone();
+        Ok((public.algorithm, public.blob.into(), public.comment))
+    }
+
+    /// Signs as RFC 4253 section 6.6 encodes signatures.
+    #[pyo3(signature = (data, algorithm, passphrase=None))]
+    fn sign(
+        &self,
+        py: Python<'_>,
+        data: Vec<u8>,
+        algorithm: &str,
+        passphrase: Option<&str>,
+    ) -> PyResult<Data> {
+        let signature = py.detach(|| self.0.unlock(passphrase, 0)?.sign(algorithm, &data));
+        let signature = signature.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(bytes::Bytes::from(signature).into())
+    }
+}
+
+/// An address that the server listens on.
+#[pyclass(frozen, module = "trunkline._native")]
+pub(crate) struct Listener {
+    inner: OfProcess<(Arc<Process>, Arc<Listening>)>,
+}
+
+struct Listening {
+    port: Option<u16>,
+    /// Held while a client is waited for; `None` once it is closed.
+    listener: Mutex<Option<RemoteListener>>,
+    /// Has whoever waits let go.
+    closing: Notify,
+}
+
+#[pymethods]
+impl Listener {
+    /// The port, also where 0 was asked for.
+    fn port(&self) -> PyResult<Option<u16>> {
+        Ok(self.inner.get()?.1.port)
+    }
+
+    /// The next client and where it comes from, as `address:port`; `None` when the listening has ended.
+    fn next(&self) -> PyResult<Operation> {
+        let (process, listening) = self.inner.get()?;
+        let (process_of_session, listening) = (process.clone(), listening.clone());
+        Ok(Operation::new(process, async move {
+            let mut listener = listening.listener.lock().await;
+            let Some(open) = listener.as_mut() else {
+                return Ok(None);
+            };
+            let incoming = tokio::select! {
+                incoming = open.next() => incoming,
+                () = listening.closing.notified() => None,
+            };
+            Ok(incoming.map(|incoming| {
+                let originator = incoming.originator().to_owned();
+                let session = Session::new(process_of_session, Parts::from(incoming.accept()));
+                (session, originator)
+            }))
+        }))
+    }
+
+    /// Ends the listening.
+    fn close(&self) -> PyResult<Operation> {
+        let (process, listening) = self.inner.get()?;
+        let listening = listening.clone();
+        Ok(Operation::new(process, async move {
+            listening.closing.notify_one();
+            if let Some(listener) = listening.listener.lock().await.take() {
+                listener.close().await;
+            }
+            Ok(())
+        }))
+    }
+}
