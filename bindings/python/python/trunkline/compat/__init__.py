@@ -1,0 +1,1 @@
+"""Faces of other SSH libraries, for programs written for them: ``paramiko`` and ``pssh``."""

@@ -1,0 +1,140 @@
+"""Strategies: which ways of logging in are tried, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .pkey import PKey
+from .ssh_exception import AuthenticationException
+from .transport import Transport
+from .util import get_logger
+
+
+class AuthSource:
+    """One way of logging in."""
+
+    def __init__(self, username: str) -> None:
+        self.username = username
+
+    def authenticate(self, transport: Transport) -> list[str]:
+        """Logs in; raises if the server does not let it."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._told()})"
+
+    def _told(self) -> str:
+        return ""
+
+
+class NoneAuth(AuthSource):
+    """Without anything."""
+
+    def authenticate(self, transport: Transport) -> list[str]:
+        return transport.auth_none(self.username)
+
+
+class Password(AuthSource):
+    """With a password, which is asked for when it is needed."""
+
+    def __init__(self, username: str, password_getter: Callable[[], str]) -> None:
+        super().__init__(username)
+        self.password_getter = password_getter
+
+    def authenticate(self, transport: Transport) -> list[str]:
+        return transport.auth_password(self.username, self.password_getter())
+
+    def _told(self) -> str:
+        return f"user={self.username!r}"
+
+
+class PrivateKey(AuthSource):
+    """With a key."""
+
+    pkey: PKey
+
+    def authenticate(self, transport: Transport) -> list[str]:
+        return transport.auth_publickey(self.username, self.pkey)
+
+
+class InMemoryPrivateKey(PrivateKey):
+    """With a key that is there already, or that the agent has."""
+
+    def __init__(self, username: str, pkey: PKey) -> None:
+        super().__init__(username)
+        self.pkey = pkey
+
+    def _told(self) -> str:
+        return f"pkey={self.pkey!r}"
+
+
+class OnDiskPrivateKey(PrivateKey):
+    """With a key of a file."""
+
+    def __init__(self, username: str, source: str, path: Path | str, pkey: PKey) -> None:
+        super().__init__(username)
+        allowed = ("ssh-config", "python-config", "implicit-home")
+        if source not in allowed:
+            raise ValueError(f"source is one of {allowed!r}")
+        self.source = source
+        self.path = path
+        self.pkey = pkey
+
+    def _told(self) -> str:
+        return f"key={self.pkey!r}, source={self.source!r}, path={str(self.path)!r}"
+
+
+class SourceResult(NamedTuple):
+    """What one way came to: the methods that are left, or why it failed."""
+
+    source: AuthSource
+    result: list[str] | Exception
+
+
+class AuthResult(list[SourceResult]):
+    """What was tried, in order."""
+
+    def __init__(self, strategy: AuthStrategy, *args: Any) -> None:
+        super().__init__(*args)
+        self.strategy = strategy
+
+    def __str__(self) -> str:
+        return "\n".join(f"{tried.source} -> {tried.result or 'success'}" for tried in self)
+
+
+class AuthFailure(AuthenticationException):
+    """Nothing led in; ``result`` has what was tried."""
+
+    def __init__(self, result: AuthResult) -> None:
+        super().__init__(result)
+        self.result = result
+
+    def __str__(self) -> str:
+        return f"\n{self.result}"
+
+
+class AuthStrategy:
+    """Which ways are tried: ``get_sources`` tells, in a class of one's own. Each is a connection of its own."""
+
+    def __init__(self, ssh_config: Any) -> None:
+        self.ssh_config = ssh_config
+        self.log = get_logger(__name__)
+
+    def get_sources(self) -> Iterable[AuthSource]:
+        """The ways, in the order in which they are tried."""
+        raise NotImplementedError
+
+    def authenticate(self, transport: Transport) -> AuthResult:
+        """Tries them until one leads in."""
+        tried = AuthResult(self)
+        for source in self.get_sources():
+            self.log.debug("trying %s", source)
+            try:
+                tried.append(SourceResult(source, source.authenticate(transport)))
+            except AuthenticationException as error:
+                tried.append(SourceResult(source, error))
+            else:
+                return tried
+        raise AuthFailure(tried)

@@ -1,0 +1,466 @@
+"""Channels: sessions and tunnels."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+from ... import _errors, _native
+from ..._result import Terminal, wanted
+from .file import BufferedFile
+from .ssh_exception import SSHException, translated
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from .transport import Transport
+
+_numbers = itertools.count()
+
+
+class Channel:
+    """A session, whose command is chosen by ``exec_command``, ``invoke_shell`` or ``invoke_subsystem``; or a tunnel.
+
+    A session is opened when its command is known, in one flight with it.
+    """
+
+    def __init__(self, transport: Transport, session: _native.Session | None = None) -> None:
+        self.transport = transport
+        self.chanid = next(_numbers)
+        self.origin_addr: tuple[str, int] | None = None
+        self._name = str(self.chanid)
+        self._session: _native.Session | None = None
+        self._env: dict[str, str] = {}
+        self._terminal: Terminal | None = None
+        self._lends_agent = False
+        self._combined = False
+        self._timeout: float | None = None
+        self._status: int | None = None
+        self._closed = False
+        self.eof_sent = False
+        self._output: _Output | None = None
+        if session is not None:
+            self._begin(session)
+
+    def native(self) -> _native.Session:
+        """What the engine makes another connection over."""
+        return self._opened()
+
+    # What to run.
+
+    def get_pty(
+        self, term: str | bytes = "vt100", width: int = 80, height: int = 24, width_pixels: int = 0, height_pixels: int = 0
+    ) -> None:
+        """Asks for a terminal, for the command that is run next."""
+        self._unused()
+        self._terminal = Terminal(_text(term), width, height)
+
+    def resize_pty(self, width: int = 80, height: int = 24, width_pixels: int = 0, height_pixels: int = 0) -> None:
+        """Tells of the terminal's new size."""
+        self._opened().resize(width, height)
+
+    def update_environment(self, environment: Mapping[str | bytes, str | bytes]) -> None:
+        """Asks for environment variables; servers take those that their AcceptEnv names."""
+        for name, value in environment.items():
+            self.set_environment_variable(name, value)
+
+    def set_environment_variable(self, name: str | bytes, value: str | bytes) -> None:
+        """As ``update_environment``, for one."""
+        self._unused()
+        self._env[_text(name)] = _text(value)
+
+    def request_forward_agent(self, handler: object = None) -> bool:
+        """Lends the agent of this side to the command that is run next. The engine serves it: no handler is called.
+
+        sshd would lend it to every later session of the same connection: this session gets a connection of its own.
+        """
+        self._unused()
+        self._lends_agent = True
+        return True
+
+    def exec_command(self, command: str | bytes) -> None:
+        """Runs a command line."""
+        self._start(wanted(command, self._env, self._terminal or False))
+
+    def invoke_shell(self) -> None:
+        """Starts the login shell."""
+        self._start(wanted(None, self._env, self._terminal or False))
+
+    def invoke_subsystem(self, subsystem: str) -> None:
+        """Starts a subsystem, such as "sftp"."""
+        self._start(wanted(subsystem, self._env, self._terminal or False, subsystem=True))
+
+    def _start(self, start: Any) -> None:
+        self._unused()
+        with translated():
+            session = self.transport.host(self._lends_agent).start(start).wait()
+            session.started().wait()
+        self._begin(session)
+
+    def _begin(self, session: _native.Session) -> None:
+        self._session = session
+        self._output = _Output(session, self._combined)
+
+    def _unused(self) -> None:
+        if self._closed or self._session is not None:
+            raise SSHException("Channel is not open" if self._closed else "Channel is already in use")
+
+    def _opened(self) -> _native.Session:
+        if self._session is None:
+            raise SSHException("Channel is not open")
+        return self._session
+
+    # Its end.
+
+    def exit_status_ready(self) -> bool:
+        """Whether ``recv_exit_status`` would not wait."""
+        return self._closed or self._wait(0)
+
+    def recv_exit_status(self) -> int:
+        """Waits for the command's status; -1 if there is none: it was ended by a signal, or the connection was lost."""
+        if not self._closed:
+            self._wait(None)
+        return -1 if self._status is None else self._status
+
+    def _wait(self, limit: float | None) -> bool:
+        if self._status is None and self._session is not None:
+            try:
+                ended = self._session.wait(limit).wait()
+            except _errors.Error:
+                ended = -1, None
+            if ended is not None:
+                code, signal = ended
+                self._status = -1 if signal else code
+        return self._status is not None
+
+    @property
+    def exit_status(self) -> int:
+        return -1 if self._status is None else self._status
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def active(self) -> bool:
+        return self._session is not None and not self._closed
+
+    def close(self) -> None:
+        """Closes it. sshd sends SIGHUP to a command on a terminal; another finds its streams closed."""
+        if self._closed:
+            return
+        self._wait(0)
+        self._closed = True
+        if self._session is not None:
+            self._session.close()
+        if self._output is not None:
+            self._output.end()
+
+    def shutdown(self, how: int) -> None:
+        """As for a socket: 0 ends reading, 1 writing, 2 both."""
+        if how in (0, 2):
+            self.shutdown_read()
+        if how in (1, 2):
+            self.shutdown_write()
+
+    def shutdown_read(self) -> None:
+        """Takes no more than has come."""
+        if self._output is not None:
+            self._output.end()
+
+    def shutdown_write(self) -> None:
+        """Ends what is written: the command finds the end of its input."""
+        if self._session is not None and not self._closed:
+            self._session.finish().wait()
+            self.eof_sent = True
+
+    # Data.
+
+    def recv(self, nbytes: int) -> bytes:
+        """Some bytes, at least one; none at the end. ``socket.timeout`` after ``settimeout``'s seconds."""
+        return self._opened_output().take(0, nbytes, self._timeout)
+
+    def recv_ready(self) -> bool:
+        """Whether ``recv`` would not wait and give bytes."""
+        return self._output is not None and self._output.is_ready(0)
+
+    def recv_stderr(self, nbytes: int) -> bytes:
+        """As ``recv``, from standard error."""
+        return self._opened_output().take(1, nbytes, self._timeout)
+
+    def recv_stderr_ready(self) -> bool:
+        """As ``recv_ready``, for standard error."""
+        return self._output is not None and self._output.is_ready(1)
+
+    def set_combine_stderr(self, combine: bool) -> bool:
+        """Whether ``recv`` gives standard error too; returns whether it did."""
+        before, self._combined = self._combined, combine
+        if self._output is not None:
+            self._output.combined = combine
+        return before
+
+    def send(self, s: str | bytes) -> int:
+        """Writes everything, and returns its length."""
+        self.sendall(s)
+        return len(s)
+
+    def sendall(self, s: str | bytes) -> None:
+        """Writes everything, once there is room for it."""
+        if self._closed or self.eof_sent:
+            raise OSError("Socket is closed")
+        try:
+            self._opened().write(s.encode() if isinstance(s, str) else bytes(s)).wait()
+        except _errors.Error as error:
+            raise OSError("Socket is closed") from error
+
+    def send_ready(self) -> bool:
+        """Whether there is somebody to write to."""
+        return self.active and not self.eof_sent
+
+    def _opened_output(self) -> _Output:
+        if self._output is None:
+            raise SSHException("Channel is not open")
+        return self._output
+
+    def fileno(self) -> int:
+        """A descriptor for ``select`` and ``poll``, which can be read while ``recv`` or ``recv_stderr`` would not wait.
+        Nothing can be read from it itself."""
+        return self._opened_output().fileno()
+
+    def makefile(self, mode: str = "r", bufsize: int = -1) -> ChannelFile:
+        """A file that reads what the command writes, or writes what it reads."""
+        return ChannelFile(self, mode, bufsize)
+
+    def makefile_stderr(self, mode: str = "r", bufsize: int = -1) -> ChannelStderrFile:
+        """A file that reads standard error."""
+        return ChannelStderrFile(self, mode, bufsize)
+
+    def makefile_stdin(self, mode: str = "w", bufsize: int = -1) -> ChannelStdinFile:
+        """A file for the command's input, which ends when the file is closed."""
+        return ChannelStdinFile(self, mode, bufsize)
+
+    # Settings.
+
+    def settimeout(self, timeout: float | None) -> None:
+        """How many seconds reading may take."""
+        self._timeout = timeout
+
+    def gettimeout(self) -> float | None:
+        return self._timeout
+
+    def setblocking(self, blocking: bool) -> None:
+        """``False`` is a timeout of 0."""
+        self.settimeout(None if blocking else 0.0)
+
+    def get_transport(self) -> Transport:
+        return self.transport
+
+    def getpeername(self) -> tuple[str, int]:
+        return self.transport.getpeername()
+
+    def set_name(self, name: str) -> None:
+        self._name = name
+
+    def get_name(self) -> str:
+        return self._name
+
+    def get_id(self) -> int:
+        return self.chanid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open" if self._session is not None else "new"
+        return f"<paramiko.Channel {self.chanid} ({state}) -> {self.transport!r}>"
+
+
+class _Output:
+    """What a session writes, as far as it has come: standard output (0) and standard error (1)."""
+
+    def __init__(self, session: _native.Session, combined: bool) -> None:
+        #: Whether both are one.
+        self.combined = combined
+        self._session = session
+        # Guards what follows. It is not held while something is waited for.
+        self._lock = threading.Lock()
+        self._data = (bytearray(), bytearray())
+        self._ended = [False, False]
+        self._watch: _Watch | None = None
+
+    def take(self, which: int, size: int, timeout: float | None) -> bytes:
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with self._lock:
+                if self.is_readable(which):
+                    piece = bytes(self._data[which][:size])
+                    del self._data[which][:size]
+                    self._settle()
+                    return piece
+            left = None if end is None else max(0.0, end - time.monotonic())
+            if not self._fetch(which, left) and left == 0:
+                raise socket.timeout("timed out")
+
+    def is_ready(self, which: int) -> bool:
+        """Whether there are bytes."""
+        if not self.is_readable(which):
+            self._fetch(which, 0)
+        return bool(self._data[which])
+
+    def is_readable(self, which: int) -> bool:
+        """Whether taking would not wait."""
+        return bool(self._data[which]) or self._ended[which]
+
+    def end(self) -> None:
+        """No more than what is here already."""
+        with self._lock:
+            self._ended = [True, True]
+            self._settle()
+
+    def fileno(self) -> int:
+        """A descriptor that can be read while taking would not wait. From now on something is always read ahead."""
+        with self._lock:
+            if self._watch is None:
+                self._watch = _Watch()
+                self._settle()
+            return self._watch.epoll.fileno()
+
+    def _fetch(self, which: int, timeout: float | None) -> bool:
+        """Waits for more; whether it has come, or the end."""
+        came: tuple[int, bytes] | None
+        try:
+            if self._watch is not None:
+                came = self._watch.fetch(timeout)
+            elif self.combined:
+                came = self._session.read_either(timeout).wait()
+            else:
+                data = self._session.read(which + 1, timeout).wait()
+                came = None if data is None else (which + 1, data)
+        except _errors.Error:
+            # Of a connection that is lost, the status tells.
+            came = which + 1, b""
+        if came is None:
+            return self.is_readable(which)
+        stream, data = came
+        with self._lock:
+            self._data[0 if self.combined else stream - 1].extend(data)
+            if not data and (self.combined or self._watch is not None):
+                self._ended = [True, True]
+            elif not data:
+                self._ended[which] = True
+            self._settle()
+        return True
+
+    def _settle(self) -> None:
+        """After something was taken or has come: tells the watch, which reads ahead when nothing is here."""
+        if self._watch is not None:
+            ready = any(self.is_readable(which) for which in (0, 1))
+            self._watch.tell(ready)
+            if not ready:
+                self._watch.begin(self._session)
+
+
+class _Watch:
+    """A descriptor that can be read while there is something to read: an epoll of what is read ahead, and of the writing
+    end of a pipe, which is always ready and looked at while something is here already."""
+
+    def __init__(self) -> None:
+        self.epoll = select.epoll()
+        self._ahead = _native.Completions()
+        self._reading = False
+        held, self._gate = os.pipe2(os.O_CLOEXEC)
+        weakref.finalize(self, _close, held, self._gate)
+        self.epoll.register(self._gate, 0)
+        self.epoll.register(self._ahead.fileno(), select.EPOLLIN)
+
+    def tell(self, ready: bool) -> None:
+        self.epoll.modify(self._gate, select.EPOLLOUT if ready else 0)
+
+    def begin(self, session: _native.Session) -> None:
+        if not self._reading:
+            self._reading = True
+            session.read_either().begin(self._ahead, 0)
+
+    def fetch(self, timeout: float | None) -> tuple[int, bytes] | None:
+        """What was read; ``None`` after ``timeout`` seconds, or when another thread took it."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while self._reading:
+            self._ahead.wait(None if end is None else max(0.0, end - time.monotonic()))
+            for _, ok, value in self._ahead.drain():
+                self._reading = False
+                return cast("tuple[int, bytes]", value) if ok else (1, b"")
+            if end is not None and time.monotonic() >= end:
+                return None
+        return None
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+class ChannelFile(BufferedFile):
+    """A channel as a file, made by ``Channel.makefile``."""
+
+    def __init__(self, channel: Channel, mode: str = "r", bufsize: int = -1) -> None:
+        self.channel = channel
+        super().__init__(_Raw(channel, self._which), mode, bufsize)
+
+    _which = 0
+
+    def __repr__(self) -> str:
+        return f"<paramiko.{type(self).__name__} from {self.channel!r}>"
+
+
+class ChannelStderrFile(ChannelFile):
+    """Standard error as a file."""
+
+    _which = 1
+
+
+class ChannelStdinFile(ChannelFile):
+    """The command's input as a file."""
+
+    def close(self) -> None:
+        super().close()
+        self.channel.shutdown_write()
+
+
+class _Raw(io.RawIOBase):
+    """A channel's streams without a buffer. Closing it leaves the channel as it is."""
+
+    def __init__(self, channel: Channel, which: int) -> None:
+        self._channel = channel
+        self._receive = channel.recv_stderr if which else channel.recv
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._receive(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def write(self, data: Any) -> int:
+        copy = bytes(data)
+        self._channel.sendall(copy)
+        return len(copy)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

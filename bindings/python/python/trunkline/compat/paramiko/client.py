@@ -1,0 +1,263 @@
+"""``SSHClient``: a host, from its name to sessions on it."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .channel import Channel, ChannelFile, ChannelStderrFile, ChannelStdinFile
+from .hostkeys import HostKeys
+from .pkey import PKey
+from .proxy import ProxyCommand
+from .sftp_client import SFTPClient
+from .ssh_exception import (
+    AuthenticationException,
+    BadHostKeyException,
+    PasswordRequiredException,
+    SSHException,
+)
+from .transport import Transport
+from .util import get_logger
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from .auth_strategy import AuthResult, AuthStrategy
+
+#: Those of ssh's own that the engine can use, in ssh's order.
+_DEFAULT_KEYS = ("id_rsa", "id_ecdsa", "id_ed25519")
+
+
+class MissingHostKeyPolicy:
+    """Decides about hosts that are not known: raising refuses one."""
+
+    def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:
+        """Called in a thread of the engine's."""
+
+
+class AutoAddPolicy(MissingHostKeyPolicy):
+    """Believes the host and remembers it, in the file of ``load_host_keys`` too."""
+
+    def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:
+        client.get_host_keys().add(hostname, key.get_name(), key)
+        if client.host_keys_filename is not None:
+            client.save_host_keys(client.host_keys_filename)
+        get_logger(__name__).debug("adding %s host key for %s: %s", key.get_name(), hostname, key.fingerprint)
+
+
+class RejectPolicy(MissingHostKeyPolicy):
+    """Refuses the host."""
+
+    def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:
+        raise SSHException(f"Server {hostname!r} not found in known_hosts (it showed {key.fingerprint})")
+
+
+class WarningPolicy(MissingHostKeyPolicy):
+    """Warns, and believes the host."""
+
+    def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:
+        warnings.warn(f"Unknown {key.get_name()} host key for {hostname}: {key.fingerprint}", stacklevel=2)
+
+
+class SSHClient:
+    """A connection to a host, which nobody shares."""
+
+    def __init__(self) -> None:
+        self._transport: Transport | None = None
+        self._policy: MissingHostKeyPolicy = RejectPolicy()
+        self._known_hosts: list[str] = []
+        self._host_keys = HostKeys()
+        self.host_keys_filename: str | None = None
+
+    # Host keys.
+
+    def load_system_host_keys(self, filename: str | None = None) -> None:
+        """Believes what the user's known_hosts say, or another file, which must be there."""
+        if filename is None:
+            self._known_hosts.append(os.path.expanduser("~/.ssh/known_hosts"))
+        else:
+            with open(filename):
+                self._known_hosts.append(os.path.abspath(filename))
+
+    def load_host_keys(self, filename: str) -> None:
+        """Believes what a file says; ``AutoAddPolicy`` adds to it."""
+        self._host_keys.load(filename)
+        self._known_hosts.append(os.path.abspath(filename))
+        self.host_keys_filename = filename
+
+    def save_host_keys(self, filename: str) -> None:
+        """Writes the keys of ``get_host_keys`` to a file."""
+        if self.host_keys_filename is not None:
+            # Another program may have added some.
+            others = HostKeys(self.host_keys_filename)
+            for hostname, keys in others.items():
+                for keytype, key in keys.items():
+                    if not self._host_keys.lookup(hostname):
+                        self._host_keys.add(hostname, keytype, key)
+        self._host_keys.save(filename)
+
+    def get_host_keys(self) -> HostKeys:
+        """What was loaded with ``load_host_keys`` and added since."""
+        return self._host_keys
+
+    def set_missing_host_key_policy(self, policy: MissingHostKeyPolicy | type[MissingHostKeyPolicy]) -> None:
+        """Who decides about hosts that are not known."""
+        self._policy = policy() if isinstance(policy, type) else policy
+
+    # Connecting.
+
+    def connect(
+        self,
+        hostname: str,
+        port: int = 22,
+        username: str | None = None,
+        password: str | None = None,
+        pkey: PKey | None = None,
+        key_filename: str | Sequence[str] | None = None,
+        timeout: float | None = None,
+        allow_agent: bool = True,
+        look_for_keys: bool = True,
+        compress: bool = False,
+        sock: Channel | ProxyCommand | socket.socket | None = None,
+        gss_auth: bool = False,
+        gss_kex: bool = False,
+        gss_deleg_creds: bool = True,
+        gss_host: str | None = None,
+        banner_timeout: float | None = None,
+        auth_timeout: float | None = None,
+        gss_trust_dns: bool = True,
+        passphrase: str | None = None,
+        disabled_algorithms: Mapping[str, Iterable[str]] | None = None,
+        transport_factory: Callable[..., Transport] | None = None,
+        auth_strategy: AuthStrategy | None = None,
+        channel_timeout: float | None = None,
+    ) -> AuthResult | None:
+        """Connects and logs in, with the first that the server takes: ``pkey``, keys of files, the agent's, those in
+        ``~/.ssh``, the password. ssh_config takes no part.
+
+        ``timeout`` is for all of it, in seconds; ``sock`` is talked over instead of a connection to ``hostname``.
+        """
+        if gss_auth or gss_kex:
+            raise SSHException("GSSAPI is not available")
+        make = transport_factory or Transport
+        transport = make((hostname, port), disabled_algorithms=disabled_algorithms)
+        if sock is not None:
+            transport.over(sock)
+        transport.use_compression(compress)
+        shown_name = hostname if port == 22 else f"[{hostname}]:{port}"
+        known = self._host_keys.lookup(shown_name) or {}
+
+        def verify(key: PKey) -> None:
+            ours = (self._host_keys.lookup(shown_name) or {}).get(key.get_name())
+            if ours is None:
+                self._policy.missing_host_key(self, shown_name, key)
+            elif ours != key:
+                raise BadHostKeyException(hostname, key, ours)
+
+        transport.believe(verify, self._known_hosts, list(known))
+        self._transport = transport
+        if auth_strategy is not None:
+            return auth_strategy.authenticate(transport=transport)
+        passphrase = passphrase if passphrase is not None else password
+        files = [key_filename] if isinstance(key_filename, (str, os.PathLike)) else list(key_filename or ())
+        locked: list[Exception] = []
+        keys = [] if pkey is None else [pkey]
+        keys += _keys(files, passphrase, locked)
+        if look_for_keys:
+            beside = (os.path.expanduser(f"~/.ssh/{name}") for name in _DEFAULT_KEYS)
+            keys += _keys([path for path in beside if os.path.isfile(path)], passphrase, [])
+        agent = os.environ.get("SSH_AUTH_SOCK") if allow_agent else None
+        try:
+            transport.log_in(username or getpass.getuser(), keys=keys, password=password, agent=agent, timeout=timeout)
+        except AuthenticationException as error:
+            if locked:
+                raise locked[-1] from error
+            if not keys and agent is None and password is None:
+                raise SSHException("No authentication methods available") from error
+            raise
+        return None
+
+    def close(self) -> None:
+        """Ends the connection and everything on it."""
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+
+    def get_transport(self) -> Transport | None:
+        """The connection."""
+        return self._transport
+
+    # What runs on it.
+
+    def exec_command(
+        self,
+        command: str | bytes,
+        bufsize: int = -1,
+        timeout: float | None = None,
+        get_pty: bool = False,
+        environment: Mapping[str | bytes, str | bytes] | None = None,
+    ) -> tuple[ChannelStdinFile, ChannelFile, ChannelStderrFile]:
+        """Starts a command: its input, output and error output. ``timeout`` is for each reading of them."""
+        channel = self._active().open_session()
+        if get_pty:
+            channel.get_pty()
+        channel.settimeout(timeout)
+        if environment:
+            channel.update_environment(environment)
+        channel.exec_command(command)
+        return channel.makefile_stdin("wb", bufsize), channel.makefile("r", bufsize), channel.makefile_stderr("r", bufsize)
+
+    def invoke_shell(
+        self,
+        term: str = "vt100",
+        width: int = 80,
+        height: int = 24,
+        width_pixels: int = 0,
+        height_pixels: int = 0,
+        environment: Mapping[str | bytes, str | bytes] | None = None,
+    ) -> Channel:
+        """Starts the login shell on a terminal."""
+        channel = self._active().open_session()
+        channel.get_pty(term, width, height, width_pixels, height_pixels)
+        if environment:
+            channel.update_environment(environment)
+        channel.invoke_shell()
+        return channel
+
+    def open_sftp(self) -> SFTPClient:
+        """Opens an SFTP session."""
+        return self._active().open_sftp_client()
+
+    def set_log_channel(self, name: str) -> None:
+        """Nothing: ``trunkline.enable_logging`` is how the engine logs."""
+
+    def _active(self) -> Transport:
+        if self._transport is None:
+            raise SSHException("SSH session not active")
+        return self._transport
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _keys(paths: Iterable[str | os.PathLike[str]], passphrase: str | None, failures: list[Any]) -> list[PKey]:
+    """The keys that can be opened."""
+    keys = []
+    for path in paths:
+        try:
+            keys.append(PKey.from_path(os.path.expanduser(path), passphrase))
+        except (SSHException, OSError) as error:
+            failures.append(
+                PasswordRequiredException(f"{os.fspath(path)}: {error}")
+                if isinstance(error, PasswordRequiredException)
+                else error
+            )
+    return keys

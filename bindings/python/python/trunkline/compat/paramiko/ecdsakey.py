@@ -1,0 +1,3 @@
+"""``ECDSAKey``, where Paramiko has it."""
+
+from .pkey import ECDSAKey as ECDSAKey

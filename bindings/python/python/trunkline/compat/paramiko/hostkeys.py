@@ -1,0 +1,126 @@
+"""known_hosts, as a program sees it. What a connection believes is decided by the engine, from the same files."""
+
+from __future__ import annotations
+
+import base64
+import fnmatch
+import hashlib
+import hmac
+import os
+from collections.abc import Iterator, Mapping, MutableMapping
+
+from .pkey import PKey, decoded
+from .ssh_exception import SSHException
+
+
+class HostKeyEntry:
+    """One line: names and a key."""
+
+    def __init__(self, hostnames: list[str], key: PKey) -> None:
+        self.hostnames = hostnames
+        self.key = key
+
+    @classmethod
+    def from_line(cls, line: str, lineno: int | None = None) -> HostKeyEntry | None:
+        """``None`` for a line without a key that is to be believed: comments, ``@revoked`` keys, authorities."""
+        words = line.split()
+        if len(words) < 3 or words[0].startswith(("#", "@")):
+            return None
+        try:
+            return cls(words[0].split(","), decoded(words[2]))
+        except SSHException:
+            return None
+
+    def to_line(self) -> str:
+        """The line, with its end."""
+        return f"{','.join(self.hostnames)} {self.key.get_name()} {self.key.get_base64()}\n"
+
+    def matches(self, hostname: str) -> bool:
+        """Whether it is about this host."""
+        return any(_names(pattern, hostname) for pattern in self.hostnames) and not any(
+            fnmatch.fnmatchcase(hostname, pattern[1:]) for pattern in self.hostnames if pattern.startswith("!")
+        )
+
+
+class HostKeys(MutableMapping[str, Mapping[str, PKey]]):
+    """Hosts, each with its keys by their types."""
+
+    def __init__(self, filename: str | None = None) -> None:
+        self._entries: list[HostKeyEntry] = []
+        if filename is not None:
+            self.load(filename)
+
+    def add(self, hostname: str, keytype: str, key: PKey) -> None:
+        """Adds a key, in place of one of the same type."""
+        for entry in self._entries:
+            if hostname in entry.hostnames and entry.key.get_name() == keytype:
+                entry.key = key
+                return
+        self._entries.append(HostKeyEntry([hostname], key))
+
+    def load(self, filename: str) -> None:
+        """Adds what a file has."""
+        with open(filename) as file:
+            for line in file:
+                entry = HostKeyEntry.from_line(line)
+                if entry is not None:
+                    self._entries.append(entry)
+
+    def save(self, filename: str) -> None:
+        """Writes them all to a file."""
+        with open(filename, "w") as file:
+            file.writelines(entry.to_line() for entry in self._entries)
+
+    def lookup(self, hostname: str) -> dict[str, PKey] | None:
+        """A host's keys by their types."""
+        found: dict[str, PKey] = {}
+        for entry in self._entries:
+            if entry.matches(hostname):
+                found.setdefault(entry.key.get_name(), entry.key)
+        return found or None
+
+    def check(self, hostname: str, key: PKey) -> bool:
+        """Whether this is the host's key."""
+        return (self.lookup(hostname) or {}).get(key.get_name()) == key
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+    def __getitem__(self, hostname: str) -> Mapping[str, PKey]:
+        found = self.lookup(hostname)
+        if found is None:
+            raise KeyError(hostname)
+        return found
+
+    def __setitem__(self, hostname: str, keys: Mapping[str, PKey]) -> None:
+        self._entries = [entry for entry in self._entries if hostname not in entry.hostnames]
+        for keytype, key in keys.items():
+            self.add(hostname, keytype, key)
+
+    def __delitem__(self, hostname: str) -> None:
+        left = [entry for entry in self._entries if not entry.matches(hostname)]
+        if len(left) == len(self._entries):
+            raise KeyError(hostname)
+        self._entries = left
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(name for entry in self._entries for name in entry.hostnames))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    @staticmethod
+    def hash_host(hostname: str, salt: str | bytes | None = None) -> str:
+        """A name as ``HashKnownHosts`` has it; ``salt`` is that of another hashed name."""
+        if salt is None:
+            salt = os.urandom(hashlib.sha1().digest_size)
+        elif isinstance(salt, str):
+            salt = base64.b64decode(salt.removeprefix("|1|").partition("|")[0])
+        digest = hmac.new(salt, hostname.encode(), hashlib.sha1).digest()
+        return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
+
+
+def _names(pattern: str, hostname: str) -> bool:
+    if pattern.startswith("|1|"):
+        return hmac.compare_digest(HostKeys.hash_host(hostname, pattern), pattern)
+    return pattern == hostname or ("[" not in pattern and fnmatch.fnmatchcase(hostname, pattern))

@@ -1,0 +1,289 @@
+"""Keys: the user's, and servers'."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import getpass
+import hashlib
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from ... import _native
+from .ssh_exception import PasswordRequiredException, SSHException
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_AGENT_LABEL = "a key of the agent"
+
+
+class UnknownKeyType(Exception):
+    """A key of a type that is not known."""
+
+    def __init__(self, key_type: str | None = None, key_bytes: bytes | None = None) -> None:
+        super().__init__(key_type, key_bytes)
+        self.key_type = key_type
+        self.key_bytes = key_bytes
+
+    def __str__(self) -> str:
+        return f"UnknownKeyType(type={self.key_type!r})"
+
+
+class PKey:
+    """A key: public, or private where it comes from a private key's file.
+
+    The classes of the types only take keys of theirs; ``PKey.from_path`` finds the type out.
+    """
+
+    #: Types by their names in the protocol; empty for any.
+    types: tuple[str, ...] = ()
+    #: As ``ssh-keygen`` calls it.
+    _algorithm = ""
+
+    def __init__(
+        self,
+        msg: Any = None,
+        data: bytes | None = None,
+        filename: str | os.PathLike[str] | None = None,
+        password: str | bytes | None = None,
+        key: Any = None,
+        file_obj: IO[str] | IO[bytes] | None = None,
+    ) -> None:
+        if msg is not None or key is not None:
+            raise SSHException("keys are made of data, filename or file_obj")
+        #: The socket of the agent that signs with it.
+        self.agent: str | None = None
+        #: A file with a certificate for it.
+        self.certificate: str | None = None
+        self.passphrase = password.decode() if isinstance(password, bytes) else password
+        self.comment = ""
+        self.label = ""
+        self._native: _native.Key | None = None
+        if filename is not None:
+            self._open(os.fspath(filename), Path(filename).expanduser().read_bytes())
+            beside = os.path.expanduser(f"{os.fspath(filename)}-cert.pub")
+            self.certificate = beside if os.path.exists(beside) else None
+        elif file_obj is not None:
+            content = file_obj.read()
+            # Its own label tells the engine's questions for passphrases apart.
+            self._open(f"key {id(self):x} in memory", content.encode() if isinstance(content, str) else content)
+        elif data is not None:
+            self.blob = bytes(data)
+            self.name = _type_of(self.blob)
+        else:
+            raise SSHException("Key object may not be empty")
+        if self.types and self.name not in self.types:
+            raise SSHException(f"not a valid {self._algorithm.upper()} private key file: it holds {self.name}")
+
+    def _open(self, label: str, content: bytes) -> None:
+        self.label = label
+        try:
+            self._native = _native.Key(label, content)
+            if not self._native.is_private():
+                raise ValueError(f"{label} holds no private key")
+            if self._native.is_encrypted() and not self.passphrase:
+                raise PasswordRequiredException("Private key file is encrypted")
+            self.name, self.blob, self.comment = self._native.unlock(self.passphrase)
+        except ValueError as error:
+            raise SSHException(str(error)) from error
+        self._content = content
+
+    # Where keys come from.
+
+    @classmethod
+    def from_private_key_file(cls, filename: str | os.PathLike[str], password: str | bytes | None = None) -> Self:
+        """The key in a file, in any of OpenSSH's formats."""
+        return cls(filename=filename, password=password)
+
+    @classmethod
+    def from_private_key(cls, file_obj: IO[str] | IO[bytes], password: str | bytes | None = None) -> Self:
+        """The key that an open file holds."""
+        return cls(file_obj=file_obj, password=password)
+
+    @staticmethod
+    def from_path(path: str | os.PathLike[str], password: str | bytes | None = None) -> PKey:
+        """The key in a file, of whichever type."""
+        return _typed(PKey(filename=path, password=password))
+
+    @staticmethod
+    def from_type_string(key_type: str, key_bytes: bytes) -> PKey:
+        """A public key."""
+        return PKey.from_blob(key_bytes)
+
+    @staticmethod
+    def from_blob(blob: bytes) -> PKey:
+        """A public key, in the class of its type."""
+        return _typed(PKey(data=blob))
+
+    @classmethod
+    def generate(cls, bits: int | None = None, curve: object = None, progress_func: object = None) -> Self:
+        """A new key, made by ssh-keygen."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "key")
+            size = ["-b", str(bits)] if bits else []
+            comment = f"{getpass.getuser()}@{os.uname().nodename}"
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", cls._algorithm, *size, "-N", "", "-C", comment, "-f", path],
+                check=True,
+                stdin=subprocess.DEVNULL,
+            )
+            with open(path) as file:
+                return cls(file_obj=file)
+
+    @classmethod
+    def identifiers(cls) -> list[str]:
+        return list(cls.types)
+
+    # What they are.
+
+    @property
+    def native(self) -> _native.Key:
+        """The key as the engine takes it: what is public only picks a key of the agent's."""
+        if self._native is None:
+            self._native = _native.Key(self.label or _AGENT_LABEL, f"{self.name} {self.get_base64()}".encode())
+        return self._native
+
+    def get_name(self) -> str:
+        """Its type."""
+        return self.name
+
+    @property
+    def algorithm_name(self) -> str:
+        """Its type, as people call it."""
+        return "RSA" if self.name == "ssh-rsa" else "ED25519" if self.name == "ssh-ed25519" else "ECDSA"
+
+    def asbytes(self) -> bytes:
+        """The public key, as the protocol has it."""
+        return self.blob
+
+    def __bytes__(self) -> bytes:
+        return self.blob
+
+    def get_base64(self) -> str:
+        """The public key, as key files have it."""
+        return base64.b64encode(self.blob).decode()
+
+    def get_bits(self) -> int:
+        """Its size."""
+        fields = _fields(self.blob)
+        if self.name == "ssh-rsa":
+            return int.from_bytes(fields[2], "big").bit_length()
+        return int(self.name.rpartition("nistp")[2]) if "nistp" in self.name else 256
+
+    def can_sign(self) -> bool:
+        """Whether the private half is there, or the agent has it."""
+        return self.agent is not None or (self._native is not None and self._native.is_private())
+
+    def get_fingerprint(self) -> bytes:
+        """MD5 of the public key, as old programs show it."""
+        return hashlib.md5(self.blob, usedforsecurity=False).digest()
+
+    @property
+    def fingerprint(self) -> str:
+        """As OpenSSH shows it."""
+        digest = hashlib.sha256(self.blob).digest()
+        return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
+
+    @property
+    def public_blob(self) -> str | None:
+        """The certificate that goes with it."""
+        return self.certificate
+
+    def load_certificate(self, value: str) -> None:
+        """A file with a certificate for it."""
+        self.certificate = value
+
+    def sign_ssh_data(self, data: bytes, algorithm: str | None = None) -> bytes:
+        """Signs, as the protocol encodes signatures."""
+        if self._native is None:
+            raise SSHException("this key cannot sign")
+        return self._native.sign(
+            data, algorithm or ("rsa-sha2-512" if self.name == "ssh-rsa" else self.name), self.passphrase
+        )
+
+    def write_private_key_file(self, filename: str | os.PathLike[str], password: str | None = None) -> None:
+        """Writes the key as it was read, for nobody else to read."""
+        descriptor = os.open(filename, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(self._written(password))
+
+    def write_private_key(self, file_obj: IO[str], password: str | None = None) -> None:
+        """As ``write_private_key_file``, to an open file."""
+        file_obj.write(self._written(password).decode())
+
+    def _written(self, password: str | None) -> bytes:
+        if self._native is None:
+            raise SSHException("there is no private half to write")
+        if password is not None and password != self.passphrase:
+            raise SSHException("a passphrase is set by: ssh-keygen -p")
+        return self._content
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PKey) and self.blob == other.blob
+
+    def __hash__(self) -> int:
+        return hash(self.blob)
+
+    def __repr__(self) -> str:
+        return f"PKey(alg={self.algorithm_name}, bits={self.get_bits()}, fp={self.fingerprint})"
+
+
+class RSAKey(PKey):
+    """An RSA key."""
+
+    types = ("ssh-rsa",)
+    _algorithm = "rsa"
+
+
+class ECDSAKey(PKey):
+    """A key on one of NIST's curves."""
+
+    types = ("ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")
+    _algorithm = "ecdsa"
+
+
+class Ed25519Key(PKey):
+    """An Ed25519 key."""
+
+    types = ("ssh-ed25519",)
+    _algorithm = "ed25519"
+
+
+def _typed(key: PKey) -> PKey:
+    """The same key in the class of its type."""
+    for kind in (RSAKey, ECDSAKey, Ed25519Key):
+        if key.name in kind.types:
+            key.__class__ = kind
+            return key
+    return key
+
+
+def _type_of(blob: bytes) -> str:
+    try:
+        return _fields(blob)[0].decode("ascii")
+    except (IndexError, UnicodeDecodeError) as error:
+        raise UnknownKeyType(key_bytes=blob) from error
+
+
+def _fields(blob: bytes) -> list[bytes]:
+    """The strings of a public key (RFC 4253, section 6.6)."""
+    fields = []
+    while blob:
+        length = int.from_bytes(blob[:4], "big")
+        if len(blob) < 4 + length:
+            raise UnknownKeyType(key_bytes=blob)
+        fields.append(blob[4 : 4 + length])
+        blob = blob[4 + length :]
+    return fields
+
+
+def decoded(text: str) -> PKey:
+    """A public key of a line of a file. ``SSHException`` if it is none."""
+    try:
+        return PKey.from_blob(binascii.a2b_base64(text))
+    except (binascii.Error, UnknownKeyType) as error:
+        raise SSHException(f"no public key: {text!r}") from error

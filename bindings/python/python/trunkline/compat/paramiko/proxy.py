@@ -1,0 +1,62 @@
+"""Proxy commands: programs that connections are made through."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import subprocess
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from .ssh_exception import ProxyCommandFailure
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class ProxyCommand:
+    """A program whose standard input and output are the way to a server; give it to ``connect`` as ``sock``."""
+
+    def __init__(self, command_line: str) -> None:
+        self.cmd = shlex.split(command_line)
+        self.timeout: float | None = None
+        self._here, there = socket.socketpair()
+        with there:
+            self.process = subprocess.Popen(self.cmd, stdin=there.fileno(), stdout=there.fileno())
+
+    def fileno(self) -> int:
+        """This side's end."""
+        return self._here.fileno()
+
+    def send(self, content: bytes) -> int:
+        """Writes to the program."""
+        try:
+            return self._here.send(content)
+        except OSError as error:
+            raise ProxyCommandFailure(" ".join(self.cmd), str(error)) from error
+
+    def recv(self, size: int) -> bytes:
+        """Reads from the program."""
+        self._here.settimeout(self.timeout)
+        return self._here.recv(size)
+
+    def settimeout(self, timeout: float) -> None:
+        self.timeout = timeout
+
+    @property
+    def closed(self) -> bool:
+        """Whether the program has ended."""
+        return self.process.poll() is not None
+
+    def close(self) -> None:
+        """Ends the program."""
+        self._here.close()
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

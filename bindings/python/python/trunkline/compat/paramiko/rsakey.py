@@ -1,0 +1,3 @@
+"""``RSAKey``, where Paramiko has it."""
+
+from .pkey import RSAKey as RSAKey

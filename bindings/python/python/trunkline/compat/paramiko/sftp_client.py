@@ -1,0 +1,235 @@
+"""SFTP sessions."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import posixpath
+import stat
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import IO, TYPE_CHECKING
+
+from ... import _native
+from ..._files import BUFFER, attributes, entries, flags, remote, text, told
+from ..._sftp import RemoteFile
+from .sftp_attr import SFTPAttributes
+from .sftp_file import SFTPFile
+from .ssh_exception import translated
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from .transport import Transport
+
+#: Told of a copy's progress: bytes that were copied, and how many there are.
+Callback = Callable[[int, int], object]
+
+
+class SFTPClient:
+    """Files on a server. Relative paths begin at the folder of ``chdir``; what the server refuses is an ``OSError``."""
+
+    def __init__(self, native: _native.Sftp) -> None:
+        self._native: _native.Sftp | None = native
+        self._cwd: str | None = None
+
+    @classmethod
+    def from_transport(cls, t: Transport, window_size: int | None = None, max_packet_size: int | None = None) -> SFTPClient:
+        """A session on a connection."""
+        with translated():
+            native = t.host().sftp().wait()
+            native.ready().wait()
+        return cls(native)
+
+    @property
+    def native(self) -> _native.Sftp:
+        if self._native is None:
+            raise OSError("Socket is closed")
+        return self._native
+
+    def close(self) -> None:
+        """Ends the session, once the files that are open are closed."""
+        self._native = None
+
+    # Directories.
+
+    def listdir(self, path: str = ".") -> list[str]:
+        """The names in a directory."""
+        return [about.filename for about in self.listdir_attr(path)]
+
+    def listdir_attr(self, path: str = ".") -> list[SFTPAttributes]:
+        """The names in a directory, with what the server tells of each."""
+        found = entries("", self.native.names(self._path(path), False).wait())
+        return [SFTPAttributes.from_stat(entry.stat, entry.name) for entry in found]
+
+    def listdir_iter(self, path: str = ".", read_aheads: int = 50) -> Iterator[SFTPAttributes]:
+        """As ``listdir_attr``, one by one."""
+        return iter(self.listdir_attr(path))
+
+    def mkdir(self, path: str, mode: int = 0o777) -> None:
+        self.native.mkdir(self._path(path), mode).wait()
+
+    def rmdir(self, path: str) -> None:
+        self.native.rmdir(self._path(path)).wait()
+
+    def chdir(self, path: str | None = None) -> None:
+        """Where relative paths begin; ``None`` for the server's own idea."""
+        if path is None:
+            self._cwd = None
+            return
+        if not stat.S_ISDIR(self.stat(path).st_mode or 0):
+            raise NotADirectoryError(errno.ENOTDIR, f"{os.strerror(errno.ENOTDIR)}: {path}")
+        self._cwd = self.normalize(path)
+
+    def getcwd(self) -> str | None:
+        """Where relative paths begin, if ``chdir`` said so."""
+        return self._cwd
+
+    # Names.
+
+    def normalize(self, path: str) -> str:
+        """A path made absolute and without links."""
+        return text(self.native.realpath(self._path(path)).wait())
+
+    def remove(self, path: str) -> None:
+        self.native.remove(self._path(path)).wait()
+
+    unlink = remove
+
+    def rename(self, oldpath: str, newpath: str) -> None:
+        """Renames, where nothing has the new name yet."""
+        try:
+            self.lstat(newpath)
+        except FileNotFoundError:
+            return self.posix_rename(oldpath, newpath)
+        raise FileExistsError(errno.EEXIST, f"{newpath} is there already; posix_rename replaces it")
+
+    def posix_rename(self, oldpath: str, newpath: str) -> None:
+        """Renames, over what has the new name."""
+        self.native.rename(self._path(oldpath), self._path(newpath)).wait()
+
+    def symlink(self, source: str, dest: str) -> None:
+        """Makes ``dest`` a symbolic link that says ``source``."""
+        self.native.symlink(remote(source), self._path(dest)).wait()
+
+    def readlink(self, path: str) -> str | None:
+        """What a symbolic link says."""
+        return text(self.native.readlink(self._path(path)).wait())
+
+    # Attributes.
+
+    def stat(self, path: str) -> SFTPAttributes:
+        return SFTPAttributes.from_stat(told(self.native.stat(self._path(path), True).wait()))
+
+    def lstat(self, path: str) -> SFTPAttributes:
+        """As ``stat``, of the link itself if it is one."""
+        return SFTPAttributes.from_stat(told(self.native.stat(self._path(path), False).wait()))
+
+    def chmod(self, path: str, mode: int) -> None:
+        self.native.setstat(self._path(path), attributes(mode=mode)).wait()
+
+    def chown(self, path: str, uid: int, gid: int) -> None:
+        self.native.setstat(self._path(path), attributes(owner=(uid, gid))).wait()
+
+    def utime(self, path: str, times: tuple[float, float] | None) -> None:
+        """Times of access and modification; ``None`` is now."""
+        accessed, modified = times or (time.time(), time.time())
+        self.native.setstat(self._path(path), attributes(times=(int(accessed), int(modified)))).wait()
+
+    def truncate(self, path: str, size: int) -> None:
+        self.native.setstat(self._path(path), attributes(size=size)).wait()
+
+    # Files.
+
+    def open(self, filename: str, mode: str = "r", bufsize: int = -1) -> SFTPFile:
+        """Opens a file; "x" makes one that must not be there."""
+        # "wx" is Paramiko's spelling of "x".
+        plain = mode.replace("U", "").replace("w", "") if {"w", "x"} <= set(mode) else mode.replace("U", "")
+        found, reads, writes, _ = flags(plain)
+        path = self._path(filename)
+        raw = RemoteFile(self.native.open(path, found, None).wait(), text(path), mode, reads, writes)
+        if "a" in mode:
+            raw.seek(0, io.SEEK_END)
+        return SFTPFile(self, raw, plain, bufsize)
+
+    file = open
+
+    def get(
+        self,
+        remotepath: str,
+        localpath: str | os.PathLike[str],
+        callback: Callback | None = None,
+        prefetch: bool = True,
+        max_concurrent_prefetch_requests: int | None = None,
+    ) -> None:
+        """Copies a file from the server."""
+        with open(localpath, "wb") as target:
+            size = self.getfo(remotepath, target, callback)
+        written = os.stat(localpath).st_size
+        if written != size:
+            raise OSError(f"size mismatch in get!  {written} != {size}")
+
+    def getfo(
+        self,
+        remotepath: str,
+        fl: IO[bytes],
+        callback: Callback | None = None,
+        prefetch: bool = True,
+        max_concurrent_prefetch_requests: int | None = None,
+    ) -> int:
+        """Copies a file from the server into an open one; returns its size."""
+        with self.open(remotepath, "rb", BUFFER) as source:
+            return _copied(source.read, fl.write, callback, self.stat(remotepath).st_size or 0)
+
+    def put(
+        self,
+        localpath: str | os.PathLike[str],
+        remotepath: str,
+        callback: Callback | None = None,
+        confirm: bool = True,
+    ) -> SFTPAttributes:
+        """Copies a file to the server, and looks there whether its size is right unless ``confirm`` is ``False``."""
+        with open(localpath, "rb") as source:
+            return self.putfo(source, remotepath, os.stat(localpath).st_size, callback, confirm)
+
+    def putfo(
+        self,
+        fl: IO[bytes],
+        remotepath: str,
+        file_size: int = 0,
+        callback: Callback | None = None,
+        confirm: bool = True,
+    ) -> SFTPAttributes:
+        """As ``put``, from an open file."""
+        with self.open(remotepath, "wb") as target:
+            size = _copied(fl.read, target.write, callback, file_size)
+        if not confirm:
+            return SFTPAttributes()
+        about = self.stat(remotepath)
+        if about.st_size != size:
+            raise OSError(f"size mismatch in put!  {about.st_size} != {size}")
+        return about
+
+    def _path(self, path: str) -> bytes:
+        return remote(posixpath.join(self._cwd, path) if self._cwd else path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+SFTP = SFTPClient
+
+
+def _copied(read: Callable[[int], bytes], write: Callable[[bytes], object], callback: Callback | None, size: int) -> int:
+    copied = 0
+    while data := read(BUFFER):
+        write(data)
+        copied += len(data)
+        if callback is not None:
+            callback(copied, size)
+    return copied

@@ -1,0 +1,122 @@
+"""Paramiko's exceptions, and which of them the engine's errors become."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ... import _errors
+from .common import OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
+
+if TYPE_CHECKING:
+    from .pkey import PKey
+
+
+class SSHException(Exception):
+    """The protocol failed, or something was asked for that cannot be."""
+
+
+class AuthenticationException(SSHException):
+    """The server let nobody in with what it was shown."""
+
+
+class PasswordRequiredException(AuthenticationException):
+    """A private key needs a passphrase."""
+
+
+class BadAuthenticationType(AuthenticationException):
+    """The server does not take this kind of authentication."""
+
+    def __init__(self, explanation: str, types: list[str]) -> None:
+        super().__init__(explanation, types)
+        self.explanation = explanation
+        self.allowed_types = types
+
+    def __str__(self) -> str:
+        return f"{self.explanation}; allowed types: {self.allowed_types!r}"
+
+
+class ChannelException(SSHException):
+    """A channel was not opened; ``code`` is one of ``OPEN_FAILED_…``."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code, text)
+        self.code = code
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"ChannelException({self.code!r}, {self.text!r})"
+
+
+class BadHostKeyException(SSHException):
+    """The server showed another host key than the one that is known."""
+
+    def __init__(self, hostname: str, got_key: PKey, expected_key: PKey | None) -> None:
+        super().__init__(hostname, got_key, expected_key)
+        self.hostname = hostname
+        self.key = got_key
+        self.expected_key = expected_key
+
+    def __str__(self) -> str:
+        expected = "another one" if self.expected_key is None else repr(self.expected_key.get_base64())
+        return f"Host key for server {self.hostname!r} does not match: got {self.key.get_base64()!r}, expected {expected}"
+
+
+class IncompatiblePeer(SSHException):
+    """There is no algorithm that both sides have."""
+
+
+class MessageOrderError(SSHException):
+    """The server broke the order of messages."""
+
+
+class ProxyCommandFailure(SSHException):
+    """A proxy command has ended."""
+
+    def __init__(self, command: str, error: str) -> None:
+        super().__init__(command, error)
+        self.command = command
+        self.error = error
+
+    def __str__(self) -> str:
+        return f"ProxyCommand({self.command!r}) failed: {self.error}"
+
+
+class NoValidConnectionsError(OSError):
+    """No address of the host could be connected to; ``errors`` has the reason by address."""
+
+    def __init__(self, errors: Mapping[tuple[str, int], Exception]) -> None:
+        addresses = sorted(errors)
+        hosts = " or ".join(host for host, _ in addresses)
+        super().__init__(None, f"Unable to connect to port {addresses[0][1]} on {hosts}")
+        self.errors = dict(errors)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.errors,)
+
+
+class CouldNotCanonicalize(SSHException):
+    """A host name could not be made canonical."""
+
+
+class ConfigParseError(SSHException):
+    """ssh does not understand the configuration."""
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raises the engine's errors as Paramiko's."""
+    try:
+        yield
+    except _errors.FileError:
+        raise
+    except _errors.AuthenticationError as error:
+        raise AuthenticationException(str(error)) from error
+    except _errors.TimeoutError as error:
+        raise socket.timeout(str(error)) from error
+    except _errors.LimitError as error:
+        raise ChannelException(error.reason or OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED, str(error)) from error
+    except _errors.Error as error:
+        raise SSHException(str(error)) from error
