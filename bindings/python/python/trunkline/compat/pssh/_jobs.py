@@ -1,0 +1,140 @@
+"""Work on many hosts from one thread: generators that yield the engine's operations."""
+
+from __future__ import annotations
+
+import collections
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Any, Generic, TypeVar, Union
+
+from ... import _native
+from .exceptions import Timeout
+
+_T = TypeVar("_T")
+
+#: Yields operations, whose outcomes it is sent, and numbers of seconds to pause.
+Steps = Generator[Union["_native.Operation[Any]", float], Any, _T]
+
+
+class Job(Generic[_T]):
+    """Something under way. ``gevent.joinall`` takes it for a greenlet; it goes on while something is waited for."""
+
+    def __init__(self, pool: Pool, steps: Steps[_T]) -> None:
+        self._pool = pool
+        self._steps = steps
+        self._done = False
+        self.value: _T | None = None
+        self.exception: BaseException | None = None
+
+    def ready(self) -> bool:
+        """Whether it is over."""
+        self._pool.turn()
+        return self._done
+
+    def successful(self) -> bool:
+        """Whether it went well."""
+        return self.ready() and self.exception is None
+
+    def join(self, timeout: float | None = None) -> None:
+        """Waits until it is over, for at most ``timeout`` seconds."""
+        self._pool.wait(lambda: self._done, timeout)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> _T:
+        """Waits for what came of it; raises what went wrong."""
+        self.join(timeout if block else 0)
+        if not self._done:
+            raise Timeout(f"not done within {timeout} s")
+        if self.exception is not None:
+            raise self.exception
+        return self.value  # type: ignore[return-value]
+
+    def rawlink(self, callback: Callable[[Job[_T]], object]) -> None:
+        """Waits, and calls back."""
+        self.join()
+        callback(self)
+
+    def unlink(self, callback: Callable[[Job[_T]], object]) -> None:
+        """Nothing: who was called back is not called again."""
+
+    def _finish(self, value: _T | None, exception: BaseException | None) -> None:
+        self._done, self.value, self.exception = True, value, exception
+
+
+class Pool:
+    """Jobs, of which ``size`` run at a time, and what else is waited for together with them."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        # Held by the thread that takes outcomes.
+        self._lock = threading.RLock()
+        self._completions = _native.Completions()
+        self._tokens = itertools.count()
+        self._awaited: dict[int, Callable[[bool, Any], object]] = {}
+        self._pauses: list[tuple[float, int, Callable[[bool, Any], object]]] = []
+        self._waiting: collections.deque[Job[Any]] = collections.deque()
+        self._running = 0
+
+    def spawn(self, steps: Steps[_T]) -> Job[_T]:
+        """Begins a job, or has it wait for its turn."""
+        job = Job(self, steps)
+        with self._lock:
+            self._waiting.append(job)
+            self._begin()
+        return job
+
+    def begin(self, operation: _native.Operation[Any], then: Callable[[bool, Any], object]) -> None:
+        """Begins an operation; ``then`` is called with whether it went well, and the outcome or the exception."""
+        token = next(self._tokens)
+        self._awaited[token] = then
+        operation.begin(self._completions, token)
+
+    def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Takes outcomes until something is done, or ``timeout`` seconds are over; whether it is done."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self.turn()
+            if done():
+                return True
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            if self._pauses:
+                pause = max(0.0, self._pauses[0][0] - time.monotonic())
+                left = pause if left is None else min(left, pause)
+            self._completions.wait(left)
+
+    def turn(self) -> None:
+        """Takes the outcomes that are there."""
+        with self._lock:
+            for token, ok, value in self._completions.drain():
+                self._awaited.pop(token)(ok, value)
+            while self._pauses and self._pauses[0][0] <= time.monotonic():
+                heapq.heappop(self._pauses)[2](True, None)
+            self._begin()
+
+    def _begin(self) -> None:
+        """Begins what waits for its turn, as far as there is room."""
+        while self._waiting and self._running < self.size:
+            self._running += 1
+            self._step(self._waiting.popleft(), True, None)
+
+    def _step(self, job: Job[Any], ok: bool, value: Any) -> None:
+        """Goes on with a job, whose operation came to this."""
+        try:
+            awaited = job._steps.send(value) if ok else job._steps.throw(value)
+        except StopIteration as stop:
+            job._finish(stop.value, None)
+        except Exception as error:
+            # Its traceback would keep what the job had, connections included.
+            job._finish(None, error.with_traceback(None))
+        else:
+            if isinstance(awaited, (int, float)):
+                pause = time.monotonic() + awaited, next(self._tokens), lambda ok, value: self._step(job, ok, value)
+                heapq.heappush(self._pauses, pause)
+            else:
+                self.begin(awaited, lambda ok, value: self._step(job, ok, value))
+            return
+        self._running -= 1
