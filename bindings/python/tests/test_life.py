@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trunkline
@@ -107,6 +110,32 @@ def test_nothing_is_left_of_what_was_closed(testbed: Testbed) -> None:
     assert resident() - before[2] < 8_000_000
 
 
+def test_five_hundred_hosts_of_which_half_never_answer_leave_nothing(testbed: Testbed, tmp_path: Path) -> None:
+    text = Path(testbed.config).read_text()
+    with socket.create_server(("127.0.0.1", 0), backlog=500) as silent:
+        silence = f"Host silent*\n  HostName 127.0.0.1\n  Port {silent.getsockname()[1]}\n"
+        config = tmp_path / "config"
+        config.write_text(re.sub(r"^Host box1$", "Host box1 host*", text, flags=re.MULTILINE) + silence)
+
+        def ask(count: int) -> list[trunkline.HostResult[Any]]:
+            names = [f"{kind}{number}" for number in range(count) for kind in ("host", "silent")]
+            with trunkline.Group(names, config=config, daemon=False, share=False, timeout=1) as group:
+                return group.run("true", at_once=250).wait()
+
+        ask(5)
+        before = descriptors(), threading.active_count(), tasks(), resident()
+        results = ask(250)
+        assert all(result.ok for result in results[::2])
+        assert all(isinstance(result.error, trunkline.TimeoutError) for result in results[1::2])
+        assert not any(result.error and result.error.may_have_run for result in results)
+    wait_until(lambda: descriptors() <= before[0])
+    assert threading.active_count() == before[1]
+    # The engine's own threads: as many as processors, and those for blocking work, which end after ten idle seconds.
+    assert tasks() - before[2] <= 100
+    # 250 hosts that stayed would show with a buffer of 256 KiB each.
+    assert resident() - before[3] < 40_000_000
+
+
 def test_the_engine_says_through_logging_what_it_does(testbed: Testbed, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("DEBUG", "trunkline"):
         trunkline.enable_logging("DEBUG")
@@ -118,6 +147,10 @@ def test_the_engine_says_through_logging_what_it_does(testbed: Testbed, caplog: 
 
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def tasks() -> int:
+    return len(os.listdir("/proc/self/task"))
 
 
 def resident() -> int:
