@@ -137,6 +137,38 @@ pub struct Negotiated {
     pub(crate) strict: bool,
 }
 
+/// What is kept of a server's first KEXINIT: what later connections may choose otherwise.
+#[derive(Debug, Clone)]
+pub(crate) struct ServerOffer {
+    /// The key exchange and host key algorithms that it listed first.
+    pub(crate) first_choices: Option<(String, String)>,
+    /// Of our ciphers and compressions, those that it takes in both directions.
+    pub(crate) ciphers: Vec<Cipher>,
+    pub(crate) compression: Vec<Compression>,
+}
+
+impl ServerOffer {
+    pub(crate) fn of(theirs: &KexInit) -> Self {
+        let both = |name: &str, one: &[String], other: &[String]| {
+            [one, other]
+                .iter()
+                .all(|list| list.iter().any(|offered| offered == name))
+        };
+        Self {
+            first_choices: theirs.kex.first().cloned().zip(theirs.host_keys.first().cloned()),
+            ciphers: Cipher::DEFAULT
+                .iter()
+                .copied()
+                .filter(|cipher| both(cipher.name(), &theirs.ciphers_out, &theirs.ciphers_in))
+                .collect(),
+            compression: [Compression::None, Compression::Zlib]
+                .into_iter()
+                .filter(|kind| both(kind.name(), &theirs.compression_out, &theirs.compression_in))
+                .collect(),
+        }
+    }
+}
+
 /// Chooses for each kind the first of ours that the server has too.
 pub(crate) fn negotiate(ours: &KexInit, theirs: &KexInit) -> Result<Negotiated, Error> {
     let kex = choose("key exchange", &ours.kex, &theirs.kex, KexMethod::from_name)?;
@@ -225,6 +257,17 @@ mod tests {
         let agreed = negotiate(&ours, &theirs).unwrap();
         assert_eq!(agreed.outgoing.cipher, Cipher::DEFAULT[0]);
         assert!(agreed.guess_right && !agreed.strict);
+    }
+
+    #[test]
+    fn a_server_offers_what_it_takes_in_both_directions() {
+        let theirs = server(|s| {
+            s.ciphers_in.retain(|name| name != "aes128-ctr");
+            s.compression_out = vec!["none".into(), "zlib".into()];
+        });
+        let offer = ServerOffer::of(&theirs);
+        assert!(!offer.ciphers.contains(&Cipher::Aes128Ctr) && offer.ciphers.contains(&Cipher::Aes256Ctr));
+        assert_eq!(offer.compression, [Compression::None]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::channels::{
     ChannelEvent, ChannelKind, Channels, GlobalRequest, GlobalRequestId, OpenFailure, Outgoing,
     SessionRequest,
 };
+use crate::cipher::Cipher;
 use crate::error::Error;
 use crate::identification::ServerId;
 use crate::kex::Ephemeral;
@@ -211,7 +212,23 @@ impl Connection {
 
     /// The key exchange and host key algorithms that the server listed first: what a right guess next time leads with.
     pub fn server_first_choices(&self) -> Option<(&str, &str)> {
-        self.transport.server_first_choices()
+        let (kex, host_key) = self.transport.server_offer()?.first_choices.as_ref()?;
+        Some((kex, host_key))
+    }
+
+    /// The ciphers of this side's that the server takes in both directions, in the order of [`Cipher::DEFAULT`]. Empty
+    /// before its KEXINIT.
+    pub fn server_ciphers(&self) -> &[Cipher] {
+        self.transport
+            .server_offer()
+            .map_or(&[], |offer| offer.ciphers.as_slice())
+    }
+
+    /// The kinds of compression that the server takes in both directions. Empty before its KEXINIT.
+    pub fn server_compression(&self) -> &[Compression] {
+        self.transport
+            .server_offer()
+            .map_or(&[], |offer| offer.compression.as_slice())
     }
 
     /// What the server said of itself in SSH_MSG_EXT_INFO.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use crate::algorithms::{Compression, Negotiated, Preferences, negotiate};
+use crate::algorithms::{Compression, Negotiated, Preferences, ServerOffer, negotiate};
 use crate::cipher::{CipherError, Opener, PacketKeys, Sealer};
 use crate::compress::{Compressor, Decompressor};
 use crate::error::Error;
@@ -115,7 +115,7 @@ pub(crate) struct Transport {
     host_key: Option<Bytes>,
     host_signature: Option<Bytes>,
     negotiated: Option<Negotiated>,
-    server_proposal: Option<(String, String)>,
+    server_offer: Option<ServerOffer>,
     ext_info: ExtInfo,
     strict: bool,
     /// The first key exchange is complete.
@@ -164,7 +164,7 @@ impl Transport {
             host_key: None,
             host_signature: None,
             negotiated: None,
-            server_proposal: None,
+            server_offer: None,
             ext_info: ExtInfo::default(),
             strict: false,
             established: false,
@@ -215,11 +215,9 @@ impl Transport {
         self.negotiated.as_ref()
     }
 
-    /// The key exchange and host key algorithms that the server listed first.
-    pub(crate) fn server_first_choices(&self) -> Option<(&str, &str)> {
-        self.server_proposal
-            .as_ref()
-            .map(|(kex, host_key)| (kex.as_str(), host_key.as_str()))
+    /// What the server offered in its first KEXINIT.
+    pub(crate) fn server_offer(&self) -> Option<&ServerOffer> {
+        self.server_offer.as_ref()
     }
 
     pub(crate) fn ext_info(&self) -> &ExtInfo {
@@ -549,7 +547,7 @@ impl Transport {
                     "packets came before its SSH_MSG_KEXINIT, which strict key exchange forbids",
                 ));
             }
-            self.server_proposal = theirs.kex.first().cloned().zip(theirs.host_keys.first().cloned());
+            self.server_offer = Some(ServerOffer::of(&theirs));
         }
         let ephemeral = match guess {
             Some(ephemeral) if negotiated.guess_right => ephemeral,
