@@ -18,6 +18,8 @@ pub struct Config {
     /// Let requests leave behind SSH_FXP_INIT without waiting for the server's version: a round trip less. sftp-server
     /// works through packets in order and takes them; the draft does not promise it, so OpenSSH only.
     pub early_requests: bool,
+    /// The largest read or write that [`Limits`] shall tell, in bytes, whatever the server takes.
+    pub largest_request: Option<u32>,
 }
 
 /// Tells requests of one session apart; never used twice. Its lower half is the request's number on the wire.
@@ -77,7 +79,7 @@ enum Role {
 pub struct Client {
     /// The server's extensions, once it has told its version.
     extensions: Option<Extensions>,
-    early_requests: bool,
+    config: Config,
     limits: Limits,
     /// The server was asked for its limits and has not answered.
     limits_awaited: bool,
@@ -116,11 +118,10 @@ const COPIED: usize = 1024;
 impl Client {
     /// A session whose first bytes wait in [`Self::poll_transmit`].
     pub fn new(config: &Config) -> Self {
-        let Config { early_requests } = *config;
         let mut client = Self {
             extensions: None,
-            early_requests,
-            limits: Limits::default(),
+            config: config.clone(),
+            limits: Limits::default().bounded(config.largest_request),
             limits_awaited: false,
             unannounced: Vec::new(),
             failed: None,
@@ -140,7 +141,7 @@ impl Client {
         };
         Writer::packet(&mut client.heads, kind::INIT).u32(3).finish(0);
         client.queued = client.heads.len();
-        if early_requests {
+        if config.early_requests {
             client.ask_limits();
         }
         client
@@ -280,7 +281,7 @@ impl Client {
             return Err(Error::Version(version));
         }
         let extensions = Extensions::decode(&mut reader)?;
-        let asks_limits = !self.early_requests && extensions.has(LIMITS.0, LIMITS.1);
+        let asks_limits = !self.config.early_requests && extensions.has(LIMITS.0, LIMITS.1);
         self.extensions = Some(extensions);
         if asks_limits {
             self.ask_limits();
@@ -308,7 +309,7 @@ impl Client {
             Role::AsksLimits => {
                 // A refusal means a server without the extension, asked early.
                 if let Ok(Reply::Limits(limits)) = outcome {
-                    self.limits = limits;
+                    self.limits = limits.bounded(self.config.largest_request);
                 }
                 self.limits_awaited = false;
                 self.events.extend(self.unannounced.drain(..));
@@ -351,7 +352,8 @@ impl Client {
                 .push_back((id, Err(Status::local(StatusCode::BAD_MESSAGE, message))));
             return id;
         }
-        let may_leave = self.extensions.is_some() || self.early_requests && request.extension().is_none();
+        let may_leave =
+            self.extensions.is_some() || self.config.early_requests && request.extension().is_none();
         if may_leave && self.held.is_empty() {
             self.dispatch(id, request);
         } else {
@@ -557,7 +559,10 @@ mod tests {
         client.handle_bytes(version()).unwrap();
         assert_eq!(sent(&mut client), *b"\0\0\0\x0a\x11\0\0\0\0\0\0\0\x01f");
 
-        let mut early = Client::new(&Config { early_requests: true });
+        let mut early = Client::new(&Config {
+            early_requests: true,
+            ..Config::default()
+        });
         early.request(Request::Stat { path: "f".into() });
         assert!(sent(&mut early).ends_with(b"\x11\0\0\0\x01\0\0\0\x01f"));
     }
@@ -598,7 +603,10 @@ mod tests {
 
     #[test]
     fn a_handle_that_comes_before_the_limits_waits_for_them() {
-        let mut client = Client::new(&Config { early_requests: true });
+        let mut client = Client::new(&Config {
+            early_requests: true,
+            ..Config::default()
+        });
         let [wanted, cancelled] = [0, 1].map(|_| open(&mut client));
         let mut body = BytesMut::new();
         [0, 100_000, 100_000, 7]
@@ -628,6 +636,27 @@ mod tests {
                 max_write: 100_000,
                 max_handles: 7
             }
+        );
+    }
+
+    #[test]
+    fn requests_are_no_larger_than_the_application_wants() {
+        let mut client = Client::new(&Config {
+            early_requests: true,
+            largest_request: Some(5_000),
+        });
+        assert_eq!(client.limits().max_read, 5_000);
+        let mut body = BytesMut::new();
+        [0, 100_000, 4_000, 7]
+            .into_iter()
+            .for_each(|limit| body.put_u64(limit));
+        client.handle_bytes(version()).unwrap();
+        client
+            .handle_bytes(reply(kind::EXTENDED_REPLY, RequestId(0), &body))
+            .unwrap();
+        assert_eq!(
+            (client.limits().max_read, client.limits().max_write),
+            (5_000, 4_000)
         );
     }
 

@@ -74,6 +74,16 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// The same with reads and writes of so many bytes at most.
+    pub(crate) fn bounded(self, largest: Option<u32>) -> Self {
+        let largest = largest.unwrap_or(u32::MAX).max(1);
+        Self {
+            max_read: self.max_read.min(largest),
+            max_write: self.max_write.min(largest),
+            ..self
+        }
+    }
+
     /// A zero means that the server sets no limit; then OpenSSH's client keeps its default, and so does this.
     pub(crate) fn decode(reader: &mut Reader) -> Result<Self, Error> {
         let packet = reader.u64()?;

@@ -364,7 +364,10 @@ fn requests_do_what_they_say() {
 
 #[test]
 fn requests_may_leave_before_the_version() {
-    let mut session = Session::new(&Config { early_requests: true });
+    let mut session = Session::new(&Config {
+        early_requests: true,
+        ..Config::default()
+    });
     let id = session.client.request(Request::Realpath { path: "/".into() });
     session.transmit();
     let mut answers = Vec::new();
@@ -456,7 +459,10 @@ fn one_large_file_comes_and_goes_whole() {
 #[test]
 fn many_small_files_go_are_listed_and_come() {
     let folder = Folder::new();
-    let mut session = Session::new(&Config { early_requests: true });
+    let mut session = Session::new(&Config {
+        early_requests: true,
+        ..Config::default()
+    });
     for at in 0..10 {
         session.done(Request::Mkdir {
             path: folder.path(&format!("d{at}")),
