@@ -31,6 +31,10 @@ pub struct ConnectionInfo {
     pub cipher: &'static str,
     /// Whether payloads are compressed.
     pub compressed: bool,
+    /// The ciphers that this connection could have had: the engine's own that the server takes.
+    pub server_ciphers: Vec<&'static str>,
+    /// Whether the server takes compression.
+    pub server_compresses: bool,
     /// The round-trip time, as far as measured.
     pub rtt: Option<Duration>,
     /// When authentication succeeded.

@@ -31,6 +31,7 @@ use crate::pool::{LaneStatus, Lease, Pool};
 use crate::session::{Command, Output, Session};
 use crate::settings::Settings;
 use crate::sftp::Sftp;
+use crate::tune::Choice;
 
 /// The SSH engine. One of it serves any number of hosts; clones share everything.
 ///
@@ -133,6 +134,33 @@ impl Engine {
     /// As [`Self::host`].
     pub async fn host_for(&self, request: &Request, interaction: &Interaction) -> Result<Host, Error> {
         let config = self.resolve(request).await?;
+        self.host_with(config, request, interaction)
+    }
+
+    /// The host that a request means, for moving data: with the cipher, the compression, the size of requests and the
+    /// number of sessions that [`tune`](crate::tune) found best and host memory keeps. What the caller's own options set
+    /// stays as they say. A host that was never tuned is the same as from [`Self::host_for`].
+    ///
+    /// # Errors
+    /// As [`Self::host`].
+    pub async fn host_for_copies(&self, request: &Request, interaction: &Interaction) -> Result<Host, Error> {
+        let config = self.resolve(request).await?;
+        let Some(choice) = Choice::remembered(self.memory(), &config) else {
+            return self.host_with(config, request, interaction);
+        };
+        let config = choice.apply_to(config, request);
+        let mut host = self.host_with(config, request, interaction)?;
+        host.tuned = Some(Arc::new(choice));
+        Ok(host)
+    }
+
+    /// The host of a request whose configuration was looked up, and may have been changed since.
+    pub(crate) fn host_with(
+        &self,
+        config: Arc<HostConfig>,
+        request: &Request,
+        interaction: &Interaction,
+    ) -> Result<Host, Error> {
         let reasons = self.reasons_for_system_ssh(&config);
         if !reasons.is_empty() {
             return Err(Error::NeedsSystemSsh {
@@ -155,6 +183,7 @@ impl Engine {
             pool: self.pool(&config, request),
             config,
             interaction,
+            tuned: None,
         })
     }
 
@@ -306,6 +335,7 @@ impl Engine {
             pool,
             config,
             interaction: interaction.clone(),
+            tuned: None,
         })
     }
 
@@ -503,12 +533,19 @@ pub struct Host {
     pool: Arc<Pool>,
     config: Arc<HostConfig>,
     interaction: Interaction,
+    /// What was measured to be best for moving data.
+    tuned: Option<Arc<Choice>>,
 }
 
 impl Host {
     /// What ssh_config says of it.
     pub fn config(&self) -> &Arc<HostConfig> {
         &self.config
+    }
+
+    /// What was measured to be best for moving data, if this host is [for that](Engine::host_for_copies).
+    pub fn tuned(&self) -> Option<&Choice> {
+        self.tuned.as_deref()
     }
 
     /// Whether a connection is there already.
@@ -553,17 +590,24 @@ impl Host {
     /// # Errors
     /// As [`Self::start`].
     pub async fn sftp(&self) -> Result<Sftp, Error> {
-        let early = self.pool.is_openssh();
+        let config = self.sftp_config();
         let session = self.start(&Command::subsystem("sftp")).await?;
-        Ok(Sftp::on(session, &self.config.original_host, early))
+        Ok(Sftp::on(session, &self.config.original_host, &config))
     }
 
     /// Opens an SFTP session on a connection with nothing else on it, as long as the host may have one more.
     pub(crate) async fn sftp_apart(&self) -> Result<Sftp, Error> {
-        let early = self.pool.is_openssh();
+        let config = self.sftp_config();
         let command = Command::subsystem("sftp");
         let session = self.pool.session_apart(&command, &self.interaction).await?;
-        Ok(Sftp::on(session, &self.config.original_host, early))
+        Ok(Sftp::on(session, &self.config.original_host, &config))
+    }
+
+    fn sftp_config(&self) -> trunkline_sftp::Config {
+        trunkline_sftp::Config {
+            early_requests: self.pool.is_openssh(),
+            largest_request: self.tuned().and_then(|choice| choice.request_size),
+        }
     }
 
     /// Opens a TCP connection from the server to `host`:`port`.

@@ -268,6 +268,12 @@ async fn establish(
             host_key_algorithm: negotiated.host_key.clone(),
             cipher: negotiated.outgoing.cipher.name(),
             compressed: negotiated.outgoing.compression == Compression::Zlib,
+            server_ciphers: proto
+                .server_ciphers()
+                .iter()
+                .map(|cipher| cipher.name())
+                .collect(),
+            server_compresses: proto.server_compression().contains(&Compression::Zlib),
             rtt: dialed.rtt,
             since: SystemTime::now(),
             handshake: begun.elapsed(),

@@ -28,6 +28,7 @@ mod session;
 mod settings;
 pub mod sftp;
 pub mod transfer;
+pub mod tune;
 
 pub use channel::{ChannelCloser, ChannelReader, ChannelStream, ChannelWriter, ExitStatus};
 pub use connection::{Connection, ConnectionInfo};

@@ -25,11 +25,11 @@ pub(crate) use link::{Attached, Link, Plan};
 use link::{Call, Streams};
 pub use listing::{Entry, Listing};
 use trunkline_sftp::transfer::WalkOptions;
+use trunkline_sftp::{Config, Reply, Request};
 pub use trunkline_sftp::{
     Data, Extensions, FileAttributes, FileType, Limits, OpenFlags, Owner, Permissions, StatVfs, Status,
     StatusCode, Times,
 };
-use trunkline_sftp::{Reply, Request};
 
 /// An SFTP session. Clones share it; when the last clone and the last open [`File`] are dropped it is closed.
 ///
@@ -62,15 +62,14 @@ impl Sftp {
         writer: impl AsyncWrite + Send + Unpin + 'static,
         host: impl Into<String>,
     ) -> Self {
-        let link = Link::begin(Streams { reader, writer }, host.into(), false);
+        let link = Link::begin(Streams { reader, writer }, host.into(), &Config::default());
         Self { link }
     }
 
-    /// A session over a channel that runs the subsystem. `early`: the server is known to work through requests that
-    /// come before it has told its version.
-    pub(crate) fn on(session: Session, host: impl Into<String>, early: bool) -> Self {
+    /// A session over a channel that runs the subsystem.
+    pub(crate) fn on(session: Session, host: impl Into<String>, config: &Config) -> Self {
         Self {
-            link: Link::begin(link::Channel::new(session), host.into(), early),
+            link: Link::begin(link::Channel::new(session), host.into(), config),
         }
     }
 

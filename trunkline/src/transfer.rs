@@ -29,6 +29,7 @@ use crate::engine::Host;
 use crate::error::Error;
 use crate::sftp::Sftp;
 use lanes::Lanes;
+pub(crate) use lanes::{NEAR, SESSIONS_A_CONNECTION};
 
 /// One end of a copy.
 #[derive(Debug, Clone)]
@@ -470,6 +471,10 @@ impl Job {
         let worth = usize::try_from(size / (4 * 1024 * 1024)).unwrap_or(usize::MAX);
         if worth < 2 || lanes.host().is_none() {
             return 1;
+        }
+        let tuned = lanes.host().and_then(Host::tuned);
+        if let Some(streams) = tuned.and_then(|choice| choice.streams(upload)) {
+            return streams.min(worth).max(1);
         }
         // A session that is lost meanwhile is replaced by whoever uses it.
         let Ok(rtt) = lanes.rtt().await else { return 1 };

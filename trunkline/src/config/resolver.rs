@@ -91,6 +91,18 @@ impl Request {
         })
     }
 
+    /// Whether the caller's own options set a directive, named in lower case: by `-o`, or by `letter`.
+    pub(crate) fn sets(&self, directive: &str, letter: u8) -> bool {
+        typed_options(&self.ssh_args).iter().any(|(option, value)| {
+            let key = value.as_ref().filter(|_| *option == b'o').map(|value| {
+                let value = value.as_bytes().trim_ascii_start();
+                let end = value.iter().position(|byte| b"= \t".contains(byte));
+                value[..end.unwrap_or(value.len())].to_ascii_lowercase()
+            });
+            *option == letter || key.is_some_and(|key| key == directive.as_bytes())
+        })
+    }
+
     fn question(&self) -> Question {
         let mut bytes = Vec::with_capacity(256);
         let mut add = |part: &[u8]| {
@@ -566,18 +578,27 @@ async fn bounded(reader: impl AsyncRead + Unpin, limit: u64) -> std::io::Result<
     Ok(bytes)
 }
 
-/// What `-F` names, wherever it stands among the arguments.
+/// The file that `-F` named; ssh takes the last one.
 fn config_file(arguments: &[OsString]) -> Option<OsString> {
+    let mut options = typed_options(arguments).into_iter();
+    options
+        .rfind(|(option, _)| *option == b'F')
+        .and_then(|(_, value)| value)
+}
+
+/// The options among ssh's arguments, with the values of those that take one.
+fn typed_options(arguments: &[OsString]) -> Vec<(u8, Option<OsString>)> {
     /// ssh.c's options that take a value.
     const WITH_VALUE: &[u8] = b"bceilmopBDEFIJLOQRSWw";
     let mut arguments = arguments.iter();
-    let mut found = None;
+    let mut found = Vec::new();
     while let Some(argument) = arguments.next() {
         let Some(cluster) = argument.as_bytes().strip_prefix(b"-") else {
             continue;
         };
         for (at, option) in cluster.iter().enumerate() {
             if !WITH_VALUE.contains(option) {
+                found.push((*option, None));
                 continue;
             }
             let attached = &cluster[at + 1..];
@@ -586,10 +607,7 @@ fn config_file(arguments: &[OsString]) -> Option<OsString> {
             } else {
                 Some(OsStr::from_bytes(attached).to_owned())
             };
-            if *option == b'F' {
-                // ssh takes the last one.
-                found = value;
-            }
+            found.push((*option, value));
             break;
         }
     }

@@ -225,7 +225,7 @@ impl File {
         Call::new(self.sftp.link(), doing, &self.path, request)
     }
 
-    fn read_call(&self, offset: u64, length: usize) -> Result<Call, Error> {
+    pub(crate) fn read_call(&self, offset: u64, length: usize) -> Result<Call, Error> {
         let handle = self.handle()?;
         let length = u32::try_from(length)
             .unwrap_or(u32::MAX)
@@ -240,7 +240,7 @@ impl File {
         ))
     }
 
-    fn write_call(&self, offset: u64, data: Bytes) -> Result<Call, Error> {
+    pub(crate) fn write_call(&self, offset: u64, data: Bytes) -> Result<Call, Error> {
         let handle = self.handle()?;
         Ok(self.call("writing", Request::Write { handle, offset, data }))
     }

@@ -70,13 +70,10 @@ pub(crate) trait Plan: Send + Sync {
 
 impl Link {
     /// Begins a session: its first bytes are handed over before this returns to the runtime.
-    pub(crate) fn begin(transport: impl Transport, host: String, early: bool) -> Arc<Self> {
-        let config = Config {
-            early_requests: early,
-        };
+    pub(crate) fn begin(transport: impl Transport, host: String, config: &Config) -> Arc<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
-                client: Client::new(&config),
+                client: Client::new(config),
                 callers: HashMap::new(),
                 plans: Vec::new(),
                 next_plan: 0,

@@ -34,7 +34,7 @@ enum Apart {
 }
 
 /// Sessions on a connection far away: with the spares that commands may want they stay below sshd's MaxSessions of ten.
-const SESSIONS_A_CONNECTION: usize = 6;
+pub(crate) const SESSIONS_A_CONNECTION: usize = 6;
 
 impl Apart {
     fn wants(self, nth: usize) -> bool {
@@ -237,7 +237,7 @@ impl Lanes {
 }
 
 /// Below this round trip a window of 2 MiB carries more than a core can encrypt.
-pub(super) const NEAR: Duration = Duration::from_millis(2);
+pub(crate) const NEAR: Duration = Duration::from_millis(2);
 
 impl Shared {
     /// Guards the list of sessions, for as long as a look takes.

@@ -1,0 +1,641 @@
+//! Tuning: measuring a path, and remembering what moves data fastest on it.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `plan` | what is measured in which order, within a budget of time and bytes |
+//! | `flow` | a session over which data flows to be timed |
+//! | `sample` | the data: text and random bytes |
+//! | `report` | the figures |
+//! | `local` | what this machine alone does |
+//! | `choice` | what is best by the figures; how it is remembered and applied to copies |
+
+mod choice;
+mod flow;
+mod local;
+mod plan;
+mod report;
+mod sample;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use futures_util::StreamExt as _;
+use futures_util::future::try_join_all;
+use futures_util::stream;
+
+use crate::config::{HostConfig, Request};
+use crate::connection::ConnectionInfo;
+use crate::engine::{Engine, Host};
+use crate::error::Error;
+use crate::interaction::Interaction;
+use crate::sftp::Sftp;
+use crate::transfer::{NEAR, SESSIONS_A_CONNECTION};
+pub use choice::Choice;
+use flow::{Lane, Moved, Names};
+pub use local::{LocalReport, LocalRow, SIZES, SignatureRow, measure_local};
+use plan::{Budget, Cell, Shape, Slot, Stage};
+pub use report::{Advice, CipherRow, Direction, Link, Rates, Report, RequestRow, RsyncRow, StreamsRow};
+use sample::Samples;
+
+/// How to tune.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct TuneOptions {
+    /// More sizes, more depths, more sessions, and everything three times.
+    pub full: bool,
+    /// How long it may take. What is under way when it is over is waited for.
+    pub time: Duration,
+    /// Bytes of payload that may be moved.
+    pub bytes: u64,
+    /// The folder on the server for three files, removed in the end; where the session begins if there is none.
+    pub folder: Option<String>,
+}
+
+impl TuneOptions {
+    /// A short tuning, or one of everything.
+    pub fn new(full: bool) -> Self {
+        let (seconds, gigabytes) = if full { (240, 64) } else { (24, 8) };
+        Self {
+            full,
+            time: Duration::from_secs(seconds),
+            bytes: gigabytes << 30,
+            folder: None,
+        }
+    }
+
+    /// Times that everything is measured.
+    fn rounds(&self) -> usize {
+        if self.full { 3 } else { 2 }
+    }
+
+    /// What is enough for any one measurement.
+    fn longest(&self) -> Duration {
+        Duration::from_millis(if self.full { 2000 } else { 500 })
+    }
+}
+
+/// How far a tuning is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Step {
+    /// The part: "link", "ciphers", "compression", "request sizes", "sessions".
+    pub stage: &'static str,
+    /// Measurements of the part that are done, and how many there are.
+    pub done: usize,
+    /// See `done`.
+    pub of: usize,
+    /// What is being measured.
+    pub what: String,
+}
+
+/// Measures the path to a host, on connections of its own, within a budget; remembers nothing.
+///
+/// `watch` is told of each measurement as it begins. When `stop` is done, so is this, with an error. In both cases the
+/// files on the server are removed.
+///
+/// # Errors
+/// No connection, no place for files, or the loss of a connection on the way; [`Error::NeedsSystemSsh`].
+pub async fn tune(
+    engine: &Engine,
+    request: &Request,
+    interaction: &Interaction,
+    options: &TuneOptions,
+    watch: &(dyn Fn(Step) + Send + Sync),
+    stop: impl Future<Output = ()>,
+) -> Result<Report, Error> {
+    let config = engine.resolve(request).await?;
+    let mut tuning = Tuning {
+        engine: engine.apart(),
+        request: request.clone(),
+        interaction: interaction.clone(),
+        config,
+        options: options.clone(),
+        watch,
+        begun: Instant::now(),
+        samples: Samples::new(),
+        lanes: HashMap::new(),
+        names: None,
+        length: 0,
+        rtt: Duration::ZERO,
+        largest: 0,
+        report: Report::default(),
+    };
+    let measured = tokio::select! {
+        measured = tuning.measure() => measured,
+        () = stop => Err(Error::Usage("stopped before it was finished; nothing is remembered of it".into())),
+    };
+    tuning.clean_up().await;
+    measured?;
+    Ok(tuning.report)
+}
+
+/// A tuning under way.
+struct Tuning<'a> {
+    engine: Engine,
+    request: Request,
+    interaction: Interaction,
+    /// What ssh_config says.
+    config: Arc<HostConfig>,
+    options: TuneOptions,
+    watch: &'a (dyn Fn(Step) + Send + Sync),
+    begun: Instant,
+    samples: Samples,
+    /// By cipher and compression.
+    lanes: HashMap<(&'static str, bool), Lane>,
+    names: Option<Names>,
+    /// The length of the files that are read.
+    length: u64,
+    rtt: Duration,
+    /// The largest request that the server takes.
+    largest: u32,
+    report: Report,
+}
+
+/// The longest file that is read again and again: the server keeps it in memory.
+const LONGEST_FILE: u64 = 32 * 1024 * 1024;
+
+impl Tuning<'_> {
+    async fn measure(&mut self) -> Result<(), Error> {
+        let info = self.measure_link().await?;
+        let usual = (info.cipher, info.compressed);
+        let mut ciphers = info.server_ciphers.clone();
+        // What there would be without tuning comes first: all else is compared with it.
+        ciphers.sort_by_key(|cipher| *cipher != usual.0);
+        ciphers.retain(|cipher| self.config.ciphers.iter().any(|allowed| allowed == cipher));
+        self.measure_cells(Stage::Ciphers, &plan::cipher_cells(&ciphers))
+            .await?;
+        let best = Choice::decide(&self.report, usual.0, usual.1).cipher;
+        ciphers.sort_by_key(|cipher| *cipher != best);
+        let cells = plan::compression_cells(&ciphers, info.server_compresses);
+        self.measure_cells(Stage::Compression, &cells).await?;
+        if !info.server_compresses {
+            self.note("the server takes no compression");
+        }
+        let choice = Choice::decide(&self.report, usual.0, usual.1);
+        let name = ciphers.iter().copied().find(|cipher| *cipher == choice.cipher);
+        self.measure_requests((name.unwrap_or(usual.0), choice.compression))
+            .await?;
+        self.measure_streams(&choice).await?;
+        self.report.seconds = self.begun.elapsed().as_secs_f64();
+        self.report.choice = Choice::decide(&self.report, usual.0, usual.1);
+        Ok(())
+    }
+
+    /// The round trip and the rate of a session as ssh_config has it; and the files that everything else reads.
+    async fn measure_link(&mut self) -> Result<ConnectionInfo, Error> {
+        self.tell(Stage::Link, 0, 3, "connecting");
+        let host = self.host(None)?;
+        let connection = host.connection();
+        connection.ready().await?;
+        let info = connection.info().cloned().ok_or_else(|| Error::Closed {
+            host: self.config.original_host.clone(),
+            why: "the engine was shut down".into(),
+        })?;
+        self.report = Report {
+            host: self.config.original_host.clone(),
+            address: format!(
+                "{}@{}:{}",
+                self.config.user, self.config.hostname, self.config.port
+            ),
+            server: info.server.clone(),
+            measured: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_secs(),
+            ..Report::default()
+        };
+        self.tell(Stage::Link, 1, 3, "round trips");
+        let mut rtt = Duration::MAX;
+        for _ in 0..PINGS {
+            rtt = rtt.min(connection.ping(PATIENCE).await?);
+        }
+        self.rtt = rtt;
+        self.report.link.rtt = rtt.as_secs_f64();
+
+        let sftp = host.sftp().await?;
+        let limits = sftp.limits().await?;
+        self.largest = limits.max_read.min(limits.max_write);
+        let names = Names::new(&flow::folder(&sftp, self.options.folder.as_deref()).await?);
+        let mut lane = Lane::new(sftp, &self.samples);
+        // Named before they are made: whatever was made is removed.
+        self.names = Some(names.clone());
+        lane.create(&names).await?;
+        self.tell(Stage::Link, 2, 3, "rates");
+        for compressible in [false, true] {
+            let filled = self.find_rate(&lane, Direction::Up, compressible, true).await?;
+            lane.length = match lane.length {
+                0 => filled.bytes,
+                length => length.min(filled.bytes),
+            };
+            if !compressible {
+                self.report.link.rates.keep(Direction::Up, filled.rate);
+            }
+        }
+        self.length = lane.length;
+        let moved = self.find_rate(&lane, Direction::Down, false, false).await?;
+        self.report.link.rates.keep(Direction::Down, moved.rate);
+        self.lanes.insert((info.cipher, info.compressed), lane);
+        Ok(info)
+    }
+
+    /// The rate of a session about whose path nothing is known but the round trip: more and more is put under way until
+    /// that changes nothing. `fill`: into the files that are read.
+    async fn find_rate(
+        &mut self,
+        lane: &Lane,
+        direction: Direction,
+        compressible: bool,
+        fill: bool,
+    ) -> Result<Moved, Error> {
+        let mut rate = None;
+        let mut wanted = FIRST_UNDER_WAY;
+        loop {
+            let left = self.left(Stage::Link);
+            let slot = left.share(8, self.rtt, rate, self.options.longest());
+            let shape = Shape::holding(wanted, self.largest);
+            let moved = if fill {
+                let moved = lane.fill(compressible, shape, slot, LONGEST_FILE).await?;
+                self.report.bytes += moved.bytes;
+                moved
+            } else {
+                self.run(lane, direction, compressible, shape, slot, 0).await?
+            };
+            let window = wanted / self.rtt.as_secs_f64().max(1e-6);
+            let gained = rate.is_none_or(|rate| moved.rate > rate * 1.2);
+            if moved.rate > window / 2.0 && gained && wanted < plan::MOST_UNDER_WAY {
+                wanted *= 4.0;
+            } else if rate.is_some() {
+                return Ok(moved);
+            }
+            // Known by now, if only roughly: the next one takes as long as it takes to mean something.
+            rate = Some(moved.rate);
+        }
+    }
+
+    /// Measures cells in rounds, in their order, for as long as the stage's part of the budget lasts.
+    async fn measure_cells(&mut self, stage: Stage, cells: &[Cell]) -> Result<(), Error> {
+        let rounds = self.options.rounds();
+        let slot = self.slot(stage, cells.len() * rounds);
+        self.open_lanes(cells).await?;
+        // Without those of the first cipher nothing could be decided.
+        let needed = cells
+            .iter()
+            .take_while(|cell| cell.cipher == cells[0].cipher)
+            .count();
+        let mut done = 0;
+        'rounds: for _ in 0..rounds {
+            for cell in cells {
+                if done >= needed && self.is_spent(stage) {
+                    break 'rounds;
+                }
+                let Some(lane) = self.lanes.remove(&(cell.cipher, cell.compression)) else {
+                    continue;
+                };
+                let what = format!(
+                    "{}{}, {}, {}",
+                    cell.cipher,
+                    if cell.compression { " with zlib" } else { "" },
+                    if cell.compressible { "text" } else { "random bytes" },
+                    cell.direction.as_str()
+                );
+                self.tell(stage, done, cells.len() * rounds, &what);
+                let shape = self.filling(cell.direction, cell.compressible && cell.compression);
+                let moved = self
+                    .run(&lane, cell.direction, cell.compressible, shape, slot, 0)
+                    .await;
+                self.lanes.insert((cell.cipher, cell.compression), lane);
+                self.keep_cell(cell, moved?.rate);
+                done += 1;
+            }
+        }
+        if done < cells.len() {
+            self.note(&format!(
+                "{}: {} of {} measurements fitted into the budget",
+                stage.as_str(),
+                done,
+                cells.len()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Opens what cells are measured on, a few at a time.
+    async fn open_lanes(&mut self, cells: &[Cell]) -> Result<(), Error> {
+        let mut wanted: Vec<(&'static str, bool)> = Vec::new();
+        for cell in cells {
+            let key = (cell.cipher, cell.compression);
+            if !wanted.contains(&key) && !self.lanes.contains_key(&key) {
+                wanted.push(key);
+            }
+        }
+        let this = &*self;
+        let opened: Vec<_> = stream::iter(wanted)
+            .map(|key| async move { (key, this.lane(key).await) })
+            .buffered(LOGINS)
+            .collect()
+            .await;
+        for (key, lane) in opened {
+            match lane {
+                Ok(Some(lane)) => {
+                    self.lanes.insert(key, lane);
+                }
+                Ok(None) => self.note(&format!("{}: the server did not agree to it", key.0)),
+                Err(error) => self.note(&format!("{}: {error}", key.0)),
+            }
+        }
+        Ok(())
+    }
+
+    /// A session on a connection with this cipher and compression; `None` where the server agreed to others.
+    async fn lane(&self, (cipher, compression): (&'static str, bool)) -> Result<Option<Lane>, Error> {
+        let host = self.host(Some((cipher, compression)))?;
+        host.warm().await?;
+        let is = |info: &ConnectionInfo| info.cipher == cipher && info.compressed == compression;
+        if !host.connection().info().is_some_and(is) {
+            return Ok(None);
+        }
+        let mut lane = Lane::new(host.sftp().await?, &self.samples);
+        if let Some(names) = &self.names {
+            lane.open(names, self.length).await?;
+        }
+        Ok(Some(lane))
+    }
+
+    /// Sizes of requests and how many are under way, on what is best so far.
+    async fn measure_requests(&mut self, best: (&'static str, bool)) -> Result<(), Error> {
+        let Some(lane) = self.lanes.remove(&best) else {
+            return Ok(());
+        };
+        let measured = self.measure_shapes(&lane).await;
+        self.lanes.insert(best, lane);
+        measured
+    }
+
+    async fn measure_shapes(&mut self, lane: &Lane) -> Result<(), Error> {
+        let usual = self.filling(Direction::Down, false).depth;
+        let shapes = plan::shapes(self.largest, usual, self.options.full);
+        let rounds = self.options.rounds();
+        let measurements = shapes.len() * 2 * rounds;
+        let slot = self.slot(Stage::Requests, measurements);
+        let mut done = 0;
+        for _ in 0..rounds {
+            for &shape in &shapes {
+                for direction in Direction::BOTH {
+                    if self.is_spent(Stage::Requests) {
+                        break;
+                    }
+                    let Shape { size, depth } = shape;
+                    let what = format!("{depth} x {size} bytes, {}", direction.as_str());
+                    self.tell(Stage::Requests, done, measurements, &what);
+                    let moved = self.run(lane, direction, false, shape, slot, 0).await?;
+                    self.keep_request(shape, direction, moved.rate);
+                    done += 1;
+                }
+            }
+        }
+        if done < shapes.len() * 2 {
+            self.note(&format!(
+                "request sizes: {done} of {} measurements fitted into the budget",
+                shapes.len() * 2
+            ));
+        }
+        self.report.requests.sort_by_key(|row| (row.size, row.depth));
+        Ok(())
+    }
+
+    /// Numbers of sessions, on what is best so far, on as many connections as a copy has.
+    async fn measure_streams(&mut self, choice: &Choice) -> Result<(), Error> {
+        let config = choice.apply_to(self.config.clone(), &self.request);
+        let host = self.engine.host_with(config, &self.request, &self.interaction)?;
+        let numbers: &[usize] = if self.options.full {
+            &[1, 2, 3, 4, 6, 8, 12, 16]
+        } else {
+            &[1, 2, 4, 8]
+        };
+        let rounds = self.options.rounds();
+        let measurements = numbers.len() * 2 * rounds;
+        let mut lanes: Vec<Lane> = Vec::new();
+        let mut done = 0;
+        let slot = self.slot(Stage::Streams, measurements);
+        for &streams in numbers {
+            if done > 0 && self.is_spent(Stage::Streams) {
+                break;
+            }
+            self.tell(Stage::Streams, done, measurements, &format!("opening {streams}"));
+            while lanes.len() < streams {
+                match self.stream(&host, lanes.len()).await {
+                    Ok(lane) => lanes.push(lane),
+                    Err(error) => {
+                        self.note(&format!("no more than {} sessions: {error}", lanes.len()));
+                        break;
+                    }
+                }
+            }
+            if lanes.len() < streams {
+                break;
+            }
+            for _ in 0..rounds {
+                for direction in Direction::BOTH {
+                    let what = format!("{streams}, {}", direction.as_str());
+                    self.tell(Stage::Streams, done, measurements, &what);
+                    let rate = self.run_together(&lanes, direction, slot).await?;
+                    self.keep_streams(streams, direction, rate);
+                    done += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn stream(&self, host: &Host, nth: usize) -> Result<Lane, Error> {
+        let apart = self.rtt < NEAR || nth.is_multiple_of(SESSIONS_A_CONNECTION);
+        let sftp = if apart {
+            host.sftp_apart().await?
+        } else {
+            host.sftp().await?
+        };
+        let mut lane = Lane::new(sftp, &self.samples);
+        if let Some(names) = &self.names {
+            lane.open(names, self.length).await?;
+        }
+        Ok(lane)
+    }
+
+    /// What several sessions move together.
+    async fn run_together(&mut self, lanes: &[Lane], direction: Direction, slot: Slot) -> Result<f64, Error> {
+        let shape = self.filling(direction, false);
+        let slot = Slot {
+            bytes: slot.bytes / lanes.len() as u64,
+            ..slot
+        };
+        let step = self.length / lanes.len() as u64;
+        let begun = Instant::now();
+        let flows = lanes
+            .iter()
+            .zip(0..)
+            .map(|(lane, nth)| lane.run(direction, false, shape, slot, step * nth));
+        let moved: u64 = try_join_all(flows).await?.iter().map(|moved| moved.bytes).sum();
+        self.report.bytes += moved;
+        // The first answers take a round trip, in which nothing moves.
+        let time = begun.elapsed().saturating_sub(self.rtt).as_secs_f64();
+        Ok(moved as f64 / time.max(1e-9))
+    }
+
+    async fn run(
+        &mut self,
+        lane: &Lane,
+        direction: Direction,
+        compressible: bool,
+        shape: Shape,
+        slot: Slot,
+        start: u64,
+    ) -> Result<Moved, Error> {
+        let moved = lane.run(direction, compressible, shape, slot, start).await?;
+        self.report.bytes += moved.bytes;
+        Ok(moved)
+    }
+
+    /// What keeps the path busy.
+    fn filling(&self, direction: Direction, compressed: bool) -> Shape {
+        let rates = self.report.link.rates;
+        let rate = match direction {
+            Direction::Down => rates.down,
+            Direction::Up => rates.up,
+        };
+        // Text is a fifth on the way.
+        let rate = rate.unwrap_or(1e6) * if compressed { 5.0 } else { 1.0 };
+        Shape::filling(rate, self.rtt, self.largest)
+    }
+
+    fn keep_cell(&mut self, cell: &Cell, rate: f64) {
+        let rows = &mut self.report.ciphers;
+        let is = |row: &CipherRow| row.cipher == cell.cipher && row.compression == cell.compression;
+        let at = rows.iter().position(is).unwrap_or_else(|| {
+            rows.push(CipherRow {
+                cipher: cell.cipher.to_owned(),
+                compression: cell.compression,
+                compressible: Rates::default(),
+                incompressible: Rates::default(),
+            });
+            rows.len() - 1
+        });
+        let row = &mut rows[at];
+        let rates = if cell.compressible {
+            &mut row.compressible
+        } else {
+            &mut row.incompressible
+        };
+        rates.keep(cell.direction, rate);
+    }
+
+    fn keep_request(&mut self, shape: Shape, direction: Direction, rate: f64) {
+        let Shape { size, depth } = shape;
+        let rows = &mut self.report.requests;
+        let at = rows
+            .iter()
+            .position(|row| (row.size, row.depth) == (size, depth))
+            .unwrap_or_else(|| {
+                rows.push(RequestRow {
+                    size,
+                    depth,
+                    rates: Rates::default(),
+                });
+                rows.len() - 1
+            });
+        rows[at].rates.keep(direction, rate);
+    }
+
+    fn keep_streams(&mut self, streams: usize, direction: Direction, rate: f64) {
+        let rows = &mut self.report.streams;
+        let at = rows
+            .iter()
+            .position(|row| row.streams == streams)
+            .unwrap_or_else(|| {
+                rows.push(StreamsRow {
+                    streams,
+                    rates: Rates::default(),
+                });
+                rows.len() - 1
+            });
+        rows[at].rates.keep(direction, rate);
+    }
+
+    /// The host as ssh_config has it, or with this cipher and compression alone.
+    fn host(&self, only: Option<(&'static str, bool)>) -> Result<Host, Error> {
+        let config = match only {
+            None => self.config.clone(),
+            Some((cipher, compression)) => Arc::new(HostConfig {
+                ciphers: vec![cipher.to_owned()],
+                compression,
+                ..(*self.config).clone()
+            }),
+        };
+        self.engine.host_with(config, &self.request, &self.interaction)
+    }
+
+    fn left(&self, stage: Stage) -> Slot {
+        let budget = Budget {
+            time: self.options.time,
+            bytes: self.options.bytes,
+        };
+        budget.left(stage, self.begun.elapsed(), self.report.bytes)
+    }
+
+    fn slot(&self, stage: Stage, measurements: usize) -> Slot {
+        let Rates { down, up } = self.report.link.rates;
+        let slower = down.into_iter().chain(up).min_by(f64::total_cmp);
+        self.left(stage)
+            .share(measurements, self.rtt, slower, self.options.longest())
+    }
+
+    fn is_spent(&self, stage: Stage) -> bool {
+        let left = self.left(stage);
+        left.time.is_zero() || left.bytes == 0
+    }
+
+    fn tell(&self, stage: Stage, done: usize, of: usize, what: &str) {
+        (self.watch)(Step {
+            stage: stage.as_str(),
+            done,
+            of,
+            what: what.to_owned(),
+        });
+    }
+
+    fn note(&mut self, note: &str) {
+        self.report.notes.push(note.to_owned());
+    }
+
+    /// Removes the files from the server, over whatever session is left or can be had.
+    async fn clean_up(&mut self) {
+        let Some(names) = self.names.take() else { return };
+        let lane = self
+            .lanes
+            .values()
+            .find(|lane| lane.sftp().link().ended().is_none());
+        let sftp: Option<Sftp> = match lane {
+            Some(lane) => Some(lane.sftp().clone()),
+            None => match self.host(None) {
+                Ok(host) => host.sftp().await.ok(),
+                Err(_) => None,
+            },
+        };
+        let Some(sftp) = sftp else { return };
+        for name in names.all() {
+            let removed = tokio::time::timeout(PATIENCE, sftp.remove(name)).await;
+            if !matches!(removed, Ok(Ok(()))) {
+                tracing::warn!("{name} on {} could not be removed", self.config.original_host);
+            }
+        }
+    }
+}
+
+/// Round trips that are measured; the shortest counts.
+const PINGS: usize = 5;
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Connections that are made at once: half of what sshd's MaxStartups allows before it drops any.
+const LOGINS: usize = 4;
+/// What is under way at first, in bytes.
+const FIRST_UNDER_WAY: f64 = 64e3;

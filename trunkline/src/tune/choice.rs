@@ -1,0 +1,326 @@
+//! [`Choice`]: what is best on a path, decided from what was measured, remembered, and applied to copies.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use trunkline_proto::cipher::Cipher;
+
+use super::report::{CipherRow, Rates, Report, RequestRow, StreamsRow};
+use crate::config::{HostConfig, Request};
+use crate::memory::{HostId, Memory};
+
+/// What is best for moving data on one path. Kept in host memory as JSON.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Choice {
+    /// Seconds since 1970 when it was measured.
+    pub measured: u64,
+    /// The cipher, by SSH's name.
+    pub cipher: String,
+    /// The cipher that the engine takes on its own.
+    pub usual_cipher: String,
+    /// Whether to compress whatever is moved.
+    pub compression: bool,
+    /// The largest SFTP request, in bytes; `None` for as large as the server takes.
+    pub request_size: Option<u32>,
+    /// Sessions for a large file from the server, and towards it; `None` where it was not measured.
+    pub streams_down: Option<usize>,
+    /// See `streams_down`.
+    pub streams_up: Option<usize>,
+    /// What one session moves with these settings, and with those that it would have had.
+    pub rates: Rates,
+    /// See `rates`.
+    pub usual_rates: Rates,
+    /// rsync's options that paid, for a command line.
+    pub rsync: Vec<String>,
+}
+
+/// How much better something must be than what is usual to be chosen: more than rates differ from run to run.
+const WORTH: f64 = 1.08;
+
+/// Sessions that a choice may ask for at most, whatever the memory's file says.
+const MOST_STREAMS: usize = 16;
+/// The smallest request that a choice may ask for: below this, heads outweigh data.
+const SMALLEST_REQUEST: u32 = 1024;
+
+impl Choice {
+    /// What is best by the figures of a report, of which `usual_cipher` and `usual_compression` say what is there without
+    /// a choice. What makes no clear difference is left as it is.
+    pub(super) fn decide(report: &Report, usual_cipher: &str, usual_compression: bool) -> Self {
+        let cipher = best_cipher(&report.ciphers, usual_cipher);
+        let compression = pays(&report.ciphers, &cipher).unwrap_or(usual_compression);
+        let rates = |cipher: &str, compression: bool| {
+            row(&report.ciphers, cipher, compression).map_or_else(Rates::default, |row| row.incompressible)
+        };
+        Self {
+            measured: report.measured,
+            rates: rates(&cipher, compression),
+            usual_rates: rates(usual_cipher, usual_compression),
+            usual_cipher: usual_cipher.to_owned(),
+            cipher,
+            compression,
+            request_size: best_request(&report.requests),
+            streams_down: fewest_streams(&report.streams, |rates| rates.down),
+            streams_up: fewest_streams(&report.streams, |rates| rates.up),
+            rsync: Vec::new(),
+        }
+    }
+
+    /// What host memory holds for a host.
+    pub fn remembered(memory: &Memory, config: &HostConfig) -> Option<Self> {
+        let json = memory.facts(&id(config))?.tuning?;
+        let choice: Self = serde_json::from_str(&json)
+            .inspect_err(|error| tracing::debug!("what tuning found cannot be read: {error}"))
+            .ok()?;
+        Some(Self {
+            request_size: choice.request_size.map(|size| size.max(SMALLEST_REQUEST)),
+            streams_down: choice.streams_down.map(|streams| streams.clamp(1, MOST_STREAMS)),
+            streams_up: choice.streams_up.map(|streams| streams.clamp(1, MOST_STREAMS)),
+            ..choice
+        })
+    }
+
+    /// Has host memory hold a choice, or none, in place of what it held.
+    pub fn remember(choice: Option<&Self>, memory: &Memory, config: &HostConfig) {
+        let json = choice.and_then(|choice| serde_json::to_string(choice).ok());
+        memory.update(&id(config), |facts| facts.tuning = json);
+    }
+
+    /// The configuration for connections that move data. A cipher is only taken if ssh_config allows it, and what the
+    /// caller's own options set stays. Where nothing differs, neither does the result, so that the connections that are
+    /// there are used.
+    pub(crate) fn apply_to(&self, config: Arc<HostConfig>, request: &Request) -> Arc<HostConfig> {
+        let mut tuned = (*config).clone();
+        if self.cipher != self.usual_cipher
+            && !request.sets("ciphers", b'c')
+            && Cipher::from_name(&self.cipher).is_some()
+            && let Some(at) = tuned.ciphers.iter().position(|name| *name == self.cipher)
+        {
+            tuned.ciphers[..=at].rotate_right(1);
+        }
+        if !request.sets("compression", b'C') {
+            tuned.compression = self.compression;
+        }
+        if tuned == *config { config } else { Arc::new(tuned) }
+    }
+
+    /// Sessions for a large file towards the server, or from it.
+    pub(crate) fn streams(&self, upload: bool) -> Option<usize> {
+        if upload {
+            self.streams_up
+        } else {
+            self.streams_down
+        }
+    }
+
+    /// In words, for people.
+    pub fn describe(&self) -> String {
+        let number =
+            |streams: Option<usize>| streams.map_or_else(|| "?".into(), |streams| streams.to_string());
+        let mut parts = vec![
+            self.cipher.clone(),
+            if self.compression {
+                "compressed"
+            } else {
+                "not compressed"
+            }
+            .into(),
+        ];
+        if let Some(size) = self.request_size {
+            parts.push(format!("requests of {} KiB", f64::from(size) / 1024.0));
+        }
+        if self.streams_down.is_some() || self.streams_up.is_some() {
+            parts.push(format!(
+                "{} sessions down and {} up",
+                number(self.streams_down),
+                number(self.streams_up)
+            ));
+        }
+        parts.join(", ")
+    }
+}
+
+fn id(config: &HostConfig) -> HostId {
+    HostId::new(&config.hostname, config.port, &config.user)
+}
+
+fn row<'a>(rows: &'a [CipherRow], cipher: &str, compression: bool) -> Option<&'a CipherRow> {
+    rows.iter()
+        .find(|row| row.cipher == cipher && row.compression == compression)
+}
+
+/// The fastest cipher for data that does not compress, which is bound by nothing else.
+fn best_cipher(rows: &[CipherRow], usual: &str) -> String {
+    let rate = |row: &CipherRow| row.incompressible.both();
+    let plain = || rows.iter().filter(|row| !row.compression);
+    let Some(bar) = row(rows, usual, false).and_then(rate) else {
+        return usual.to_owned();
+    };
+    plain()
+        .filter(|row| rate(row).is_some_and(|rate| rate > bar * WORTH))
+        .max_by(|a, b| rate(a).unwrap_or(0.0).total_cmp(&rate(b).unwrap_or(0.0)))
+        .map_or(usual, |row| &row.cipher)
+        .to_owned()
+}
+
+/// Whether compression is worth having for everything: it speeds up what compresses, and slows nothing down. `None` where
+/// that was not measured.
+fn pays(rows: &[CipherRow], cipher: &str) -> Option<bool> {
+    let [plain, zlib] = [row(rows, cipher, false)?, row(rows, cipher, true)?];
+    let gain = zlib.compressible.both()? / plain.compressible.both().or(plain.incompressible.both())?;
+    let cost = plain.incompressible.both()? / zlib.incompressible.both()?;
+    Some(gain > WORTH && cost < WORTH)
+}
+
+/// The size at which the best depth moves most; `None` where the largest is as good.
+fn best_request(rows: &[RequestRow]) -> Option<u32> {
+    let rate_of = |size: u32| {
+        let rates = rows.iter().filter(|row| row.size == size);
+        rates.filter_map(|row| row.rates.both()).max_by(f64::total_cmp)
+    };
+    let largest = rows.iter().map(|row| row.size).max()?;
+    let bar = rate_of(largest)? * WORTH;
+    let mut sizes: Vec<u32> = rows.iter().map(|row| row.size).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+        .into_iter()
+        .filter_map(|size| Some((size, rate_of(size).filter(|rate| *rate > bar)?)))
+        .max_by(|(_, a), (_, b)| a.total_cmp(b))
+        .map(|(size, _)| size.max(SMALLEST_REQUEST))
+}
+
+/// The fewest sessions that move as much as any number does.
+fn fewest_streams(rows: &[StreamsRow], rate: impl Fn(Rates) -> Option<f64>) -> Option<usize> {
+    let best = rows
+        .iter()
+        .filter_map(|row| rate(row.rates))
+        .max_by(f64::total_cmp)?;
+    rows.iter()
+        .filter(|row| rate(row.rates).is_some_and(|rate| rate * WORTH >= best))
+        .map(|row| row.streams)
+        .min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rates(rate: f64) -> Rates {
+        Rates {
+            down: Some(rate),
+            up: Some(rate),
+        }
+    }
+
+    fn cipher(name: &str, compression: bool, text: f64, random: f64) -> CipherRow {
+        CipherRow {
+            cipher: name.into(),
+            compression,
+            compressible: rates(text),
+            incompressible: rates(random),
+        }
+    }
+
+    fn report(ciphers: Vec<CipherRow>) -> Report {
+        Report {
+            ciphers,
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn a_cipher_is_changed_for_a_clear_gain_only() {
+        let rows = |other| {
+            vec![
+                cipher("usual", false, 100.0, 100.0),
+                cipher("other", false, 1.0, other),
+            ]
+        };
+        let chosen = |other| Choice::decide(&report(rows(other)), "usual", false).cipher;
+        assert_eq!(chosen(107.0), "usual");
+        assert_eq!(chosen(150.0), "other");
+        assert_eq!(Choice::decide(&Report::default(), "usual", true).cipher, "usual");
+    }
+
+    #[test]
+    fn one_fast_direction_does_not_make_up_for_a_slow_one() {
+        let mut rows = vec![
+            cipher("usual", false, 100.0, 100.0),
+            cipher("other", false, 1.0, 0.0),
+        ];
+        rows[1].incompressible = Rates {
+            down: Some(1000.0),
+            up: Some(30.0),
+        };
+        assert_eq!(Choice::decide(&report(rows), "usual", false).cipher, "usual");
+    }
+
+    #[test]
+    fn compression_is_chosen_where_it_gains_for_text_and_costs_nothing_for_other_data() {
+        let chosen = |text, random| {
+            let rows = vec![cipher("c", false, 100.0, 100.0), cipher("c", true, text, random)];
+            Choice::decide(&report(rows), "c", false).compression
+        };
+        assert!(chosen(400.0, 99.0));
+        assert!(!chosen(400.0, 60.0));
+        assert!(!chosen(101.0, 100.0));
+        // What was not measured stays as it is.
+        assert!(Choice::decide(&report(Vec::new()), "c", true).compression);
+    }
+
+    #[test]
+    fn requests_stay_as_large_as_the_server_takes_unless_smaller_ones_are_faster() {
+        let rows = |small| {
+            [
+                (32_768, 8, small),
+                (32_768, 64, 10.0),
+                (261_120, 8, 100.0),
+                (261_120, 64, 90.0),
+            ]
+            .map(|(size, depth, rate)| RequestRow {
+                size,
+                depth,
+                rates: rates(rate),
+            })
+        };
+        assert_eq!(best_request(&rows(104.0)), None);
+        assert_eq!(best_request(&rows(150.0)), Some(32_768));
+        assert_eq!(best_request(&[]), None);
+    }
+
+    #[test]
+    fn no_more_sessions_are_taken_than_gain() {
+        let rows = [(1, 100.0), (2, 190.0), (4, 198.0), (8, 150.0)].map(|(streams, rate)| StreamsRow {
+            streams,
+            rates: rates(rate),
+        });
+        assert_eq!(fewest_streams(&rows, |rates| rates.up), Some(2));
+        assert_eq!(fewest_streams(&[], |rates| rates.up), None);
+    }
+
+    #[test]
+    fn what_is_remembered_comes_back_within_bounds() {
+        let memory = Memory::in_memory();
+        let config = HostConfig::explicit("db1.example", 22, "me").unwrap();
+        assert_eq!(Choice::remembered(&memory, &config), None);
+        let mut choice = Choice {
+            cipher: "aes256-ctr".into(),
+            streams_up: Some(3),
+            ..Choice::default()
+        };
+        Choice::remember(Some(&choice), &memory, &config);
+        assert_eq!(Choice::remembered(&memory, &config).as_ref(), Some(&choice));
+        choice.streams_up = Some(1_000_000);
+        choice.request_size = Some(0);
+        Choice::remember(Some(&choice), &memory, &config);
+        let bounded = Choice::remembered(&memory, &config).unwrap();
+        assert_eq!(
+            (bounded.streams_up, bounded.request_size),
+            (Some(MOST_STREAMS), Some(SMALLEST_REQUEST))
+        );
+        Choice::remember(None, &memory, &config);
+        assert_eq!(Choice::remembered(&memory, &config), None);
+    }
+}

@@ -1,0 +1,281 @@
+//! [`Lane`]: one session on a connection of its own, over which data flows to be timed.
+
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::rand::{SecureRandom as _, SystemRandom};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use trunkline_sftp::Reply;
+
+use super::plan::{Shape, Slot};
+use super::report::Direction;
+use super::sample::Samples;
+use crate::error::Error;
+use crate::sftp::{File, FileAttributes, OpenFlags, Permissions, Sftp};
+
+/// Files on the server, for as long as a tuning takes.
+#[derive(Debug, Clone)]
+pub(super) struct Names {
+    pub(super) text: String,
+    pub(super) random: String,
+    pub(super) scratch: String,
+}
+
+impl Names {
+    /// Names in a folder, which nobody else has.
+    pub(super) fn new(folder: &str) -> Self {
+        let mut nonce = [0; 8];
+        // Should it fail, a name that is taken is refused when the file is made.
+        let _ = SystemRandom::new().fill(&mut nonce);
+        let nonce = u64::from_ne_bytes(nonce);
+        let name = |what: &str| format!("{folder}/.trunkline-tune-{nonce:016x}-{what}");
+        Self {
+            text: name("text"),
+            random: name("random"),
+            scratch: name("scratch"),
+        }
+    }
+
+    pub(super) fn all(&self) -> [&str; 3] {
+        [&self.text, &self.random, &self.scratch]
+    }
+}
+
+/// What was moved, and in which time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moved {
+    pub(super) bytes: u64,
+    /// Bytes a second, without the time until the first answer.
+    pub(super) rate: f64,
+}
+
+/// The part of a scratch file that is written over and over: it stays in the server's memory.
+const SCRATCH: u64 = 16 * 1024 * 1024;
+
+/// One session, and the files it reads and writes.
+pub(super) struct Lane {
+    sftp: Sftp,
+    text: Option<File>,
+    random: Option<File>,
+    scratch: Option<File>,
+    samples: Samples,
+    /// The length of the files that are read.
+    pub(super) length: u64,
+}
+
+impl Lane {
+    pub(super) fn new(sftp: Sftp, samples: &Samples) -> Self {
+        Self {
+            sftp,
+            text: None,
+            random: None,
+            scratch: None,
+            samples: samples.clone(),
+            length: 0,
+        }
+    }
+
+    pub(super) fn sftp(&self) -> &Sftp {
+        &self.sftp
+    }
+
+    /// Makes the scratch file, which must be new.
+    pub(super) async fn create(&mut self, names: &Names) -> Result<(), Error> {
+        self.scratch = Some(self.make(&names.scratch).await?);
+        self.random = Some(self.make(&names.random).await?);
+        self.text = Some(self.make(&names.text).await?);
+        Ok(())
+    }
+
+    async fn make(&self, name: &str) -> Result<File, Error> {
+        let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
+        let attributes = FileAttributes {
+            permissions: Some(Permissions(0o600)),
+            ..FileAttributes::default()
+        };
+        self.sftp.open(name, flags, attributes).await
+    }
+
+    /// Opens the files that another lane made, of that length.
+    pub(super) async fn open(&mut self, names: &Names, length: u64) -> Result<(), Error> {
+        let [text, random, scratch] = names.all().map(|name| {
+            let sftp = self.sftp.clone();
+            async move {
+                sftp.open(
+                    name,
+                    OpenFlags::READ | OpenFlags::WRITE,
+                    FileAttributes::default(),
+                )
+                .await
+            }
+        });
+        let (text, random, scratch) = futures_util::try_join!(text, random, scratch)?;
+        (self.text, self.random, self.scratch) = (Some(text), Some(random), Some(scratch));
+        self.length = length;
+        Ok(())
+    }
+
+    /// Fills the files that are read: with as much as a slot holds, at most `most`.
+    pub(super) async fn fill(
+        &self,
+        compressible: bool,
+        shape: Shape,
+        slot: Slot,
+        most: u64,
+    ) -> Result<Moved, Error> {
+        let file = self.file(if compressible { &self.text } else { &self.random })?;
+        // In whole requests, so that none begins again at the file's beginning.
+        let most = (most / u64::from(shape.size)).max(1) * u64::from(shape.size);
+        let slot = Slot {
+            bytes: slot.bytes.min(most),
+            ..slot
+        };
+        self.write(file, compressible, shape, slot, most).await
+    }
+
+    /// Moves data for as long as a slot lasts, and waits for what is then under way. `start`: the offset to begin at, so
+    /// that several lanes keep out of each other's way.
+    pub(super) async fn run(
+        &self,
+        direction: Direction,
+        compressible: bool,
+        shape: Shape,
+        slot: Slot,
+        start: u64,
+    ) -> Result<Moved, Error> {
+        match direction {
+            Direction::Up => {
+                self.write(self.file(&self.scratch)?, compressible, shape, slot, SCRATCH)
+                    .await
+            }
+            Direction::Down => {
+                let file = self.file(if compressible { &self.text } else { &self.random })?;
+                self.read(file, shape, slot, start).await
+            }
+        }
+    }
+
+    async fn read(&self, file: &File, shape: Shape, slot: Slot, start: u64) -> Result<Moved, Error> {
+        let Shape { size, depth } = shape;
+        let size = u64::from(size).min(self.length.max(1));
+        let places = (self.length / size).max(1);
+        let mut clock = Clock::start(slot);
+        let mut flight = FuturesUnordered::new();
+        let mut next = start / size;
+        loop {
+            while flight.len() < depth && clock.goes_on() {
+                flight.push(file.read_call(next % places * size, size as usize)?);
+                clock.asked(size);
+                next += 1;
+            }
+            match flight.next().await.transpose()? {
+                Some(Reply::Data(data)) => clock.moved(data.len() as u64),
+                Some(_) => {}
+                None => return Ok(clock.stop()),
+            }
+        }
+    }
+
+    async fn write(
+        &self,
+        file: &File,
+        compressible: bool,
+        shape: Shape,
+        slot: Slot,
+        span: u64,
+    ) -> Result<Moved, Error> {
+        let Shape { size, depth } = shape;
+        let sample = self.samples.of(compressible);
+        let size = (size as usize).min(sample.len());
+        let places = (span / size as u64).max(1);
+        let mut clock = Clock::start(slot);
+        let mut flight = FuturesUnordered::new();
+        let mut next = 0;
+        loop {
+            while flight.len() < depth && clock.goes_on() {
+                let data = slice(sample, next, size);
+                let call = file.write_call(next % places * size as u64, data)?;
+                flight.push(async move { call.await.map(|_| size as u64) });
+                clock.asked(size as u64);
+                next += 1;
+            }
+            match flight.next().await.transpose()? {
+                Some(bytes) => clock.moved(bytes),
+                None => return Ok(clock.stop()),
+            }
+        }
+    }
+
+    fn file<'a>(&self, file: &'a Option<File>) -> Result<&'a File, Error> {
+        file.as_ref()
+            .ok_or_else(|| Error::Usage("a measurement came before its files; this is a bug".into()))
+    }
+}
+
+/// The `nth` piece of a sample that has no end.
+fn slice(sample: &Bytes, nth: u64, size: usize) -> Bytes {
+    let places = (sample.len() / size).max(1) as u64;
+    let start = (nth % places) as usize * size;
+    sample.slice(start..start + size)
+}
+
+/// Times what moves.
+struct Clock {
+    slot: Slot,
+    begun: Instant,
+    asked: u64,
+    first: Option<(Instant, u64)>,
+    last: Instant,
+    bytes: u64,
+}
+
+impl Clock {
+    fn start(slot: Slot) -> Self {
+        let now = Instant::now();
+        Self {
+            slot,
+            begun: now,
+            asked: 0,
+            first: None,
+            last: now,
+            bytes: 0,
+        }
+    }
+
+    /// Whether more may be asked for. The first always may.
+    fn goes_on(&self) -> bool {
+        self.asked == 0 || (self.asked < self.slot.bytes && self.begun.elapsed() < self.slot.time)
+    }
+
+    fn asked(&mut self, bytes: u64) {
+        self.asked += bytes;
+    }
+
+    fn moved(&mut self, bytes: u64) {
+        self.last = Instant::now();
+        self.bytes += bytes;
+        self.first.get_or_insert((self.last, bytes));
+    }
+
+    fn stop(self) -> Moved {
+        let rate = |bytes: u64, time: Duration| bytes as f64 / time.as_secs_f64().max(1e-9);
+        let rate = match self.first {
+            Some((first, bytes)) if self.last > first && self.bytes > 2 * bytes => {
+                rate(self.bytes - bytes, self.last - first)
+            }
+            _ => rate(self.bytes, self.last - self.begun),
+        };
+        Moved {
+            bytes: self.bytes,
+            rate,
+        }
+    }
+}
+
+/// The folder that relative paths begin at, or the one that was asked for, made absolute by the server.
+pub(super) async fn folder(sftp: &Sftp, asked: Option<&str>) -> Result<String, Error> {
+    let path = sftp.realpath(asked.unwrap_or(".")).await?;
+    String::from_utf8(path.to_vec())
+        .map_err(|_| Error::Usage("the folder's name on the server is no text; name another".into()))
+}

@@ -1,0 +1,268 @@
+//! What is measured in which order, and how long each measurement may take: decisions without any I/O.
+
+use std::time::Duration;
+
+use super::report::Direction;
+
+/// What may be spent in all.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Budget {
+    pub(super) time: Duration,
+    pub(super) bytes: u64,
+}
+
+/// The parts of a tuning, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Link,
+    Ciphers,
+    Compression,
+    Requests,
+    Streams,
+}
+
+impl Stage {
+    /// The part of the budget that may be spent when the stage is over. What earlier ones leave is added to it.
+    fn end(self) -> f64 {
+        match self {
+            Self::Link => 0.06,
+            Self::Ciphers => 0.24,
+            Self::Compression => 0.46,
+            Self::Requests => 0.58,
+            Self::Streams => 1.0,
+        }
+    }
+
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Link => "link",
+            Self::Ciphers => "ciphers",
+            Self::Compression => "compression",
+            Self::Requests => "request sizes",
+            Self::Streams => "sessions",
+        }
+    }
+}
+
+/// What one measurement may take.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Slot {
+    pub(super) time: Duration,
+    pub(super) bytes: u64,
+}
+
+/// Below this the scheduler's turns are most of what is measured.
+const SHORTEST: Duration = Duration::from_millis(40);
+/// With fewer bytes, what queues on the way is.
+const FEWEST: f64 = 128e3;
+
+impl Budget {
+    /// What is left for a stage, of time and bytes, when so much is spent.
+    pub(super) fn left(&self, stage: Stage, elapsed: Duration, moved: u64) -> Slot {
+        Slot {
+            time: self.time.mul_f64(stage.end()).saturating_sub(elapsed),
+            bytes: ((self.bytes as f64 * stage.end()) as u64).saturating_sub(moved),
+        }
+    }
+}
+
+impl Slot {
+    /// Divides what is left among so many measurements over a path with this round trip and rate, as far as known. One is
+    /// never shorter than it takes to mean something, so that fewer fit where there is little time; `most` is enough for
+    /// any.
+    pub(super) fn share(self, measurements: usize, rtt: Duration, rate: Option<f64>, most: Duration) -> Self {
+        let count = u32::try_from(measurements.max(1)).unwrap_or(u32::MAX);
+        let meaning = rate.map_or(0.0, |rate| (FEWEST / rate.max(1.0)).min(2.0));
+        let shortest = SHORTEST.max(rtt * 6).max(Duration::from_secs_f64(meaning));
+        // What is under way when time is up takes a round trip more.
+        let time = (self.time / count).saturating_sub(rtt);
+        Self {
+            time: time.clamp(shortest, most.max(shortest)),
+            bytes: self.bytes / u64::from(count),
+        }
+    }
+}
+
+/// One measurement of a cipher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Cell {
+    pub(super) cipher: &'static str,
+    pub(super) compression: bool,
+    pub(super) compressible: bool,
+    pub(super) direction: Direction,
+}
+
+/// Every cipher on its own: with data that does not compress, both ways.
+pub(super) fn cipher_cells(ciphers: &[&'static str]) -> Vec<Cell> {
+    cells(ciphers, &[(false, false)])
+}
+
+/// Every cipher with compression, both kinds of data, both ways; then what is left, data that compresses without it. In
+/// the order of `ciphers`, of which the first is the one that matters.
+pub(super) fn compression_cells(ciphers: &[&'static str], server_compresses: bool) -> Vec<Cell> {
+    if server_compresses {
+        cells(ciphers, &[(true, true), (true, false), (false, true)])
+    } else {
+        cells(ciphers, &[(false, true)])
+    }
+}
+
+/// `kinds`: with compression, and of data that compresses.
+fn cells(ciphers: &[&'static str], kinds: &[(bool, bool)]) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for &cipher in ciphers {
+        for &(compression, compressible) in kinds {
+            cells.extend(Direction::BOTH.map(|direction| Cell {
+                cipher,
+                compression,
+                compressible,
+                direction,
+            }));
+        }
+    }
+    cells
+}
+
+/// Requests under way: their size and how many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) size: u32,
+    pub(super) depth: usize,
+}
+
+/// The most that one session has under way: its window, which grows to 15 MiB towards us and has 2 MiB towards sshd.
+pub(super) const MOST_UNDER_WAY: f64 = 16e6;
+
+impl Shape {
+    /// As much under way as keeps a path of this rate and round trip busy, twice over, in requests of at most `largest`
+    /// bytes. What is under way at the end of a measurement has to be waited for, so it is no more than that.
+    pub(super) fn filling(rate: f64, rtt: Duration, largest: u32) -> Self {
+        /// What sshd and this side may take to turn round, on any path.
+        const TURN: f64 = 0.004;
+        Self::holding(rate * (2.0 * rtt.as_secs_f64() + TURN), largest)
+    }
+
+    /// So many bytes under way, in requests of at most `largest` bytes.
+    pub(super) fn holding(bytes: f64, largest: u32) -> Self {
+        let wanted = bytes.clamp(16e3, MOST_UNDER_WAY);
+        // At least four, so that one may be late.
+        let size = ((wanted / 4.0) as u32).clamp(4096.min(largest), largest);
+        let size = if size < largest { size / 4096 * 4096 } else { size }.max(1);
+        Self {
+            size,
+            depth: ((wanted / f64::from(size)) as usize).clamp(4, 256),
+        }
+    }
+}
+
+/// Sizes and depths that are tried, those that decide first. Nothing has more than [`MOST_UNDER_WAY`].
+pub(super) fn shapes(largest: u32, usual: usize, full: bool) -> Vec<Shape> {
+    let sizes: &[u32] = if full {
+        &[8, 64, 512, 2048, 4096, 8192, 16384, 32768, 65536, 131_072]
+    } else {
+        &[8, 512, 4096, 32768, 65536, 131_072]
+    };
+    let depths: &[usize] = if full { &[64, 1, 16, 4, 256] } else { &[64, 1, 16] };
+    let mut sizes: Vec<u32> = sizes.iter().copied().filter(|size| *size < largest).collect();
+    sizes.push(largest);
+    sizes.reverse();
+    let mut shapes = Vec::new();
+    for depth in std::iter::once(usual).chain(depths.iter().copied()) {
+        for &size in &sizes {
+            let shape = Shape { size, depth };
+            let fits = f64::from(size) * depth as f64 <= MOST_UNDER_WAY * 1.1;
+            if fits && !shapes.contains(&shape) {
+                shapes.push(shape);
+            }
+        }
+    }
+    shapes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn what_a_stage_leaves_goes_to_the_next() {
+        let budget = Budget {
+            time: 100 * MS,
+            bytes: 1000,
+        };
+        let left = budget.left(Stage::Ciphers, 2 * MS, 10);
+        assert_eq!((left.time, left.bytes), (22 * MS, 230));
+        assert_eq!(budget.left(Stage::Link, 50 * MS, 999).time, Duration::ZERO);
+        assert_eq!(budget.left(Stage::Link, 50 * MS, 999).bytes, 0);
+    }
+
+    #[test]
+    fn a_measurement_is_never_too_short_to_mean_something() {
+        let left = Slot {
+            time: 1000 * MS,
+            bytes: 1000,
+        };
+        assert_eq!(left.share(10, Duration::ZERO, None, 1000 * MS).time, 100 * MS);
+        assert_eq!(left.share(10, Duration::ZERO, None, 50 * MS).time, 50 * MS);
+        assert_eq!(left.share(1000, Duration::ZERO, None, 1000 * MS).time, SHORTEST);
+        assert_eq!(left.share(1000, 100 * MS, None, 50 * MS).time, 600 * MS);
+        assert_eq!(left.share(10, Duration::ZERO, None, 50 * MS).bytes, 100);
+        assert_eq!(left.share(1000, MS, Some(1.28e6), 50 * MS).time, 100 * MS);
+    }
+
+    #[test]
+    fn every_combination_is_measured_once() {
+        let ciphers = ["a", "b"];
+        let mut cells = cipher_cells(&ciphers);
+        cells.extend(compression_cells(&ciphers, true));
+        assert_eq!(cells.len(), 2 * 2 * 2 * 2);
+        let distinct: std::collections::HashSet<_> = cells.iter().collect();
+        assert_eq!(distinct.len(), cells.len());
+        assert!(
+            compression_cells(&ciphers, false)
+                .iter()
+                .all(|cell| !cell.compression)
+        );
+    }
+
+    #[test]
+    fn a_path_is_filled_and_no_more() {
+        // 1 MB/s over 20 ms: little, in small requests.
+        let slow = Shape::filling(1e6, 20 * MS, 261_120);
+        assert!(slow.size as usize * slow.depth <= 64 * 1024, "{slow:?}");
+        // 1 GB/s near by.
+        let near = Shape::filling(1e9, MS / 10, 261_120);
+        assert_eq!(near.size, 261_120);
+        assert!((4..=64).contains(&near.depth), "{near:?}");
+        // 100 MB/s over 100 ms: all that a window holds.
+        let far = Shape::filling(1e8, 100 * MS, 261_120);
+        assert!(far.size as usize * far.depth > 15_000_000, "{far:?}");
+        assert!(Shape::filling(1e3, MS, 100).size == 100);
+    }
+
+    #[test]
+    fn shapes_stay_within_what_may_be_under_way() {
+        for full in [false, true] {
+            let shapes = shapes(261_120, 7, full);
+            assert!(
+                shapes
+                    .iter()
+                    .all(|shape| shape.size as usize * shape.depth <= 18_000_000)
+            );
+            assert_eq!(
+                shapes[0],
+                Shape {
+                    size: 261_120,
+                    depth: 7
+                }
+            );
+            assert!(shapes.iter().any(|shape| shape.size == 8));
+        }
+        assert!(
+            super::shapes(32768, 8, true)
+                .iter()
+                .all(|shape| shape.size <= 32768)
+        );
+    }
+}

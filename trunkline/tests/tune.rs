@@ -1,0 +1,188 @@
+//! Tuning against stock servers: what is measured, what is left behind, and what copies make of it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use trunkline::config::{Request, World};
+use trunkline::transfer::{CopyOptions, Location, Progress, copy};
+use trunkline::tune::{Choice, Report, Step, TuneOptions, tune};
+use trunkline::{Engine, Error, Interaction, Settings};
+
+use trunkline_testkit::{Direction, Dropbear, Relay, Sshd};
+
+fn request(config: &Path, alias: &str, options: &[&str]) -> Request {
+    let mut request = Request::new(alias.parse().unwrap(), Arc::new(World::current().unwrap()));
+    request.ssh_args = vec!["-F".into(), config.into()];
+    request.ssh_args.extend(options.iter().map(Into::into));
+    request
+}
+
+fn engine() -> Engine {
+    Engine::new(Settings::default(), Default::default())
+}
+
+fn options(seconds: u64, folder: &Path) -> TuneOptions {
+    let mut options = TuneOptions::new(false);
+    options.time = Duration::from_secs(seconds);
+    options.bytes = 256 << 20;
+    options.folder = Some(folder.display().to_string());
+    options
+}
+
+async fn tuned(engine: &Engine, request: &Request, options: &TuneOptions) -> Report {
+    let nobody = std::future::pending();
+    tune(engine, request, &Interaction::none(), options, &|_| {}, nobody)
+        .await
+        .unwrap()
+}
+
+fn is_empty(folder: &Path) -> bool {
+    std::fs::read_dir(folder).unwrap().next().is_none()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_cipher_that_both_ends_have_is_measured_and_nothing_is_left_on_the_server() {
+    let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let engine = engine();
+    let request = request(
+        &sshd.ssh_config(),
+        sshd.alias(),
+        &["-o", "Ciphers=aes128-ctr,aes256-gcm@openssh.com"],
+    );
+    let report = tuned(&engine, &request, &options(6, folder.path())).await;
+    for cipher in ["aes128-ctr", "aes256-gcm@openssh.com"] {
+        let plain = report
+            .ciphers
+            .iter()
+            .find(|row| row.cipher == cipher && !row.compression);
+        assert!(plain.unwrap().incompressible.both().unwrap() > 0.0);
+    }
+    // What ssh_config does not allow is not used.
+    assert!(report.ciphers.iter().all(|row| !row.cipher.contains("chacha20")));
+    assert!(report.server.contains("OpenSSH"));
+    assert!(report.link.rates.down.is_some() && report.link.rates.up.is_some());
+    assert!(report.choice.cipher == "aes128-ctr" || report.choice.cipher == "aes256-gcm@openssh.com");
+    // Each session may have a window under way when the budget is spent.
+    assert!(report.bytes < (256 << 20) + 16 * 16_000_000, "{}", report.bytes);
+    assert!(is_empty(folder.path()));
+    let config = engine.resolve(&request).await.unwrap();
+    assert_eq!(Choice::remembered(engine.memory(), &config), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compression_wins_on_a_narrow_link() {
+    let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let relay = Relay::to(sshd.addr()).unwrap();
+    for direction in [Direction::ToServer, Direction::ToClient] {
+        relay.set_rate(direction, Some(500_000));
+    }
+    let config = sshd.ssh_config_via("narrow", relay.addr()).unwrap();
+    let request = request(&config, "narrow", &["-o", "Ciphers=aes128-ctr"]);
+    let report = tuned(&engine(), &request, &options(10, folder.path())).await;
+    assert!(report.choice.compression, "{:?}", report.ciphers);
+    let rate = report.link.rates.down.unwrap();
+    assert!((250_000.0..750_000.0).contains(&rate), "{rate}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tuning_that_is_stopped_cleans_up_and_says_so() {
+    let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let request = request(&sshd.ssh_config(), sshd.alias(), &[]);
+    let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
+    let sender = std::sync::Mutex::new(Some(sender));
+    let steps = AtomicUsize::new(0);
+    let watch = |step: Step| {
+        steps.fetch_add(1, Ordering::Relaxed);
+        if step.stage == "ciphers" {
+            sender.lock().unwrap().take();
+        }
+    };
+    let stop = async {
+        let _ = receiver.await;
+    };
+    let options = options(60, folder.path());
+    let stopped = tune(&engine(), &request, &Interaction::none(), &options, &watch, stop).await;
+    assert!(matches!(stopped, Err(Error::Usage(words)) if words.contains("nothing is remembered")));
+    assert!(steps.load(Ordering::Relaxed) > 3);
+    assert!(is_empty(folder.path()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_of_another_make_is_measured_with_what_it_has() {
+    let (dropbear, folder) = (Dropbear::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let request = request(&dropbear.ssh_config(), dropbear.alias(), &[]);
+    let report = tuned(&engine(), &request, &options(5, folder.path())).await;
+    assert!(report.server.contains("dropbear"), "{}", report.server);
+    // Dropbear has no AES-GCM by default.
+    assert!(report.ciphers.iter().all(|row| !row.cipher.contains("gcm")));
+    assert!(
+        report
+            .ciphers
+            .iter()
+            .any(|row| row.incompressible.both().is_some())
+    );
+    assert!(is_empty(folder.path()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_use_what_is_remembered_but_for_what_the_caller_sets() {
+    let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let engine = engine();
+    let plain = request(&sshd.ssh_config(), sshd.alias(), &[]);
+    let config = engine.resolve(&plain).await.unwrap();
+    let choice: Choice = serde_json::from_value(serde_json::json!({
+        "cipher": "aes256-ctr", "usual_cipher": "aes128-gcm@openssh.com", "compression": true,
+        "request_size": 16384, "streams_up": 3,
+    }))
+    .unwrap();
+    Choice::remember(Some(&choice), engine.memory(), &config);
+
+    let host = engine
+        .host_for_copies(&plain, &Interaction::none())
+        .await
+        .unwrap();
+    let source = folder.path().join("source");
+    std::fs::write(&source, vec![7; 20 << 20]).unwrap();
+    let target = Location::Host(
+        host.clone(),
+        Bytes::from(format!("{}/target", folder.path().display())),
+    );
+    let progress = Arc::new(Progress::default());
+    let copied = copy(
+        &[Location::Local(source)],
+        &target,
+        &CopyOptions::default(),
+        &progress,
+    )
+    .await
+    .unwrap();
+    assert_eq!(copied.streams, 3);
+    let lanes = host.lanes();
+    assert!(!lanes.is_empty());
+    for info in lanes.into_iter().filter_map(|lane| lane.info) {
+        assert_eq!((info.cipher, info.compressed), ("aes256-ctr", true));
+    }
+    assert_eq!(host.sftp().await.unwrap().limits().await.unwrap().max_read, 16384);
+
+    let asked = request(
+        &sshd.ssh_config(),
+        sshd.alias(),
+        &["-c", "aes192-ctr", "-oCompression no"],
+    );
+    let host = engine
+        .host_for_copies(&asked, &Interaction::none())
+        .await
+        .unwrap();
+    host.warm().await.unwrap();
+    let connection = host.connection();
+    let info = connection.info().unwrap();
+    assert_eq!((info.cipher, info.compressed), ("aes192-ctr", false));
+
+    // A host for anything else is as ssh_config says.
+    let usual = engine.host_for(&plain, &Interaction::none()).await.unwrap();
+    assert_eq!(usual.config().sharing_key(), config.sharing_key());
+    assert!(usual.tuned().is_none());
+}
