@@ -67,6 +67,11 @@ impl Backend {
         }
     }
 
+    /// The engine of this process.
+    pub(crate) fn own_engine(&self) -> anyhow::Result<&Engine> {
+        self.engine(&place()?)
+    }
+
     fn engine(&self, place: &Place) -> anyhow::Result<&Engine> {
         if let Some(engine) = self.engine.get() {
             return Ok(engine);

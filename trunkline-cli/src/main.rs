@@ -44,6 +44,8 @@ enum Command {
     Run(commands::run::Args),
     /// Copy files and trees to and from hosts, over shared connections.
     Cp(commands::cp::Args),
+    /// Measure what moves data fastest to and from a host, and have `cp` use it.
+    Tune(commands::tune::Args),
     /// List connections.
     Ls(commands::hosts::LsArgs),
     /// Ask a host's connection for a sign of life.
@@ -101,6 +103,7 @@ fn main() -> ExitCode {
         Command::Setup(args) => commands::setup::main(&args),
         Command::Run(args) => commands::run::main(args, &backend),
         Command::Cp(args) => commands::cp::main(args, &backend),
+        Command::Tune(args) => commands::tune::main(&args, &backend),
         Command::Ls(args) => commands::hosts::ls(&args, &backend),
         Command::Check(args) => commands::hosts::check(&args, &backend),
         Command::Close(args) => commands::hosts::close(&args, &backend),

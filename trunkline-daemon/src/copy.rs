@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use trunkline::transfer::{self, Location, Progress};
-use trunkline::{Engine, Error, Interaction};
+use trunkline::{ConnectionInfo, Engine, Error, Interaction};
 
 use crate::permission;
 use crate::protocol::{CopyEnd, CopyEvent, CopyPlace, CopyRequest, Reply};
@@ -82,7 +82,7 @@ async fn location(engine: &Engine, place: &CopyPlace, interaction: &Interaction)
         }
         CopyPlace::Host(host, path) => {
             let asked = crate::server::engine_request(host);
-            let host = engine.host_for(&asked, interaction).await?;
+            let host = engine.host_for_copies(&asked, interaction).await?;
             if host.is_warm() {
                 let question = format!("Allow shared connection to {}? ", host.config().original_host);
                 permission::ask(engine, host.config(), &asked.world, &question).await?;
@@ -97,5 +97,9 @@ fn ciphers(location: &Location) -> Vec<String> {
         return Vec::new();
     };
     let infos = host.lanes().into_iter().filter_map(|lane| lane.info);
-    infos.map(|info| info.cipher.to_owned()).collect()
+    let name = |info: ConnectionInfo| match info.compressed {
+        true => format!("{} with zlib", info.cipher),
+        false => info.cipher.to_owned(),
+    };
+    infos.map(name).collect()
 }

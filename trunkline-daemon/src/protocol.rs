@@ -12,6 +12,7 @@ use trunkline::config::World;
 use trunkline::destination::Destination;
 use trunkline::openssh::{Master, MasterState};
 pub use trunkline::transfer::{CopyEvent, CopyOptions, Snapshot as CopyProgress};
+use trunkline::tune::Choice;
 
 /// The protocol's version. A daemon answers clients of its own version only; see [`Reply::Welcome`].
 pub const VERSION: u32 = 2;
@@ -77,6 +78,14 @@ pub enum Request {
     Check(HostRequest),
     /// What a destination resolves to: answered by [`Reply::Explained`].
     Explain(HostRequest),
+    /// What was found best for moving data to and from a host, to be remembered; `None` to forget it. Answered by
+    /// [`Reply::Done`].
+    Tuned {
+        /// The host.
+        host: HostRequest,
+        /// What was found.
+        choice: Option<Choice>,
+    },
     /// Closes connections: answered by [`Reply::Closed`].
     Close {
         /// Of this host; of all when `None`.
@@ -294,7 +303,7 @@ pub enum Reply {
     Explained(Box<Explanation>),
     /// The answer to [`Request::Close`]: how many connections.
     Closed(usize),
-    /// The answer to [`Request::Warm`], [`Request::MuxListen`] and [`Request::Stop`].
+    /// The answer to [`Request::Warm`], [`Request::MuxListen`], [`Request::Tuned`] and [`Request::Stop`].
     Done,
 }
 
@@ -316,7 +325,7 @@ pub struct CopyEnd {
     pub progress: CopyProgress,
     /// How long it took, connecting included.
     pub elapsed: Duration,
-    /// The ciphers of the connections that it may have gone over.
+    /// The ciphers of the connections that it may have gone over, "with zlib" where they compress.
     pub ciphers: Vec<String>,
 }
 

@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use trunkline::config::{HostConfig, SharingKey};
 use trunkline::memory::HostId;
 use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
+use trunkline::tune::Choice;
 use trunkline::{Engine, Error, HostStatus, Interaction, LaneStatus};
 use zeroize::Zeroizing;
 
@@ -310,6 +311,7 @@ async fn talk(
             }
             Request::Check(host) => outcome(check(engine, masters, &host).await),
             Request::Explain(host) => outcome(explain(engine, &host).await),
+            Request::Tuned { host, choice } => outcome(tuned(engine, &host, choice.as_ref()).await),
             Request::Close { host, at_once } => outcome(close(engine, masters, host.as_ref(), at_once).await),
             Request::Stop { at_once } => {
                 replies.send(Reply::Done).await?;
@@ -470,7 +472,7 @@ impl Prompter for Asking {
 }
 
 /// A request as the engine takes it.
-pub(crate) fn engine_request(host: &HostRequest) -> trunkline::config::Request {
+pub fn engine_request(host: &HostRequest) -> trunkline::config::Request {
     let mut request = trunkline::config::Request::new(host.destination.clone(), Arc::new(host.world.clone()));
     request.ssh_args.clone_from(&host.ssh_args);
     request
@@ -543,6 +545,7 @@ async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
         .memory()
         .facts(&HostId::new(&config.hostname, config.port, &config.user));
     let mut memory = Vec::new();
+    let choice = Choice::remembered(engine.memory(), &config);
     if let Some(facts) = facts {
         let mut add = |name: &str, value: Option<String>| {
             memory.extend(value.map(|value| (name.to_owned(), value)));
@@ -560,6 +563,7 @@ async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
             "round trip",
             facts.rtt.map(|rtt| format!("{:.1} ms", rtt.as_secs_f64() * 1e3)),
         );
+        add("tuned for copies", choice.as_ref().map(Choice::describe));
         add(
             "early KEXINIT",
             facts.early_kexinit_refused.then(|| "refused".into()),
@@ -584,6 +588,16 @@ async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
         memory,
         connections: lanes.unwrap_or_default().iter().map(connection_report).collect(),
     })))
+}
+
+/// Remembers what tuning found, and waits until it is on disk: the client may be the last to use this engine.
+async fn tuned(engine: &Engine, host: &HostRequest, choice: Option<&Choice>) -> Result<Reply, Error> {
+    let config = engine.resolve(&engine_request(host)).await?;
+    Choice::remember(choice, engine.memory(), &config);
+    let engine = engine.clone();
+    // A panic of the memory's thread was reported when it happened.
+    let _ = tokio::task::spawn_blocking(move || engine.memory().flush()).await;
+    Ok(Reply::Done)
 }
 
 pub(crate) fn address(config: &HostConfig) -> String {

@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
     /// Bytes a second at most, with K, M or G for powers of 1,024.
-    #[arg(long, value_name = "RATE", value_parser = rate)]
+    #[arg(long, value_name = "RATE", value_parser = size)]
     bwlimit: Option<u64>,
     /// Have each file on the target's disk before it gets its name.
     #[arg(long)]
@@ -252,8 +252,8 @@ fn split(argument: &OsStr) -> Typed {
     }
 }
 
-/// `10M`: bytes a second.
-fn rate(text: &str) -> Result<u64, String> {
+/// `10M`: bytes.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit: u64 = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "" | "B" => 1,
@@ -265,7 +265,7 @@ fn rate(text: &str) -> Result<u64, String> {
     let number: f64 = digits.parse().map_err(|_| "a number, such as 10M".to_owned())?;
     let bytes = number * unit as f64;
     if !bytes.is_finite() || bytes < 1.0 {
-        return Err("a rate above zero".into());
+        return Err("a number above zero".into());
     }
     Ok(bytes as u64)
 }
@@ -498,12 +498,12 @@ mod tests {
     }
 
     #[test]
-    fn rates_have_units() {
-        assert_eq!(rate("1000"), Ok(1000));
-        assert_eq!(rate("1.5K"), Ok(1536));
-        assert_eq!(rate("10MiB"), Ok(10 << 20));
+    fn sizes_have_units() {
+        assert_eq!(size("1000"), Ok(1000));
+        assert_eq!(size("1.5K"), Ok(1536));
+        assert_eq!(size("10MiB"), Ok(10 << 20));
         for wrong in ["", "M", "-1", "0", "5x", "inf"] {
-            assert!(rate(wrong).is_err(), "{wrong}");
+            assert!(size(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -481,7 +481,7 @@ pub(crate) fn stop(args: &StopArgs, backend: &Backend) -> anyhow::Result<ExitCod
 }
 
 /// Sends a request and returns its answer; shows notices and puts questions to the user on the way.
-async fn ask(client: &mut Client, request: Request) -> anyhow::Result<Reply> {
+pub(crate) async fn ask(client: &mut Client, request: Request) -> anyhow::Result<Reply> {
     client.send(&request).await?;
     loop {
         match client.next().await? {
@@ -511,7 +511,7 @@ pub(crate) async fn put(text: &str, echo: bool, kind: &str) -> Option<String> {
     Some(answer.as_str().to_owned())
 }
 
-fn unexpected(reply: &Reply) -> anyhow::Error {
+pub(crate) fn unexpected(reply: &Reply) -> anyhow::Error {
     anyhow!("the daemon answered what was not asked: {reply:?}")
 }
 

@@ -8,4 +8,5 @@ pub(crate) mod masters;
 pub(crate) mod run;
 pub(crate) mod setup;
 pub(crate) mod ssh;
+pub(crate) mod tune;
 pub(crate) mod up;

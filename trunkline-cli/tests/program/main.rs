@@ -12,3 +12,4 @@ mod streams;
 mod terminal;
 mod trouble;
 mod tty;
+mod tune;

@@ -1,0 +1,213 @@
+//! `trunkline tune`: what moves data fastest on the path to a host.
+
+mod chart;
+mod page;
+
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use comfy_table::{CellAlignment, Table, presets};
+use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use trunkline::Interaction;
+use trunkline::tune::{Choice, Rates, Report, Step, TuneOptions, tune};
+use trunkline_daemon::protocol::{Reply, Request};
+
+use crate::backend::{Backend, host_request, runtime};
+use crate::commands::cp::size;
+use crate::commands::hosts::{SshOptions, ask, unexpected};
+
+/// Arguments of `trunkline tune`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    ssh: SshOptions,
+    /// More sizes, more depths, more sessions, everything three times; up to 4 minutes and 64 GiB.
+    #[arg(long)]
+    full: bool,
+    /// Seconds that it may take; 24 by default.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    time: Option<u64>,
+    /// Bytes that may be moved, with K, M or G for powers of 1,024; 8G by default.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    size: Option<u64>,
+    /// The folder on the server for three files, which are removed in the end; your home there by default.
+    #[arg(long, value_name = "PATH")]
+    folder: Option<String>,
+    /// Write the figures and charts of them into an HTML file, which needs no other.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+    /// Forget what was found before, and measure nothing.
+    #[arg(long, conflicts_with_all = ["full", "time", "size", "folder", "report", "json"])]
+    forget: bool,
+    /// A host, as for ssh(1).
+    destination: String,
+}
+
+pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    if args.forget {
+        return forget(args, backend);
+    }
+    // The measuring is done in this process, so that nothing of it meets what others do over the daemon's connections.
+    let own = Backend::new(true);
+    let report = runtime(&own)?.block_on(async {
+        let report = measure(args, &own).await?;
+        remember(args, backend, &own, Some(report.choice.clone())).await?;
+        anyhow::Ok(report)
+    })?;
+    if let Some(file) = &args.report {
+        std::fs::write(file, page::page(&report)?).with_context(|| format!("writing {}", file.display()))?;
+    }
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+    } else {
+        print(&mut out, &report)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn forget(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    let own = Backend::new(true);
+    runtime(&own)?.block_on(remember(args, backend, &own, None))?;
+    println!("{}: forgotten", args.destination);
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn measure(args: &Args, backend: &Backend) -> anyhow::Result<Report> {
+    let engine = backend.own_engine()?;
+    let host = host_request(&args.destination, args.ssh.to_args())?;
+    let request = trunkline_daemon::server::engine_request(&host);
+    let mut options = TuneOptions::new(args.full);
+    if let Some(seconds) = args.time {
+        options.time = Duration::from_secs(seconds);
+    }
+    options.bytes = args.size.unwrap_or(options.bytes);
+    options.folder.clone_from(&args.folder);
+    eprintln!(
+        "measuring for up to {} s and {}",
+        options.time.as_secs(),
+        BinaryBytes(options.bytes)
+    );
+    let bar = bar();
+    let watch = |step: Step| {
+        bar.set_length(step.of as u64);
+        bar.set_position(step.done as u64);
+        bar.set_prefix(step.stage);
+        bar.set_message(step.what);
+    };
+    let stop = async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    let report = tune(engine, &request, &Interaction::standard(), &options, &watch, stop).await;
+    bar.finish_and_clear();
+    // What the connections taught is written before the daemon writes, who would lose it otherwise.
+    engine.memory().flush();
+    Ok(report?)
+}
+
+/// Hands the choice to whoever copies: the daemon that runs, else the memory that the next one reads.
+async fn remember(
+    args: &Args,
+    backend: &Backend,
+    own: &Backend,
+    choice: Option<Choice>,
+) -> anyhow::Result<()> {
+    let host = host_request(&args.destination, args.ssh.to_args())?;
+    let mut client = match backend.connect_if_running().await? {
+        Some(client) => client,
+        None => own.connect().await?,
+    };
+    match ask(&mut client, Request::Tuned { host, choice }).await? {
+        Reply::Done => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn bar() -> ProgressBar {
+    let target = if std::io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr_with_hz(10)
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let style = ProgressStyle::with_template("{prefix} {pos}/{len} {msg}")
+        .expect("the template's keys are indicatif's own");
+    ProgressBar::with_draw_target(Some(1), target).with_style(style)
+}
+
+fn print(out: &mut impl std::io::Write, report: &Report) -> anyhow::Result<()> {
+    let link = &report.link;
+    writeln!(out, "{}, {}", report.address, report.server)?;
+    writeln!(
+        out,
+        "round trip {:.2} ms; one session as it is: {} down, {} up",
+        link.rtt * 1e3,
+        rate(link.rates.down),
+        rate(link.rates.up)
+    )?;
+    let mut table = table(["CIPHER", "", "TEXT DOWN", "UP", "RANDOM DOWN", "UP"]);
+    for row in &report.ciphers {
+        let zlib = if row.compression { "zlib" } else { "" };
+        let mut cells = vec![row.cipher.clone(), zlib.into()];
+        cells.extend(both(row.compressible).into_iter().chain(both(row.incompressible)));
+        table.add_row(cells);
+    }
+    writeln!(out, "\n{table}")?;
+    let mut table = self::table(["REQUEST", "AT ONCE", "DOWN", "UP"]);
+    for row in &report.requests {
+        let mut cells = vec![BinaryBytes(row.size.into()).to_string(), row.depth.to_string()];
+        cells.extend(both(row.rates));
+        table.add_row(cells);
+    }
+    writeln!(out, "\n{table}")?;
+    let mut table = self::table(["SESSIONS", "DOWN", "UP"]);
+    for row in &report.streams {
+        let mut cells = vec![row.streams.to_string()];
+        cells.extend(both(row.rates));
+        table.add_row(cells);
+    }
+    writeln!(out, "\n{table}\n")?;
+    for note in &report.notes {
+        writeln!(out, "{note}")?;
+    }
+    writeln!(out, "`trunkline cp` uses: {}", report.choice.describe())?;
+    writeln!(
+        out,
+        "measured in {:.1} s with {}",
+        report.seconds,
+        BinaryBytes(report.bytes)
+    )?;
+    Ok(())
+}
+
+fn table<const N: usize>(header: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(header);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn both(rates: Rates) -> [String; 2] {
+    [rate(rates.down), rate(rates.up)]
+}
+
+/// `512.3 MB/s`: decimal, as links are sold.
+fn rate(bytes_per_second: Option<f64>) -> String {
+    match bytes_per_second {
+        None => "-".into(),
+        Some(rate) if rate >= 1e9 => format!("{:.2} GB/s", rate / 1e9),
+        Some(rate) if rate >= 1e6 => format!("{:.1} MB/s", rate / 1e6),
+        Some(rate) => format!("{:.1} kB/s", rate / 1e3),
+    }
+}

@@ -1,0 +1,104 @@
+//! `trunkline tune`: what it prints, and what other commands make of it.
+
+use std::fs;
+
+use trunkline_testkit::{Direction, Relay};
+
+use crate::home::{Home, assert_status, describe, finish, server, text};
+
+#[test]
+fn what_is_measured_is_printed_drawn_remembered_and_forgotten() {
+    let (server, home) = (server(), Home::new());
+    // On half a megabyte a second there is no doubt about compression.
+    let relay = Relay::to(server.addr()).unwrap();
+    for direction in [Direction::ToServer, Direction::ToClient] {
+        relay.set_rate(direction, Some(500_000));
+    }
+    let config = server.ssh_config_via("narrow", relay.addr()).unwrap();
+    let folder = home.path("folder");
+    fs::create_dir(&folder).unwrap();
+    let page = home.path("report.html");
+    let tune = |arguments: &[&str]| {
+        let mut command = home.trunkline();
+        command
+            .arg("tune")
+            .arg("-F")
+            .arg(&config)
+            .args(arguments)
+            .arg("narrow");
+        finish(&mut command)
+    };
+    let explained = || {
+        let mut command = home.trunkline();
+        let output = finish(command.arg("explain").arg("-F").arg(&config).arg("narrow"));
+        assert_status(&output, 0);
+        text(&output.stdout)
+    };
+    // The daemon runs, and has an opinion on the host, before there is anything to remember.
+    assert!(!explained().contains("tuned"));
+
+    let (page_name, folder_name) = (page.display().to_string(), folder.display().to_string());
+    let options = [
+        "--json",
+        "--time",
+        "8",
+        "--size",
+        "64M",
+        "--folder",
+        &folder_name,
+        "--report",
+        &page_name,
+    ];
+    let output = tune(&options);
+    assert_status(&output, 0);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["choice"]["compression"], true, "{report:#}");
+    assert!(report["ciphers"][0]["incompressible"]["down"].as_f64().unwrap() > 0.0);
+    assert!(report["link"]["rtt"].as_f64().unwrap() > 0.0);
+    assert!(fs::read_dir(&folder).unwrap().next().is_none());
+
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.matches("<svg").count() >= 4, "{page}");
+    assert!(page.contains("prefers-color-scheme: dark"));
+    // Nothing is fetched, and no colour is fixed.
+    for foreign in ["src=", "href=", "url(", "@import", "#010101", "#030301"] {
+        assert!(!page.contains(foreign), "{foreign}");
+    }
+
+    assert!(explained().contains("tuned for copies: aes"), "{}", explained());
+    let source = home.path("log");
+    fs::write(&source, "the same line again\n".repeat(20_000)).unwrap();
+    let copied = |path: &str| {
+        let mut command = home.trunkline();
+        command.args(["cp", "--json", "-F"]).arg(&config);
+        let output = finish(command.arg(&source).arg(format!("narrow:{folder_name}/{path}")));
+        assert_status(&output, 0);
+        text(&output.stdout)
+    };
+    assert!(copied("a").contains("with zlib"), "{}", describe(&output));
+
+    let output = tune(&["--forget"]);
+    assert_status(&output, 0);
+    assert!(!explained().contains("tuned"));
+    assert!(!copied("b").contains("with zlib"));
+}
+
+#[test]
+fn a_table_is_for_people() {
+    let (server, home) = (server(), Home::new());
+    let mut command = home.trunkline();
+    command.args(["--no-daemon", "tune", "--time", "3", "--size", "64M", "-F"]);
+    let output = finish(command.arg(server.ssh_config()).arg(server.alias()));
+    assert_status(&output, 0);
+    let table = text(&output.stdout);
+    for words in [
+        "round trip",
+        "CIPHER",
+        "aes256-gcm@openssh.com",
+        "SESSIONS",
+        "`trunkline cp` uses:",
+    ] {
+        assert!(table.contains(words), "{words} is not in {table}");
+    }
+    assert!(text(&output.stderr).contains("measuring for up to 3 s and 64.00 MiB"));
+}
