@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use trunkline_proto::ChannelKind;
 
 use crate::channel::ChannelStream;
@@ -731,6 +731,12 @@ impl Host {
     /// Keeps the first connection for ever, or no longer.
     pub fn pin(&self, pinned: bool) {
         self.pool.pin(pinned);
+    }
+
+    /// Whether traffic keeps new sessions away from one of the connections, so that they go to another: above
+    /// [`Settings::busy_above`] it does, below [`Settings::busy_below`] no longer. Looked at once a second.
+    pub fn apart(&self) -> watch::Receiver<bool> {
+        self.pool.apart()
     }
 
     /// The host's connections.

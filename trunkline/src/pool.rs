@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use trunkline_proto::{ChannelKind, ServerId};
 
 use crate::channel::ChannelStream;
@@ -32,6 +32,8 @@ pub(crate) struct Pool {
     state: Mutex<State>,
     /// Woken when a place becomes free.
     freed: Notify,
+    /// Whether traffic keeps new sessions away from a lane.
+    apart: watch::Sender<bool>,
 }
 
 struct State {
@@ -62,6 +64,8 @@ pub struct LaneStatus {
     pub spares: usize,
     /// Whether its traffic keeps new sessions away.
     pub busy: bool,
+    /// Its traffic in both directions as last measured, in bits a second.
+    pub rate: u64,
     /// Bytes sent and received.
     pub bytes: (u64, u64),
 }
@@ -94,6 +98,7 @@ impl Pool {
             settings,
             state,
             freed: Notify::new(),
+            apart: watch::Sender::new(false),
         })
     }
 
@@ -433,6 +438,9 @@ impl Pool {
         let now = Instant::now();
         let mut state = self.state();
         state.refresh(now);
+        let busy = state.policy.is_any_busy();
+        self.apart
+            .send_if_modified(|apart| std::mem::replace(apart, busy) != busy);
         let kept = state.pinned.then(|| state.policy.lanes().next()).flatten();
         for id in state.policy.expired(now) {
             if kept == Some(id) {
@@ -493,6 +501,11 @@ impl Pool {
         Ok(())
     }
 
+    /// Whether traffic keeps new sessions away from a lane, as often as that changes.
+    pub(crate) fn apart(&self) -> watch::Receiver<bool> {
+        self.apart.subscribe()
+    }
+
     pub(crate) fn connections(&self) -> Vec<Connection> {
         self.state()
             .lanes
@@ -518,6 +531,7 @@ impl Pool {
                     tunnels,
                     spares: lane.spares.len(),
                     busy: policy.is_busy(id),
+                    rate: policy.rate(id),
                     bytes: (metrics.bytes_sent.value(), metrics.bytes_received.value()),
                 })
             })

@@ -30,11 +30,17 @@ impl World {
     /// # Errors
     /// Where the working folder was deleted or cannot be read.
     pub fn current() -> io::Result<Self> {
-        Ok(Self {
-            cwd: std::env::current_dir()?,
+        Ok(Self::of(std::env::current_dir()?, std::env::vars_os().collect()))
+    }
+
+    /// The world of a part of this process that has an environment of its own: a worker thread of Node's.
+    #[must_use]
+    pub fn of(cwd: PathBuf, env: BTreeMap<OsString, OsString>) -> Self {
+        Self {
+            cwd,
             umask: current_umask(),
-            env: std::env::vars_os().collect(),
-        })
+            env,
+        }
     }
 
     /// The value of an environment variable.

@@ -57,6 +57,8 @@ const CLOSING: Duration = Duration::from_millis(200);
 struct Traffic {
     bytes: u64,
     at: Instant,
+    /// Bits a second.
+    rate: u64,
     busy: bool,
 }
 
@@ -89,8 +91,13 @@ impl Lane {
         } else {
             settings.busy_above
         };
-        let busy = lasting && rate > u128::from(threshold);
-        self.traffic = Traffic { bytes, at: now, busy };
+        let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        self.traffic = Traffic {
+            bytes,
+            at: now,
+            rate,
+            busy: lasting && rate > threshold,
+        };
     }
 }
 
@@ -162,6 +169,16 @@ impl Policy {
 
     pub(crate) fn is_busy(&self, lane: LaneId) -> bool {
         self.lanes.get(&lane).is_some_and(|lane| lane.traffic.busy)
+    }
+
+    /// A lane's traffic as last measured, in bits a second.
+    pub(crate) fn rate(&self, lane: LaneId) -> u64 {
+        self.lanes.get(&lane).map_or(0, |lane| lane.traffic.rate)
+    }
+
+    /// Whether traffic keeps new sessions away from any lane.
+    pub(crate) fn is_any_busy(&self) -> bool {
+        self.lanes.values().any(|lane| lane.traffic.busy)
     }
 
     // Demand.
@@ -298,6 +315,7 @@ impl Policy {
                 traffic: Traffic {
                     bytes: 0,
                     at: now,
+                    rate: 0,
                     busy: false,
                 },
                 retired: false,
