@@ -1,5 +1,7 @@
 //! The client's end of the control socket, and how a daemon is started by the first who needs it.
 
+pub mod session;
+
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::BorrowedFd;

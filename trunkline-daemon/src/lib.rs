@@ -1,7 +1,7 @@
 //! The shared trunkline process: one engine for everything a user runs, behind a control socket.
 //!
 //! [`server`] is the daemon, [`client`] the other end, [`protocol`] what they say to each other, [`place`] where they
-//! meet.
+//! meet. [`client::session`] is a session in the daemon for other programs, [`sink`] where its output may go.
 
 pub mod client;
 mod copy;
@@ -13,8 +13,9 @@ pub mod place;
 pub mod protocol;
 pub mod server;
 mod session;
+pub mod sink;
 mod socket;
-mod stdio;
+pub mod stdio;
 pub mod terminal;
 
 pub use socket::FrameError;

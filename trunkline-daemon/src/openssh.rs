@@ -233,6 +233,11 @@ pub(crate) async fn session(
         Program::Nothing => options.push("-N".into()),
         Program::Subsystem(_) => options.push("-s".into()),
         Program::Stdio(host, port) => options.extend(["-W".into(), format!("[{host}]:{port}").into()]),
+        Program::StdioSocket(path) => {
+            return Err(Error::Usage(format!(
+                "the system's ssh, which this host needs, makes no connection to {path}: its -W takes host:port only"
+            )));
+        }
         Program::Configured | Program::Exec(_) => {}
     }
     let mut ssh = ssh_for(&engine_request(&request.host), &options)?;
@@ -243,7 +248,7 @@ pub(crate) async fn session(
         Program::Subsystem(name) => {
             ssh.arg(name);
         }
-        Program::Configured | Program::Nothing | Program::Stdio(..) => {}
+        Program::Configured | Program::Nothing | Program::Stdio(..) | Program::StdioSocket(_) => {}
     }
     let mut fds = fds.into_iter();
     let mut stream = |kind: Stdio| match kind {

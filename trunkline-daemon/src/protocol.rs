@@ -200,6 +200,8 @@ pub enum Program {
     Nothing,
     /// A connection to this host and port, on standard input and output (`-W`).
     Stdio(String, u16),
+    /// A connection to this Unix socket of the server, likewise.
+    StdioSocket(String),
 }
 
 /// Whether a terminal is wanted.
@@ -445,6 +447,9 @@ pub struct ConnectionReport {
     pub spares: usize,
     /// Whether its traffic keeps new sessions away.
     pub busy: bool,
+    /// Its traffic as last measured, in bits a second.
+    #[serde(default)]
+    pub rate: u64,
     /// Bytes sent.
     pub sent: u64,
     /// Bytes received.

@@ -671,6 +671,7 @@ fn connection_report(lane: &LaneStatus) -> ConnectionReport {
         tunnels: lane.tunnels,
         spares: lane.spares,
         busy: lane.busy,
+        rate: lane.rate,
         sent: lane.bytes.0,
         received: lane.bytes.1,
     }

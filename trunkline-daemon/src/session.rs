@@ -24,9 +24,6 @@ use crate::stdio::{Input, Output};
 /// A command whose output nobody takes any more gets this long to notice before its session is closed.
 const AFTER_BROKEN_PIPE: Duration = Duration::from_secs(2);
 
-/// Pieces of output written at once: 512 KiB of sshd's packets, within IOV_MAX.
-const PIECES: usize = 16;
-
 /// Who wants a session, and can be spoken to.
 pub(crate) struct Client<'a> {
     pub(crate) interaction: &'a Interaction,
@@ -95,12 +92,17 @@ async fn try_run(
     if warm {
         let question = match &program {
             Program::Stdio(target, port) => format!("Allow forward to {target}:{port}? "),
+            Program::StdioSocket(path) => format!("Allow forward to {path}? "),
             _ => format!("Allow shared connection to {}? ", config.original_host),
         };
         permission::ask(engine, &config, &asked.world, &question).await?;
     }
-    if let Program::Stdio(target, port) = &program {
-        let stream = host.direct_tcpip(target, *port, ("127.0.0.1", 0)).await?;
+    let tunnelled = match &program {
+        Program::Stdio(target, port) => Some(host.direct_tcpip(target, *port, ("127.0.0.1", 0)).await?),
+        Program::StdioSocket(path) => Some(host.direct_streamlocal(path).await?),
+        _ => None,
+    };
+    if let Some(stream) = tunnelled {
         let _ = replies
             .send(Reply::Begun {
                 tty: false,
@@ -242,7 +244,9 @@ fn command(config: &HostConfig, request: &SessionRequest, program: &Program, pty
     let mut command = match program {
         Program::Exec(command) => Command::exec(command.clone()),
         Program::Subsystem(name) => Command::subsystem(name),
-        Program::Configured | Program::Nothing | Program::Stdio(..) => Command::shell(),
+        Program::Configured | Program::Nothing | Program::Stdio(..) | Program::StdioSocket(_) => {
+            Command::shell()
+        }
     };
     for (name, value) in config.session_env(&request.host.world) {
         command = command.env(name, value);
@@ -447,7 +451,8 @@ async fn hold(
     terms: Terms<'_>,
 ) -> Reply {
     let (framed, _frames) = mpsc::unbounded_channel();
-    let connection = host.connection();
+    // Held: what is used for nothing but tunnels that may come is not idle.
+    let connection = host.hold();
     tokio::select! {
         error = connection.ended() => Reply::Failed(Failure::from(&error)),
         () = attend(inputs, framed, replies, None, host, terms) => Reply::Exit(Exit::Status(0)),
@@ -473,13 +478,7 @@ async fn feed(
                 }
             }
         }
-        Source::Fd(mut input) => {
-            while let Ok(data) = input.read().await {
-                if data.is_empty() || stdin.send(data).await.is_err() {
-                    break;
-                }
-            }
-        }
+        Source::Fd(mut input) => input.feed(&mut stdin).await,
     }
     stdin.finish();
     std::future::pending().await
@@ -540,21 +539,16 @@ async fn drain(
     replies: &mpsc::Sender<Reply>,
     frame: impl Fn(Vec<u8>) -> Reply,
 ) -> std::io::Result<()> {
-    let mut pieces = Vec::new();
-    while reader.chunks(&mut pieces, PIECES).await > 0 {
-        match &mut sink {
-            Sink::Fd(output) => pieces = output.write_all(pieces).await?,
-            Sink::Frames => {
-                for data in &pieces {
-                    replies
-                        .send(frame(data.to_vec()))
-                        .await
-                        .map_err(|_| std::io::ErrorKind::BrokenPipe)?;
-                }
-            }
-            Sink::Null => {}
+    if let Sink::Fd(output) = &mut sink {
+        return output.drain(reader).await;
+    }
+    while let Some(data) = reader.chunk().await {
+        if let Sink::Frames = sink {
+            replies
+                .send(frame(data.to_vec()))
+                .await
+                .map_err(|_| std::io::ErrorKind::BrokenPipe)?;
         }
-        pieces.clear();
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use trunkline::{ChannelReader, ChannelWriter};
 
 /// How a stream can be used without harm to others.
 enum Way {
@@ -51,7 +52,7 @@ impl Way {
     deprecated,
     reason = "its replacement is unsafe, for types other than OwnedFd whose descriptor may change"
 )]
-fn watched(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+pub(crate) fn watched(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, interest)
 }
 
@@ -64,15 +65,37 @@ fn reopen(fd: &OwnedFd, access: OFlags) -> io::Result<OwnedFd> {
 }
 
 /// Standard output or error of a client.
-pub(crate) struct Output(Way);
+pub struct Output(Way);
+
+/// Pieces of output written at once: 512 KiB of sshd's packets, within IOV_MAX.
+const PIECES: usize = 16;
 
 impl Output {
-    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+    /// Takes a descriptor, whose flags stay as they are. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// It is none that can be written to.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
         Way::find(fd, OFlags::WRONLY, Interest::WRITABLE).map(Self)
     }
 
+    /// Writes all that comes from a channel, which is read no faster.
+    ///
+    /// # Errors
+    /// As [`Self::write_all`].
+    pub async fn drain(&mut self, reader: &mut ChannelReader) -> io::Result<()> {
+        let mut pieces = Vec::new();
+        while reader.chunks(&mut pieces, PIECES).await > 0 {
+            pieces = self.write_all(pieces).await?;
+        }
+        Ok(())
+    }
+
     /// Writes all of `pieces`, and gives the vector back, empty, to be filled again.
-    pub(crate) async fn write_all(&mut self, mut pieces: Vec<Bytes>) -> io::Result<Vec<Bytes>> {
+    ///
+    /// # Errors
+    /// What the system says; `BrokenPipe` when nobody reads any more.
+    pub async fn write_all(&mut self, mut pieces: Vec<Bytes>) -> io::Result<Vec<Bytes>> {
         let mut rest = Rest::of(&pieces);
         match &self.0 {
             Way::Own(fd) => {
@@ -145,18 +168,36 @@ impl<'a> Rest<'a> {
 }
 
 /// Standard input of a client.
-pub(crate) struct Input(Way);
+pub struct Input(Way);
 
 /// What is read at once.
 const CHUNK: usize = 64 * 1024;
 
 impl Input {
-    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+    /// Takes a descriptor, whose flags stay as they are. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// It is none that can be read from.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
         Way::find(fd, OFlags::RDONLY, Interest::READABLE).map(Self)
     }
 
+    /// Gives a channel all that comes, as long as it takes it, and then its end.
+    pub async fn feed(&mut self, writer: &mut ChannelWriter) {
+        while let Ok(data) = self.read().await {
+            // A command that takes no more input ends the feeding, not the session.
+            if data.is_empty() || writer.send(data).await.is_err() {
+                break;
+            }
+        }
+        writer.finish();
+    }
+
     /// The next piece; empty at the end.
-    pub(crate) async fn read(&mut self) -> io::Result<Bytes> {
+    ///
+    /// # Errors
+    /// What the system says.
+    pub async fn read(&mut self) -> io::Result<Bytes> {
         match &self.0 {
             Way::Own(fd) => {
                 let mut chunk = vec![0; CHUNK];
