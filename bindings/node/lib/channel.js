@@ -88,6 +88,16 @@ class Channel extends Duplex {
   }
 
   /**
+   * Of streams that are somebody else's there is nothing to read or write here.
+   * @param {import('./native').StdioOption[]} stdio
+   */
+  _route(stdio) {
+    const [input, output] = stdio;
+    if (input !== undefined && input.kind !== 'pipe') this.end();
+    if (output !== undefined && output.kind !== 'pipe') this.resume();
+  }
+
+  /**
    * @param {number} kind
    * @param {any} value
    */

@@ -4,14 +4,14 @@ const { EventEmitter } = require('node:events');
 const { KIND, hub, attach, detach, retain, release } = require('./hub');
 const { Channel } = require('./channel');
 const { toError } = require('./errors');
-const { connectOptions, verifyHostKey } = require('./options');
+const { connectOptions, destinationOptions, stdioOptions, verifyHostKey } = require('./options');
 const { SFTP } = require('./sftp');
 const { terminal } = require('./terminal');
 
 /**
  * ssh2's Client, with the engine behind it.
  *
- * Events: 'ready', 'handshake' (details), 'banner' (text), 'keyboard-interactive' (name, instructions, language, prompts,
+ * Events: 'ready', 'handshake' (details), 'placement' (details), 'banner' (text), 'keyboard-interactive' (name, instructions, language, prompts,
  * finish), 'tcp connection' and 'unix connection' (details, accept, reject), 'error' (error with `level` and `code`),
  * 'end', 'close'.
  */
@@ -20,7 +20,7 @@ class Client extends EventEmitter {
     super();
     /** @type {number | undefined} */
     this._id = undefined;
-    /** @type {import('./index').ConnectConfig | undefined} */
+    /** @type {import('./index').ConnectConfig | import('./index').DestinationConfig | undefined} */
     this._config = undefined;
     this._ready = false;
     this._ending = false;
@@ -30,7 +30,7 @@ class Client extends EventEmitter {
 
   /**
    * Connects. Returns at once; 'ready' or 'error' follows. A client that is connected is ended first.
-   * @param {import('./index').ConnectConfig} config
+   * @param {import('./index').ConnectConfig | import('./index').DestinationConfig} config
    * @returns {this}
    */
   connect(config) {
@@ -38,24 +38,39 @@ class Client extends EventEmitter {
       this.once('close', () => this.connect(config));
       return this.end();
     }
+    if ('destination' in config && config.destination !== undefined) {
+      this._id = hub.connectTo(destinationOptions(config));
+      return this._connecting(config, config.destination);
+    }
     const options = connectOptions(config);
     this._id = hub.connect(options);
+    this._connecting(config, `${options.host} port ${options.port}`);
+    if (options.overStream) this._carry(/** @type {import('./index').ConnectConfig} */ (config), this._id + 1);
+    return this;
+  }
+
+  /**
+   * @param {import('./index').ConnectConfig | import('./index').DestinationConfig} config
+   * @param {string} where
+   * @returns {this}
+   */
+  _connecting(config, where) {
     this._config = config;
     this._ready = false;
     this._ending = false;
-    attach(this._id, this);
+    attach(/** @type {number} */ (this._id), this);
     retain();
-    if (options.overStream) this._carry(/** @type {import('node:stream').Duplex} */ (config.sock), this._id + 1);
-    this._debug(`connecting to ${options.host} port ${options.port}`);
+    this._debug(`connecting to ${where}`);
     return this;
   }
 
   /**
    * Carries the connection's bytes over a stream of the program's.
-   * @param {import('node:stream').Duplex} sock
+   * @param {import('./index').ConnectConfig} config
    * @param {number} id
    */
-  _carry(sock, id) {
+  _carry(config, id) {
+    const sock = /** @type {import('node:stream').Duplex} */ (config.sock);
     const wire = new Channel('sock')._begin(id);
     sock.on('error', (error) => {
       this._debug(`the stream under the connection failed: ${error.message}`);
@@ -81,8 +96,8 @@ class Client extends EventEmitter {
     switch (kind) {
       case KIND.OPEN:
         this._ready = true;
-        this._debug(`authenticated; the server is ${value.server}`);
-        this.emit('handshake', value);
+        this._debug(`authenticated; the server is ${value?.server}`);
+        if (value !== null) this.emit('handshake', value);
         this.emit('ready');
         break;
       case KIND.FAIL:
@@ -95,6 +110,9 @@ class Client extends EventEmitter {
       case KIND.NOTICE:
         this._debug(value);
         this.emit('banner', value, '');
+        break;
+      case KIND.PLACEMENT:
+        this.emit('placement', value);
         break;
       case KIND.HOST_KEY:
         verifyHostKey(this._config ?? {}, Buffer.from(value.key), (accept) => hub.answerHostKey(id, value.question, accept));
@@ -156,6 +174,7 @@ class Client extends EventEmitter {
   _session(options, streamOptions, callback) {
     const channel = new Channel('session', streamOptions);
     const id = hub.openSession(this._connected(), options);
+    channel._route(options.stdio);
     return channel._begin(id, callback && ((error) => (error ? callback(error) : callback(undefined, channel))));
   }
 
@@ -393,6 +412,23 @@ class Client extends EventEmitter {
   }
 
   /**
+   * The connections behind the client, whosever they are.
+   * @param {(error?: Error, stats?: import('./index').ConnectionStats) => void} callback
+   * @returns {boolean}
+   */
+  stats(callback) {
+    const id = hub.stats(this._connected());
+    attach(id, {
+      _told(kind, value) {
+        detach(id);
+        if (kind === KIND.OPEN) callback(undefined, value);
+        else callback(toError(value));
+      },
+    });
+    return true;
+  }
+
+  /**
    * Ends the connection and everything that goes over it; 'close' follows.
    * @returns {this}
    */
@@ -497,14 +533,16 @@ class Listener {
 /**
  * @param {'exec' | 'shell' | 'subsystem'} kind
  * @param {string} text
- * @param {{ env?: Record<string, string>, pty?: any } | null | undefined} options
+ * @param {{ env?: Record<string, string>, pty?: any, stdio?: import('./index').Stdio } | null | undefined} options
  * @returns {import('./native').SessionOptions}
  */
 function sessionOptions(kind, text, options) {
-  const { env, pty } = options ?? {};
+  const { env, pty, stdio } = options ?? {};
   return {
     kind,
     text,
+    stdio: stdioOptions(stdio),
+    folder: stdio === undefined ? '' : process.cwd(),
     env: Object.entries(env ?? {}).map(([name, value]) => [name, String(value)]),
     pty: pty ? terminal(pty) : undefined,
   };

@@ -7,10 +7,13 @@ const { hub } = require('./hub');
 
 /**
  * Connects.
- * @param {import('./index').ConnectConfig} config
+ * @param {string | import('./index').ConnectConfig | import('./index').DestinationConfig} where a destination of ssh_config, or
+ *   everything that connect() of a Client takes
+ * @param {Omit<import('./index').DestinationConfig, 'destination'>} [more] how to reach a destination
  * @returns {Promise<Connection>} rejected with what ssh2's 'error' would tell
  */
-function connect(config) {
+function connect(where, more) {
+  const config = typeof where === 'string' ? { ...more, destination: where } : where;
   return new Promise((resolve, reject) => {
     const client = new Client();
     client.once('ready', () => {
@@ -137,7 +140,17 @@ class Connection {
     });
   }
 
-  /** The connections behind it: what each carries. */
+  /**
+   * The connections behind it, whosever they are, and what each carries.
+   * @returns {Promise<import('./index').ConnectionStats>}
+   */
+  stats() {
+    return new Promise((resolve, reject) => {
+      this.client.stats(settle(resolve, reject));
+    });
+  }
+
+  /** The connections of this process behind it: what each carries. */
   lanes() {
     return this.client.lanes();
   }

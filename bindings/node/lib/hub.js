@@ -20,6 +20,7 @@ const KIND = Object.freeze({
   HOST_KEY: 10,
   QUESTIONS: 11,
   INCOMING: 12,
+  PLACEMENT: 13,
 });
 
 /**

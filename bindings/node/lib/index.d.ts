@@ -90,6 +90,37 @@ export interface ConnectConfig {
   debug?: (text: string) => void;
 }
 
+/** How to reach a destination of ssh_config: as ssh would, with all that `ssh -G` says of it. */
+export interface DestinationConfig {
+  /** What one would type behind `ssh`: an alias, user@host, ssh://user@host:port. */
+  destination: string;
+  /** The ssh_config file, instead of the user's and the system's. */
+  config?: string;
+  username?: string;
+  user?: string;
+  port?: number;
+  /** The path of an agent's socket, or what else IdentityAgent may be. */
+  agent?: string;
+  agentForward?: boolean;
+  /** Further options of ssh_config, before those of the file: { ConnectTimeout: 5, IdentityFile: ['a', 'b'] }. */
+  options?: Record<string, string | number | Array<string | number>>;
+  /**
+   * Whose connections: the trunkline daemon's, which all programs and workers of a user share and which outlive this process;
+   * or this process's. "auto" (the default) uses a daemon that runs; true starts one; false uses none.
+   */
+  daemon?: 'auto' | boolean;
+  /** The answer when the server asks for a password. Without one nobody is asked. */
+  password?: string;
+  /** The answer when a key file asks for its passphrase. */
+  passphrase?: Buffer | string;
+  /** Milliseconds until 'ready'; 20000. 0: no limit. */
+  readyTimeout?: number;
+  /** Whether 'keyboard-interactive' is answered. */
+  tryKeyboard?: boolean;
+  /** Is told what happens, in words. */
+  debug?: (text: string) => void;
+}
+
 /** A terminal for a session. */
 export interface PseudoTtyOptions {
   /** 24. */
@@ -112,7 +143,21 @@ export interface ExecOptions {
   pty?: boolean | PseudoTtyOptions;
   /** false: the command's input ends with its output. */
   allowHalfOpen?: boolean;
+  /** Where input, output and error output come from and go to. */
+  stdio?: Stdio;
 }
+
+/**
+ * One of a command's streams: the Channel's ('pipe'); nothing ('ignore', null); a file descriptor of this process, which may be
+ * closed as soon as exec() has returned; or a path of a FIFO, a Unix socket or a file, which the engine or the daemon reads and
+ * writes without JavaScript.
+ *
+ * Of what is written, a path means what is there: a FIFO, a socket that somebody listens on, a file, at whose end is written
+ * and which is made where it is missing. With "fifo:", "unix:" or "file:" in front, FIFOs are made too, and a Unix socket is
+ * listened on: its readers get the stream, one at a time.
+ */
+export type StdioStream = 'pipe' | 'ignore' | number | string | null | undefined;
+export type Stdio = [input?: StdioStream, output?: StdioStream, error?: StdioStream];
 
 export interface ShellOptions {
   env?: Record<string, string>;
@@ -171,6 +216,32 @@ export interface Negotiated {
   compressed: boolean;
 }
 
+/** The connections behind a client. */
+export interface ConnectionStats {
+  /** Whether they are the daemon's. */
+  daemon: boolean;
+  lanes: Lane[];
+}
+
+/** Where a client's new streams go from now on. */
+export interface Placement {
+  /** Whether traffic keeps them away from one of the connections. */
+  apart: boolean;
+  lanes: Lane[];
+}
+
+/** What can be set of the engine that a process has. */
+export interface EngineSettings {
+  /** Bits a second above which a connection gets no new streams; 1,250,000. */
+  busyAbove?: number;
+  /** Bits a second below which it does again; 750,000. */
+  busyBelow?: number;
+  /** The most connections to one host; 16. */
+  maxLanes?: number;
+  /** Milliseconds that a connection of a destination of ssh_config is kept without clients and streams; 600,000. */
+  idleTimeout?: number;
+}
+
 /** One of the connections behind a client. */
 export interface Lane {
   /** The server's identification line; null while it is being made. */
@@ -182,6 +253,8 @@ export interface Lane {
   tunnels: number;
   /** Whether its traffic keeps new streams away from it. */
   busy: boolean;
+  /** Its traffic in both directions as last measured, in bits a second. */
+  rate: number;
   bytesSent: number;
   bytesReceived: number;
 }
@@ -189,7 +262,7 @@ export interface Lane {
 /** ssh2's Client. */
 export declare class Client extends EventEmitter {
   /** Connects; 'ready' or 'error' follows. Throws for options that cannot be used. */
-  connect(config: ConnectConfig): this;
+  connect(config: ConnectConfig | DestinationConfig): this;
   /** Runs a command. */
   exec(command: string, callback: ClientCallback): boolean;
   exec(command: string, options: ExecOptions, callback: ClientCallback): boolean;
@@ -231,8 +304,10 @@ export declare class Client extends EventEmitter {
   rekey(callback?: () => void): void;
   /** Does nothing: Nagle's algorithm is always off. */
   setNoDelay(noDelay?: boolean): this;
-  /** The connections behind the client. */
+  /** The connections of this process behind the client; none where they are the daemon's. */
   lanes(): Lane[];
+  /** The connections behind the client, whosever they are. */
+  stats(callback: (error: SshError | undefined, stats: ConnectionStats) => void): boolean;
   /** Ends the connection and everything that goes over it; 'close' follows. */
   end(): this;
   destroy(): this;
@@ -240,6 +315,8 @@ export declare class Client extends EventEmitter {
   on(event: 'ready' | 'end', listener: () => void): this;
   on(event: 'close', listener: (hadError: boolean) => void): this;
   on(event: 'error', listener: (error: SshError) => void): this;
+  /** New streams go elsewhere than before. Of the daemon's connections nothing is told; stats() has them. */
+  on(event: 'placement', listener: (placement: Placement) => void): this;
   on(event: 'handshake', listener: (negotiated: Negotiated) => void): this;
   on(event: 'banner', listener: (text: string, language: string) => void): this;
   on(
@@ -450,11 +527,20 @@ export declare class Connection {
   forwardOutLocalSocket(localSocketPath: string, dstSocketPath: string): Promise<SocketForward>;
   /** An SFTP session. */
   sftp(): Promise<SFTP>;
-  /** The connections behind it. */
+  /** The connections of this process behind it; none where they are the daemon's. */
   lanes(): Lane[];
+  /** The connections behind it, whosever they are. */
+  stats(): Promise<ConnectionStats>;
   /** Ends it, with everything that goes over it. */
   close(): Promise<void>;
 }
 
-/** Connects; rejects with what 'error' would tell. */
-export declare function connect(config: ConnectConfig): Promise<Connection>;
+/**
+ * Connects to a destination of ssh_config, or to what is described in full; rejects with what 'error' would tell.
+ * `connect('db1')` reaches what `ssh db1` would.
+ */
+export declare function connect(destination: string, config?: Omit<DestinationConfig, 'destination'>): Promise<Connection>;
+export declare function connect(config: ConnectConfig | DestinationConfig): Promise<Connection>;
+
+/** Sets what of the engine can be set, which all of the process's clients share. To be called before the first connects. */
+export declare function configure(settings: EngineSettings): void;

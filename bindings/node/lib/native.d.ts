@@ -25,6 +25,32 @@ export interface ConnectOptions {
   overStream: boolean;
 }
 
+export interface DestinationOptions {
+  destination: string;
+  sshArgs: string[];
+  env: string[][];
+  folder: string;
+  way: 'engine' | 'running daemon' | 'daemon';
+  daemonCommand: string[];
+  password?: string;
+  passphrase?: string;
+  readyTimeout: number;
+  tryKeyboard: boolean;
+}
+
+export interface EngineSettings {
+  busyAbove?: number;
+  busyBelow?: number;
+  maxLanes?: number;
+  idleTimeout?: number;
+}
+
+export interface StdioOption {
+  kind: 'pipe' | 'ignore' | 'fd' | 'path';
+  fd?: number;
+  path?: string;
+}
+
 export interface PtyOptions {
   term: string;
   cols: number;
@@ -39,6 +65,8 @@ export interface SessionOptions {
   text: string;
   env: string[][];
   pty?: PtyOptions;
+  stdio: StdioOption[];
+  folder: string;
 }
 
 export interface SftpAttributes {
@@ -74,12 +102,15 @@ export interface Fault {
 export declare class Hub {
   constructor(wake: () => void);
   drain(): unknown[];
+  configure(settings: EngineSettings): boolean;
   connect(options: ConnectOptions): number;
+  connectTo(options: DestinationOptions): number;
   closeClient(client: number): void;
   answerHostKey(client: number, question: number, accept: boolean): void;
   answerQuestions(client: number, question: number, answers: string[]): void;
   rekey(client: number): void;
   lanes(client: number): unknown;
+  stats(client: number): number;
   openSession(client: number, options: SessionOptions): number;
   openTcp(client: number, host: string, port: number, fromHost: string, fromPort: number): number;
   openSocket(client: number, path: string): number;

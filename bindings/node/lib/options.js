@@ -3,8 +3,9 @@
 // What ssh2's users give to connect(), checked, in the form that the engine takes.
 
 const { homedir } = require('node:os');
-const { join } = require('node:path');
+const { delimiter, join } = require('node:path');
 const { createHash } = require('node:crypto');
+const { accessSync, constants } = require('node:fs');
 
 /** The names that the engine has, best first: what `append`, `prepend` and `remove` change. */
 const ALGORITHMS = {
@@ -132,6 +133,87 @@ function connectOptions(config) {
   };
 }
 
+/** What `daemon` may be, and what the native module calls it. @type {Map<unknown, string>} */
+const WAYS = new Map();
+WAYS.set(false, 'engine').set('auto', 'running daemon').set(true, 'daemon');
+
+/**
+ * What the engine takes for a destination of ssh_config.
+ * @param {import('./index').DestinationConfig} config
+ * @returns {import('./native').DestinationOptions}
+ */
+function destinationOptions(config) {
+  const { daemon = 'auto' } = config;
+  if (!WAYS.has(daemon)) throw new TypeError('daemon is true, false or "auto"');
+  const passphrase = bytes(config.passphrase);
+  return {
+    destination: config.destination,
+    sshArgs: sshArgs(config),
+    env: Object.entries(process.env).map(([name, value]) => [name, String(value)]),
+    folder: process.cwd(),
+    way: /** @type {'engine' | 'running daemon' | 'daemon'} */ (WAYS.get(daemon)),
+    daemonCommand: daemon === true ? [program(), 'daemon', '--detach'] : [],
+    password: typeof config.password === 'string' ? config.password : undefined,
+    passphrase: passphrase === undefined ? undefined : Buffer.from(passphrase).toString(),
+    readyTimeout: count(config.readyTimeout, 20_000),
+    tryKeyboard: config.tryKeyboard === true,
+  };
+}
+
+/**
+ * Options as for ssh. The first word on something holds, as in ssh_config.
+ * @param {import('./index').DestinationConfig} config
+ * @returns {string[]}
+ */
+function sshArgs(config) {
+  const args = [];
+  if (config.config !== undefined) args.push('-F', config.config);
+  const username = config.username ?? config.user;
+  if (username !== undefined) args.push('-l', username);
+  if (config.port !== undefined) args.push('-p', String(config.port));
+  if (typeof config.agent === 'string') args.push('-o', `IdentityAgent=${config.agent}`);
+  if (typeof config.agentForward === 'boolean') args.push('-o', `ForwardAgent=${config.agentForward ? 'yes' : 'no'}`);
+  for (const [name, value] of Object.entries(config.options ?? {})) {
+    for (const each of Array.isArray(value) ? value : [value]) args.push('-o', `${name}=${each}`);
+  }
+  return args;
+}
+
+/** The program that can be the daemon. @returns {string} */
+function program() {
+  const { TRUNKLINE_PROGRAM: named, PATH = '' } = process.env;
+  if (named) return named;
+  for (const folder of PATH.split(delimiter)) {
+    const file = join(folder, 'trunkline');
+    try {
+      accessSync(file, constants.X_OK);
+      return file;
+    } catch {
+      // It is not there.
+    }
+  }
+  throw new Error('daemon: true needs the program trunkline on PATH, or TRUNKLINE_PROGRAM set to its file');
+}
+
+/**
+ * Where a session's streams go.
+ * @param {import('./index').Stdio | undefined} stdio
+ * @returns {import('./native').StdioOption[]}
+ */
+function stdioOptions(stdio) {
+  if (stdio === undefined) return [];
+  if (!Array.isArray(stdio) || stdio.length > 3) {
+    throw new TypeError('stdio is an array of what input, output and error output are');
+  }
+  return stdio.map((each) => {
+    if (each === undefined || each === 'pipe') return { kind: 'pipe' };
+    if (each === null || each === 'ignore') return { kind: 'ignore' };
+    if (typeof each === 'number' && Number.isInteger(each) && each >= 0) return { kind: 'fd', fd: each };
+    if (typeof each === 'string' && each !== '') return { kind: 'path', path: each };
+    throw new TypeError(`stdio has 'pipe', 'ignore', file descriptors and paths, not ${String(each)}`);
+  });
+}
+
 /**
  * Asks the program's verifier, which answers by its result or its callback, once.
  * @param {import('./index').ConnectConfig} config
@@ -158,4 +240,4 @@ function verifyHostKey(config, key, answer) {
   }
 }
 
-module.exports = { connectOptions, verifyHostKey };
+module.exports = { connectOptions, destinationOptions, stdioOptions, verifyHostKey };

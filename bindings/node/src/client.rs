@@ -1,16 +1,15 @@
 //! One client of JavaScript: a host with connections of its own, from the first attempt to its end.
 
 use std::collections::HashMap;
-use std::os::unix::fs::FileTypeExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
+use tokio::sync::{OnceCell, oneshot};
 use tokio_util::sync::CancellationToken;
-use trunkline::config::{Forward, ForwardTarget, HostConfig, Listen};
+use trunkline::config::{Forward, ForwardTarget, HostConfig, Listen, Request};
 use trunkline::host_key::HostKeyError;
 use trunkline::keys::KeyFile;
 use trunkline::prompt::{Answer, Answers, Prompt, PromptKind, Prompter, ServerQuestions};
@@ -18,12 +17,17 @@ use trunkline::{
     Connection, Error, HeldConnection, Host, HostKeyVerifier, IncomingConnection, Interaction, Login,
     RemoteListener, Verification, refused_by_program,
 };
+use trunkline_daemon::client::session;
+use trunkline_daemon::protocol::ConnectionReport;
+use trunkline_daemon::sink::remove_stale;
 use zeroize::Zeroizing;
 
 use crate::fault::Fault;
-use crate::options::ConnectOptions;
+use crate::options::{ConnectOptions, DestinationOptions, Worlds};
 use crate::outbox::{Kind, Outbox};
+use crate::reach::{Daemon, Preference, Way, engine_only, lanes};
 use crate::runtime;
+use crate::stream::Stream;
 
 /// Towards a JavaScript stream that carries the connection's bytes, so much is held.
 const PIPE: usize = 256 * 1024;
@@ -32,11 +36,29 @@ const PIPE: usize = 256 * 1024;
 pub(crate) struct Client {
     target: u32,
     outbox: Arc<Outbox>,
-    host: Host,
+    plan: Plan,
+    /// Found when it is first needed.
+    way: OnceCell<Way>,
     program: Arc<Program>,
     /// Ends the client.
     cancel: CancellationToken,
+    /// What ended it, for the streams that go with it.
+    end: OnceLock<Fault>,
     listeners: Mutex<HashMap<u32, CancellationToken>>,
+}
+
+/// How a client's host is found.
+enum Plan {
+    /// The program has said everything.
+    Explicit(Host),
+    /// A destination of ssh_config.
+    Destination {
+        request: Request,
+        preference: Preference,
+        interaction: Interaction,
+        /// Whether the program answers questions.
+        answers: bool,
+    },
 }
 
 /// A client that is being made, and what its life needs.
@@ -54,45 +76,114 @@ impl Client {
     /// What cannot be used: a host without a name, a key that is none, algorithms that the engine lacks.
     pub(crate) fn begin(target: u32, options: &ConnectOptions, outbox: &Arc<Outbox>) -> Result<Begun, Fault> {
         let config = options.host_config()?;
-        let program = Arc::new(Program {
-            target,
-            outbox: outbox.clone(),
-            password: options.password.clone().map(Zeroizing::new),
-            passphrase: options.passphrase.clone().map(Zeroizing::new),
-            host_keys: match options.host_keys.as_str() {
-                "any" => HostKeys::Any,
-                "files" => HostKeys::Files,
-                _ => HostKeys::Program,
-            },
-            next_question: AtomicU32::new(0),
-            waiting: Mutex::default(),
-        });
+        let host_keys = match options.host_keys.as_str() {
+            "any" => HostKeys::Any,
+            "files" => HostKeys::Files,
+            _ => HostKeys::Program,
+        };
+        let mut program = Program::new(target, outbox, host_keys);
+        program.password = options.password.clone().map(Zeroizing::new);
+        program.passphrase = options.passphrase.clone().map(Zeroizing::new);
+        let program = Arc::new(program);
         let (login, pipe) = login(options, &config, &program)?;
-        let notices = program.clone();
-        let interaction = Interaction::new(program.clone(), move |text| {
-            notices.outbox.tell(target, Kind::Notice, Value::from(text));
-        });
         let host = runtime::engine()?
-            .private_host(config, login, &interaction)
+            .private_host(config, login, &program.interaction())
             .map_err(|error| Fault::from(&error))?;
-        let client = Arc::new(Self {
-            target,
-            outbox: outbox.clone(),
-            host,
-            program,
-            cancel: CancellationToken::new(),
-            listeners: Mutex::default(),
-        });
         Ok(Begun {
-            client,
+            client: Self::new(target, outbox, Plan::Explicit(host), program),
             pipe,
             ready_timeout: options.ready_timeout(),
         })
     }
 
+    /// Takes a destination of ssh_config; nothing is looked up yet.
+    ///
+    /// # Errors
+    /// It is none.
+    pub(crate) fn begin_at(
+        target: u32,
+        options: &DestinationOptions,
+        outbox: &Arc<Outbox>,
+        worlds: &Worlds,
+    ) -> Result<Begun, Fault> {
+        let mut program = Program::new(target, outbox, HostKeys::Files);
+        program.password = options.password.clone().map(Zeroizing::new);
+        program.passphrase = options.passphrase.clone().map(Zeroizing::new);
+        program.answers = options.try_keyboard;
+        let answers = options.try_keyboard || options.password.is_some() || options.passphrase.is_some();
+        let program = Arc::new(program);
+        let plan = Plan::Destination {
+            request: options.request(worlds)?,
+            preference: options.preference(),
+            interaction: program.interaction(),
+            answers,
+        };
+        Ok(Begun {
+            client: Self::new(target, outbox, plan, program),
+            pipe: None,
+            ready_timeout: options.ready_timeout(),
+        })
+    }
+
+    fn new(target: u32, outbox: &Arc<Outbox>, plan: Plan, program: Arc<Program>) -> Arc<Self> {
+        Arc::new(Self {
+            target,
+            outbox: outbox.clone(),
+            plan,
+            way: OnceCell::new(),
+            program,
+            cancel: CancellationToken::new(),
+            end: OnceLock::new(),
+            listeners: Mutex::default(),
+        })
+    }
+
     /// What its sessions and tunnels are opened on.
-    pub(crate) fn host(&self) -> &Host {
-        &self.host
+    pub(crate) async fn way(&self) -> Result<&Way, Fault> {
+        let find = || async {
+            match &self.plan {
+                Plan::Explicit(host) => Ok(Way::Engine {
+                    host: host.clone(),
+                    own: true,
+                    world: None,
+                }),
+                Plan::Destination {
+                    request,
+                    preference,
+                    interaction,
+                    answers,
+                } => Way::find(request, preference, &runtime::engine()?, interaction, *answers).await,
+            }
+        };
+        self.way.get_or_try_init(find).await
+    }
+
+    /// The host, where its connections are this process's.
+    async fn host(&self, what: &str) -> Result<&Host, Fault> {
+        match self.way().await? {
+            Way::Engine { host, .. } => Ok(host),
+            Way::Daemon(_) => Err(Fault::from(engine_only(what))),
+        }
+    }
+
+    /// Runs a stream's life until it is over or the client ends. Where connections are shared, their end does not come with
+    /// the client's, and the stream is cut off.
+    pub(crate) async fn during(&self, stream: &Stream, life: impl Future<Output = ()>) {
+        let own = |way: &Way| matches!(way, Way::Engine { own: true, .. });
+        let ended = async {
+            self.cancel.cancelled().await;
+            if self.way.get().is_some_and(own) {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = life => {}
+            () = ended => {
+                let closed = || Fault::closed().after_start();
+                stream.cut_off(&self.end.get().cloned().unwrap_or_else(closed));
+            }
+        }
     }
 
     /// Ends it, and everything that goes over its connections.
@@ -106,25 +197,29 @@ impl Client {
     }
 
     /// Exchanges keys anew on its first connection.
-    pub(crate) fn rekey(&self) {
-        self.host.connection().rekey();
+    pub(crate) async fn rekey(self: Arc<Self>) {
+        match self.way().await {
+            Ok(Way::Engine { host, .. }) => host.connection().rekey(),
+            // The daemon exchanges keys as often as it is needed, and not more often for one client of many.
+            Ok(Way::Daemon(_)) | Err(_) => {}
+        }
     }
 
-    /// Its connections, for people and dashboards.
+    /// Its connections, for people and dashboards; null where they are not this process's.
     pub(crate) fn lanes(&self) -> Value {
-        let lanes = self.host.lanes().into_iter().map(|lane| {
-            json!({
-                "server": lane.info.as_ref().map(|info| info.server.clone()),
-                "cipher": lane.info.as_ref().map(|info| info.cipher),
-                "rtt": lane.rtt.map(|rtt| rtt.as_secs_f64() * 1000.0),
-                "sessions": lane.sessions,
-                "tunnels": lane.tunnels,
-                "busy": lane.busy,
-                "bytesSent": lane.bytes.0,
-                "bytesReceived": lane.bytes.1,
-            })
-        });
-        lanes.collect()
+        match self.way.get() {
+            Some(Way::Engine { host, .. }) => lanes(host),
+            _ => Value::Null,
+        }
+    }
+
+    /// Tells of its connections, whosever they are, under the request's number.
+    pub(crate) async fn stats(self: Arc<Self>, request: u32) {
+        let stats = async { self.way().await?.stats().await };
+        match stats.await {
+            Ok(stats) => self.outbox.tell(request, Kind::Open, stats),
+            Err(fault) => self.outbox.tell(request, Kind::Fail, fault.to_json()),
+        }
     }
 
     /// Has the server listen until the connection ends or [`Self::unlisten`] is called. The request's number names the
@@ -137,12 +232,13 @@ impl Client {
     ) {
         let cancel = self.cancel.child_token();
         self.listeners().insert(request, cancel.clone());
-        let outcome = cancel.run_until_cancelled(self.host.listen_remote(&listen)).await;
-        match outcome {
+        let listening = async {
+            let host = self.host("listening on the server").await?;
+            Ok::<_, Fault>(host.listen_remote(&listen).await?)
+        };
+        match cancel.run_until_cancelled(listening).await {
             None => {}
-            Some(Err(error)) => self
-                .outbox
-                .tell(request, Kind::Fail, Fault::from(&error).to_json()),
+            Some(Err(fault)) => self.outbox.tell(request, Kind::Fail, fault.to_json()),
             Some(Ok(listener)) => self.serve(request, listener, &cancel, offer).await,
         }
         self.listeners().remove(&request);
@@ -180,19 +276,31 @@ impl Client {
         let cancel = self.cancel.child_token();
         self.listeners().insert(request, cancel.clone());
         remove_stale(&path).await;
-        let forward = Forward {
-            listen: Listen::Socket(path),
-            target,
-        };
-        match self.host.forward_local(&forward).await {
-            Err(error) => self
-                .outbox
-                .tell(request, Kind::Fail, Fault::from(&error).to_json()),
-            Ok(handle) => {
-                self.outbox.tell(request, Kind::Open, Value::Null);
-                cancel.cancelled().await;
-                handle.close().await;
+        let opened = || self.outbox.tell(request, Kind::Open, Value::Null);
+        let outcome = match self.way().await {
+            Err(fault) => Err(fault),
+            Ok(Way::Engine { host, .. }) => {
+                let forward = Forward {
+                    listen: Listen::Socket(path),
+                    target,
+                };
+                match host.forward_local(&forward).await {
+                    Err(error) => Err(Fault::from(&error)),
+                    Ok(handle) => {
+                        opened();
+                        cancel.cancelled().await;
+                        handle.close().await;
+                        Ok(())
+                    }
+                }
             }
+            Ok(Way::Daemon(daemon)) => {
+                let carried = daemon.forward_socket(&path, &target, opened);
+                cancel.run_until_cancelled(carried).await.unwrap_or(Ok(()))
+            }
+        };
+        if let Err(fault) = outcome {
+            self.outbox.tell(request, Kind::Fail, fault.to_json());
         }
         self.listeners().remove(&request);
         self.outbox.tell(request, Kind::Close, Value::Null);
@@ -234,65 +342,110 @@ impl Begun {
             ready_timeout,
             ..
         } = self;
-        let connection = client.host.hold();
         let ready = async {
             match ready_timeout {
-                None => connection.ready().await.map_err(|error| Fault::from(&error)),
-                Some(limit) => match tokio::time::timeout(limit, connection.ready()).await {
-                    Ok(ready) => ready.map_err(|error| match error {
-                        Error::Timeout { after, .. } if after == limit => Fault::not_ready_in_time(),
-                        error => Fault::from(&error),
-                    }),
-                    Err(_) => Err(Fault::not_ready_in_time()),
-                },
+                None => client.hold().await,
+                Some(limit) => tokio::time::timeout(limit, client.hold())
+                    .await
+                    .unwrap_or_else(|_| Err(Fault::not_ready_in_time())),
             }
         };
-        let outcome = client.cancel.run_until_cancelled(ready).await;
-        if let Some(Ok(())) = outcome {
-            client
-                .outbox
-                .tell(client.target, Kind::Open, details(&connection));
-        }
-        let end = match outcome {
+        let end = match client.cancel.run_until_cancelled(ready).await {
             None => Value::Null,
             Some(Err(fault)) => {
                 client.outbox.tell(client.target, Kind::Fail, fault.to_json());
                 Value::Null
             }
-            Some(Ok(())) => match client.cancel.run_until_cancelled(connection.ended()).await {
-                Some(error) => Fault::from(&error).to_json(),
-                None => Value::Null,
-            },
+            Some(Ok(held)) => {
+                let details = held.details().await;
+                client.outbox.tell(client.target, Kind::Open, details);
+                let ended = client.cancel.run_until_cancelled(client.attend(held)).await;
+                match ended {
+                    Some(fault) => client.end.get_or_init(|| fault.after_start()).to_json(),
+                    None => Value::Null,
+                }
+            }
         };
-        client.finish(connection).await;
+        client.finish().await;
         end
     }
 }
 
-impl Client {
-    /// Closes all connections, and returns when the first one has ended.
-    async fn finish(&self, connection: HeldConnection) {
-        // Listeners and whoever else waits for the client's end.
-        self.cancel.cancel();
-        self.host.end();
-        connection.ended().await;
+/// A client's connection, kept open while this is there.
+enum Held<'a> {
+    Engine(&'a Host, HeldConnection),
+    Daemon(&'a Daemon, session::Control, session::End),
+}
+
+impl Held<'_> {
+    /// What ssh2 tells of a handshake.
+    async fn details(&self) -> Value {
+        match self {
+            Self::Engine(_, connection) => details(connection),
+            // What the daemon does not tell is missing; the client works without.
+            Self::Daemon(daemon, ..) => daemon
+                .lanes()
+                .await
+                .ok()
+                .and_then(|lanes| Some(daemon_details(lanes.first()?)))
+                .unwrap_or(Value::Null),
+        }
     }
 }
 
-/// Removes a socket that a program has left behind: one that refuses connections. One in use answers, and stays.
-async fn remove_stale(path: &Path) {
-    let is_socket = tokio::fs::symlink_metadata(path)
-        .await
-        .is_ok_and(|found| found.file_type().is_socket());
-    if !is_socket {
-        return;
+impl Client {
+    /// Connects.
+    async fn hold(&self) -> Result<Held<'_>, Fault> {
+        match self.way().await? {
+            Way::Engine { host, .. } => {
+                let connection = host.hold();
+                connection.ready().await.map_err(|error| match error {
+                    // One of the engine's steps took as long as the whole may.
+                    Error::Timeout { .. } if matches!(self.plan, Plan::Explicit(_)) => {
+                        Fault::not_ready_in_time()
+                    }
+                    error => Fault::from(&error),
+                })?;
+                Ok(Held::Engine(host, connection))
+            }
+            Way::Daemon(daemon) => {
+                let (control, end) = daemon.hold().await?;
+                Ok(Held::Daemon(daemon, control, end))
+            }
+        }
     }
-    let refused = tokio::net::UnixStream::connect(path)
-        .await
-        .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused);
-    if refused {
-        // What cannot be removed is told by the attempt to listen.
-        let _ = tokio::fs::remove_file(path).await;
+
+    /// Tells of placement until the connection has ended.
+    async fn attend(&self, held: Held<'_>) -> Fault {
+        match held {
+            Held::Engine(host, connection) => {
+                let mut apart = host.apart();
+                loop {
+                    tokio::select! {
+                        error = connection.ended() => return Fault::from(&error),
+                        Ok(()) = apart.changed() => {
+                            let told = json!({ "apart": *apart.borrow_and_update(), "lanes": lanes(host) });
+                            self.outbox.tell(self.target, Kind::Placement, told);
+                        }
+                    }
+                }
+            }
+            Held::Daemon(_, _control, mut end) => match end.wait().await {
+                Ok(_) => Fault::closed(),
+                Err(failure) => failure.into(),
+            },
+        }
+    }
+
+    /// Closes all connections of its own, and returns when the first one has ended.
+    async fn finish(&self) {
+        // Listeners and whoever else waits for the client's end.
+        self.cancel.cancel();
+        if let Some(Way::Engine { host, own: true, .. }) = self.way.get() {
+            let connection = host.connection();
+            host.end();
+            connection.ended().await;
+        }
     }
 }
 
@@ -306,6 +459,18 @@ fn details(connection: &Connection) -> Value {
             "cipher": info.cipher,
             "compressed": info.compressed,
         })
+    })
+}
+
+/// The same of one of the daemon's.
+fn daemon_details(lane: &ConnectionReport) -> Value {
+    let mut algorithms = lane.algorithms.split(", ");
+    json!({
+        "server": lane.server,
+        "kex": algorithms.next(),
+        "serverHostKey": algorithms.next(),
+        "cipher": algorithms.next(),
+        "compressed": Value::Null,
     })
 }
 
@@ -348,6 +513,8 @@ struct Program {
     password: Option<Zeroizing<String>>,
     passphrase: Option<Zeroizing<String>>,
     host_keys: HostKeys,
+    /// Whether it answers the questions of a server.
+    answers: bool,
     next_question: AtomicU32,
     waiting: Mutex<HashMap<u32, Waiting>>,
 }
@@ -367,12 +534,44 @@ enum Waiting {
 }
 
 impl Program {
+    fn new(target: u32, outbox: &Arc<Outbox>, host_keys: HostKeys) -> Self {
+        Self {
+            target,
+            outbox: outbox.clone(),
+            password: None,
+            passphrase: None,
+            host_keys,
+            answers: true,
+            next_question: AtomicU32::new(0),
+            waiting: Mutex::default(),
+        }
+    }
+
+    /// Asks the program, and tells it things.
+    fn interaction(self: &Arc<Self>) -> Interaction {
+        let notices = self.clone();
+        Interaction::new(self.clone(), move |text| {
+            let (target, text) = (notices.target, Value::from(text));
+            notices.outbox.tell(target, Kind::Notice, text);
+        })
+    }
+
     /// Asks JavaScript: the question's number is put into `details`.
     fn put(&self, kind: Kind, waiting: Waiting, mut details: Value) {
         let question = self.next_question.fetch_add(1, Ordering::Relaxed);
         self.waiting().insert(question, waiting);
         details["question"] = question.into();
         self.outbox.tell(self.target, kind, details);
+    }
+
+    /// Has the program answer a server's questions.
+    fn ask_program(
+        &self,
+        details: Value,
+    ) -> impl Future<Output = Option<Vec<Zeroizing<String>>>> + Send + use<> {
+        let (reply, answers) = oneshot::channel();
+        self.put(Kind::Questions, Waiting::Questions(reply), details);
+        async move { answers.await.ok() }
     }
 
     fn take(&self, question: u32) -> Option<Waiting> {
@@ -417,20 +616,29 @@ impl Prompter for Program {
         let answer = match prompt.kind {
             PromptKind::Password => self.password.clone(),
             PromptKind::Passphrase => self.passphrase.clone(),
+            // One question at a time: as the daemon asks.
+            PromptKind::KeyboardInteractive if self.answers => {
+                let prompts = vec![json!({ "prompt": prompt.text, "echo": prompt.echo })];
+                let answers = self.ask_program(json!({ "name": "", "instructions": "", "prompts": prompts }));
+                return Box::pin(async move { answers.await?.into_iter().next() });
+            }
+            // A server that asks for a password in other words.
+            PromptKind::KeyboardInteractive if !prompt.echo => self.password.clone(),
             _ => None,
         };
         Box::pin(std::future::ready(answer))
     }
 
     fn ask_together<'a>(&'a self, asked: &'a ServerQuestions) -> Option<Answers<'a>> {
+        if !self.answers {
+            return None;
+        }
         let prompts: Vec<Value> = asked
             .prompts
             .iter()
             .map(|prompt| json!({ "prompt": prompt.text, "echo": prompt.echo }))
             .collect();
         let details = json!({ "name": asked.name, "instructions": asked.instruction, "prompts": prompts });
-        let (reply, answers) = oneshot::channel();
-        self.put(Kind::Questions, Waiting::Questions(reply), details);
-        Some(Box::pin(async move { answers.await.ok() }))
+        Some(Box::pin(self.ask_program(details)))
     }
 }

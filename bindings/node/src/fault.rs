@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use trunkline::{Error, ErrorKind, Execution};
+use trunkline_daemon::protocol::Failure;
 
 /// What went wrong, on its way to an `Error` of JavaScript.
 #[derive(Debug, Clone)]
@@ -64,6 +65,22 @@ impl Fault {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
             Some(inner) => inner.into(),
             None => Self::own(&error.to_string(), "sftp", ErrorKind::File),
+        }
+    }
+
+    /// The same end, seen by a command that may have begun.
+    pub(crate) fn after_start(mut self) -> Self {
+        if self.execution == Execution::DidNotStart {
+            self.execution = Execution::MayHaveStarted;
+        }
+        self
+    }
+
+    /// A client that has been closed.
+    pub(crate) fn closed() -> Self {
+        Self {
+            code: Code::Name("ERR_CLOSED"),
+            ..Self::own("the client was closed", "client", ErrorKind::Local)
         }
     }
 
@@ -143,6 +160,37 @@ impl From<&Error> for Fault {
             execution: error.execution(),
             reason,
         }
+    }
+}
+
+/// What the daemon says went wrong. The system's name of the error stays with the daemon.
+impl From<&Failure> for Fault {
+    fn from(failure: &Failure) -> Self {
+        let kinds = [
+            (ErrorKind::Peer, "protocol"),
+            (ErrorKind::Network, "client-socket"),
+            (ErrorKind::Timeout, "client-timeout"),
+            (ErrorKind::HostKey, "handshake"),
+            (ErrorKind::Authentication, "client-authentication"),
+            (ErrorKind::Configuration, "client"),
+            (ErrorKind::Limit, "client-ssh"),
+        ];
+        let (kind, level) = kinds
+            .into_iter()
+            .find(|(kind, _)| kind.as_str() == failure.kind)
+            .unwrap_or((ErrorKind::Local, "client"));
+        let mut fault = Self::own(&failure.message, level, kind);
+        fault.execution = [Execution::DidNotStart, Execution::Finished]
+            .into_iter()
+            .find(|execution| execution.as_str() == failure.execution)
+            .unwrap_or(Execution::MayHaveStarted);
+        fault
+    }
+}
+
+impl From<Failure> for Fault {
+    fn from(failure: Failure) -> Self {
+        Self::from(&failure)
     }
 }
 

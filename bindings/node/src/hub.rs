@@ -10,15 +10,16 @@ use napi::bindgen_prelude::{Buffer, Either3, Env, Function, Uint8Array};
 use napi_derive::napi;
 use serde_json::Value;
 use trunkline::config::{ForwardTarget, Listen};
-use trunkline::{Error, IncomingConnection, TerminalSize};
+use trunkline::{IncomingConnection, Settings, TerminalSize};
 
-use crate::client::Client;
+use crate::client::{Begun, Client};
 use crate::fault::Fault;
-use crate::options::{ConnectOptions, SessionOptions};
+use crate::options::{ConnectOptions, DestinationOptions, EngineSettings, SessionOptions, Wanted, Worlds};
 use crate::outbox::{Kind, Outbox, Told};
 use crate::runtime;
 use crate::sftp::{SftpCall, SftpSession};
-use crate::stream::{Outlet, Stream};
+use crate::stdio::Routes;
+use crate::stream::{Opening, Outlet, Stream};
 
 /// A number, a chunk or anything else: a third of a triple of [`Hub::drain`].
 type Third = Either3<u32, Buffer, Value>;
@@ -35,6 +36,7 @@ struct Inner {
     /// Numbers of clients, streams and requests come from one sequence, so that an event needs no more than one.
     next: AtomicU32,
     held: Mutex<Held>,
+    worlds: Worlds,
 }
 
 #[derive(Default)]
@@ -64,6 +66,7 @@ impl Hub {
             outbox: Outbox::new(wake),
             next: AtomicU32::new(1),
             held: Mutex::default(),
+            worlds: Worlds::default(),
         });
         let _ = env.add_env_cleanup_hook(inner.clone(), |inner| inner.shut())?;
         Ok(Self { inner })
@@ -82,32 +85,35 @@ impl Hub {
             .collect()
     }
 
+    /// Sets what of the engine can be set; `false` if it is in use already.
+    ///
+    /// # Errors
+    /// No threads.
+    #[napi]
+    pub fn configure(&self, settings: EngineSettings) -> napi::Result<bool> {
+        Ok(runtime::configure(Settings::from(&settings))?)
+    }
+
     /// Begins to connect a client, whose number it returns. The stream under it, with `over_stream`, has the next number.
     ///
     /// # Errors
     /// Options that cannot be used.
     #[napi]
     pub fn connect(&self, options: ConnectOptions) -> napi::Result<u32> {
-        let runtime = runtime::runtime()?;
         let number = self.inner.numbers(2);
-        let mut begun = Client::begin(number, &options, &self.inner.outbox)?;
-        if let Some(pipe) = begun.pipe.take() {
-            let (stream, outlet) = Stream::new(number + 1, &self.inner.outbox);
-            self.inner.held().streams.insert(number + 1, stream.clone());
-            runtime.spawn(async move {
-                let life = stream.carry_pipe(pipe, outlet);
-                stream.until_destroyed(life).await;
-            });
-        }
-        self.inner.held().clients.insert(number, begun.client.clone());
-        let inner = self.inner.clone();
-        runtime.spawn(async move {
-            let end = begun.live().await;
-            // Who hears of the end finds nothing left.
-            inner.held().clients.remove(&number);
-            inner.outbox.tell(number, Kind::Close, end);
-        });
-        Ok(number)
+        let begun = Client::begin(number, &options, &self.inner.outbox)?;
+        self.inner.live(number, begun)
+    }
+
+    /// Begins to connect a client to a destination of ssh_config; returns its number.
+    ///
+    /// # Errors
+    /// It is no destination.
+    #[napi]
+    pub fn connect_to(&self, options: DestinationOptions) -> napi::Result<u32> {
+        let number = self.inner.numbers(1);
+        let begun = Client::begin_at(number, &options, &self.inner.outbox, &self.inner.worlds)?;
+        self.inner.live(number, begun)
     }
 
     /// Ends a client with everything that goes over its connections.
@@ -135,11 +141,31 @@ impl Hub {
     }
 
     /// Exchanges keys anew.
+    ///
+    /// # Errors
+    /// No threads.
     #[napi]
-    pub fn rekey(&self, client: u32) {
+    pub fn rekey(&self, client: u32) -> napi::Result<()> {
+        let runtime = runtime::runtime()?;
         if let Some(client) = self.inner.client(client) {
-            client.rekey();
+            runtime.spawn(client.rekey());
         }
+        Ok(())
+    }
+
+    /// Tells of a client's connections, under the number that is returned.
+    ///
+    /// # Errors
+    /// No threads.
+    #[napi]
+    pub fn stats(&self, client: u32) -> napi::Result<u32> {
+        let runtime = runtime::runtime()?;
+        let request = self.inner.numbers(1);
+        match self.inner.client(client) {
+            Some(client) => drop(runtime.spawn(client.stats(request))),
+            None => self.inner.refuse(request),
+        }
+        Ok(request)
     }
 
     /// A client's connections; null if it is gone.
@@ -150,17 +176,22 @@ impl Hub {
             .map_or(Value::Null, |client| client.lanes())
     }
 
-    /// Opens a session; returns the stream's number.
+    /// Opens a session; returns the stream's number. A descriptor among its streams may be closed afterwards.
     ///
     /// # Errors
-    /// No threads.
+    /// A number that is no open descriptor; no threads.
     #[napi]
     pub fn open_session(&self, client: u32, options: SessionOptions) -> napi::Result<u32> {
-        let command = options.command();
+        let (stdio, folder) = (options.stdio()?, PathBuf::from(&options.folder));
+        let wanted = Wanted::from(options);
         self.inner.open(client, async move |client, stream, outlet| {
-            match client.host().start(&command).await {
-                Ok(session) => stream.carry_session(session, outlet).await,
-                Err(error) => stream.fail(&Fault::from(&error)),
+            let opening = async {
+                let routes = Routes::open(stdio, &folder).await?;
+                client.way().await?.session(&wanted, routes).await
+            };
+            match opening.await {
+                Ok(opened) => stream.carry_session(opened, outlet).await,
+                Err(fault) => stream.fail(&fault),
             }
         })
     }
@@ -179,7 +210,8 @@ impl Hub {
         from_port: u16,
     ) -> napi::Result<u32> {
         self.inner.open(client, async move |client, stream, outlet| {
-            let tunnel = client.host().direct_tcpip(&host, port, (&from_host, from_port));
+            let from = (&*from_host, from_port);
+            let tunnel = async { client.way().await?.tcp(&host, port, from).await };
             carry(&stream, tunnel, outlet).await;
         })
     }
@@ -191,7 +223,8 @@ impl Hub {
     #[napi]
     pub fn open_socket(&self, client: u32, path: String) -> napi::Result<u32> {
         self.inner.open(client, async move |client, stream, outlet| {
-            carry(&stream, client.host().direct_streamlocal(&path), outlet).await;
+            let tunnel = async { client.way().await?.socket(&path).await };
+            carry(&stream, tunnel, outlet).await;
         })
     }
 
@@ -321,7 +354,7 @@ impl Hub {
         let (stream, outlet) = Stream::new(number, &self.inner.outbox);
         self.inner.held().streams.insert(number, stream.clone());
         runtime.spawn(async move {
-            let life = stream.carry_tunnel(incoming.accept(), outlet);
+            let life = stream.carry_tunnel(incoming.accept().into(), outlet);
             stream.until_destroyed(life).await;
         });
         Ok(true)
@@ -431,8 +464,30 @@ impl Inner {
         let (stream, outlet) = Stream::new(number, &self.outbox);
         self.held().streams.insert(number, stream.clone());
         runtime.spawn(async move {
-            let life = life(client, stream.clone(), outlet);
-            stream.until_destroyed(life).await;
+            let life = life(client.clone(), stream.clone(), outlet);
+            stream.until_destroyed(client.during(&stream, life)).await;
+        });
+        Ok(number)
+    }
+
+    /// Runs a client's life on the engine's threads.
+    fn live(self: &Arc<Self>, number: u32, mut begun: Begun) -> napi::Result<u32> {
+        let runtime = runtime::runtime()?;
+        if let Some(pipe) = begun.pipe.take() {
+            let (stream, outlet) = Stream::new(number + 1, &self.outbox);
+            self.held().streams.insert(number + 1, stream.clone());
+            runtime.spawn(async move {
+                let life = stream.carry_pipe(pipe, outlet);
+                stream.until_destroyed(life).await;
+            });
+        }
+        self.held().clients.insert(number, begun.client.clone());
+        let inner = self.clone();
+        runtime.spawn(async move {
+            let end = begun.live().await;
+            // Who hears of the end finds nothing left.
+            inner.held().clients.remove(&number);
+            inner.outbox.tell(number, Kind::Close, end);
         });
         Ok(number)
     }
@@ -459,13 +514,9 @@ impl Inner {
     }
 }
 
-async fn carry(
-    stream: &Stream,
-    tunnel: impl Future<Output = Result<trunkline::ChannelStream, Error>>,
-    outlet: Outlet,
-) {
+async fn carry(stream: &Stream, tunnel: impl Future<Output = Result<Opening, Fault>>, outlet: Outlet) {
     match tunnel.await {
         Ok(tunnel) => stream.carry_tunnel(tunnel, outlet).await,
-        Err(error) => stream.fail(&Fault::from(&error)),
+        Err(fault) => stream.fail(&fault),
     }
 }

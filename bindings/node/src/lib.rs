@@ -13,6 +13,8 @@ mod fault;
 mod hub;
 mod options;
 mod outbox;
+mod reach;
 mod runtime;
 mod sftp;
+mod stdio;
 mod stream;

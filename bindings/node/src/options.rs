@@ -1,14 +1,18 @@
 //! What JavaScript asks for, as `lib/options.js` has checked it.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use napi::bindgen_prelude::Uint8Array;
 use napi_derive::napi;
-use trunkline::config::{AddressFamily, ForwardAgent, HostConfig};
-use trunkline::{Command, Pty, TerminalSize};
+use trunkline::config::{AddressFamily, ForwardAgent, HostConfig, Request, World};
+use trunkline::{Command, Pty, Settings, TerminalSize};
+use trunkline_daemon::client::Starter;
 
 use crate::fault::Fault;
+use crate::reach::Preference;
+use crate::stdio::{Choice, StdioOption};
 
 /// How a client connects.
 #[napi(object)]
@@ -114,6 +118,114 @@ impl ConnectOptions {
     }
 }
 
+/// How a client reaches a destination of ssh_config.
+#[napi(object)]
+pub struct DestinationOptions {
+    /// What one would type behind `ssh`.
+    pub destination: String,
+    /// Options as for ssh.
+    pub ssh_args: Vec<String>,
+    /// Names and values of the environment.
+    pub env: Vec<Vec<String>>,
+    /// The working folder.
+    pub folder: String,
+    /// "engine", "running daemon" or "daemon".
+    pub way: String,
+    /// How the daemon is started.
+    pub daemon_command: Vec<String>,
+    /// The answer to questions for a password.
+    pub password: Option<String>,
+    /// The answer to questions for a passphrase.
+    pub passphrase: Option<String>,
+    /// Milliseconds until it must be ready; 0 for no limit.
+    pub ready_timeout: f64,
+    /// Whether the program answers keyboard-interactive questions.
+    pub try_keyboard: bool,
+}
+
+impl DestinationOptions {
+    /// The destination in the world of the environment that asks.
+    ///
+    /// # Errors
+    /// It is none.
+    pub(crate) fn request(&self, worlds: &Worlds) -> Result<Request, Fault> {
+        let destination = self
+            .destination
+            .parse()
+            .map_err(|error| Fault::usage(&format!("{:?} is no destination: {error}", self.destination)))?;
+        let env = self.env.iter().filter_map(|pair| match &pair[..] {
+            [name, value] => Some((name.into(), value.into())),
+            _ => None,
+        });
+        let world = worlds.shared(World::of(PathBuf::from(&self.folder), env.collect()));
+        let mut request = Request::new(destination, world);
+        request.ssh_args = self.ssh_args.iter().map(Into::into).collect();
+        Ok(request)
+    }
+
+    pub(crate) fn preference(&self) -> Preference {
+        match self.way.as_str() {
+            "daemon" => Preference::Daemon(Starter {
+                command: self.daemon_command.iter().map(Into::into).collect(),
+            }),
+            "running daemon" => Preference::RunningDaemon,
+            _ => Preference::Engine,
+        }
+    }
+
+    /// The time until the client must be ready.
+    pub(crate) fn ready_timeout(&self) -> Option<Duration> {
+        milliseconds(self.ready_timeout)
+    }
+}
+
+/// The world that was seen last: thousands of clients share one.
+#[derive(Default)]
+pub(crate) struct Worlds(Mutex<Weak<World>>);
+
+impl Worlds {
+    fn shared(&self, world: World) -> Arc<World> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(same) = last.upgrade().filter(|last| **last == world) {
+            return same;
+        }
+        let world = Arc::new(world);
+        *last = Arc::downgrade(&world);
+        world
+    }
+}
+
+/// What can be set of the engine; what is missing stays as it is.
+#[napi(object)]
+pub struct EngineSettings {
+    /// Bits a second above which a connection gets no new streams.
+    pub busy_above: Option<f64>,
+    /// Bits a second below which it does again.
+    pub busy_below: Option<f64>,
+    /// The most connections to one host.
+    pub max_lanes: Option<u32>,
+    /// Milliseconds that a shared connection without streams is kept.
+    pub idle_timeout: Option<f64>,
+}
+
+impl From<&EngineSettings> for Settings {
+    fn from(set: &EngineSettings) -> Self {
+        let settings = Self::default();
+        Self {
+            busy_above: set.busy_above.map_or(settings.busy_above, |bits| bits as u64),
+            busy_below: set.busy_below.map_or(settings.busy_below, |bits| bits as u64),
+            max_lanes: set
+                .max_lanes
+                .map_or(settings.max_lanes, |lanes| lanes.max(1) as usize),
+            idle_timeout: set
+                .idle_timeout
+                .and_then(milliseconds)
+                .unwrap_or(settings.idle_timeout),
+            ..settings
+        }
+    }
+}
+
 /// JavaScript's number of milliseconds; 0, and what is no number, for none.
 fn milliseconds(value: f64) -> Option<Duration> {
     // NaN and negative numbers become 0.
@@ -132,6 +244,10 @@ pub struct SessionOptions {
     pub env: Vec<Vec<String>>,
     /// A terminal.
     pub pty: Option<PtyOptions>,
+    /// Input, output and error output; what is missing is JavaScript's.
+    pub stdio: Vec<StdioOption>,
+    /// Where relative paths among them begin.
+    pub folder: String,
 }
 
 /// A terminal for a session.
@@ -152,29 +268,57 @@ pub struct PtyOptions {
 }
 
 impl SessionOptions {
-    pub(crate) fn command(&self) -> Command {
-        let mut command = match self.kind.as_str() {
+    /// What of its streams is not JavaScript's.
+    pub(crate) fn stdio(&self) -> Result<[Choice; 3], Fault> {
+        let choice = |at: usize| self.stdio.get(at).map_or(Ok(Choice::Pipe), Choice::take);
+        Ok([choice(0)?, choice(1)?, choice(2)?])
+    }
+}
+
+/// What to run in a session, with nothing of JavaScript's.
+pub(crate) struct Wanted {
+    pub(crate) kind: String,
+    pub(crate) text: String,
+    pub(crate) env: Vec<Vec<String>>,
+    pub(crate) pty: Option<Pty>,
+}
+
+impl From<SessionOptions> for Wanted {
+    fn from(options: SessionOptions) -> Self {
+        let pty = options.pty.map(|pty| Pty {
+            size: TerminalSize {
+                columns: pty.cols,
+                rows: pty.rows,
+                width: pty.width,
+                height: pty.height,
+            },
+            modes: pty.modes.to_vec(),
+            term: pty.term,
+        });
+        Self {
+            kind: options.kind,
+            text: options.text,
+            env: options.env,
+            pty,
+        }
+    }
+}
+
+impl From<&Wanted> for Command {
+    fn from(wanted: &Wanted) -> Self {
+        let mut command = match wanted.kind.as_str() {
             "shell" => Command::shell(),
-            "subsystem" => Command::subsystem(self.text.as_str()),
-            _ => Command::exec(self.text.as_bytes()),
+            "subsystem" => Command::subsystem(wanted.text.as_str()),
+            _ => Command::exec(wanted.text.as_bytes()),
         };
-        for pair in &self.env {
+        for pair in &wanted.env {
             if let [name, value] = &pair[..] {
                 command = command.env(name.as_str(), value.as_bytes());
             }
         }
-        if let Some(pty) = &self.pty {
-            command = command.pty(Pty {
-                term: pty.term.clone(),
-                size: TerminalSize {
-                    columns: pty.cols,
-                    rows: pty.rows,
-                    width: pty.width,
-                    height: pty.height,
-                },
-                modes: pty.modes.to_vec(),
-            });
+        match &wanted.pty {
+            Some(pty) => command.pty(pty.clone()),
+            None => command,
         }
-        command
     }
 }

@@ -51,6 +51,8 @@ pub(crate) enum Kind {
     Questions = 11,
     /// A client of a port or socket on the server: details with its number.
     Incoming = 12,
+    /// A client's new streams go elsewhere than before: details.
+    Placement = 13,
 }
 
 /// An event as it is told.

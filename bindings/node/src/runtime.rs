@@ -28,6 +28,17 @@ pub(crate) fn runtime() -> Result<&'static Runtime, Fault> {
     RUNTIME.as_ref().map_err(|reason| Fault::local(reason))
 }
 
+/// Settings for the engine; `false` if it is there already.
+pub(crate) fn configure(settings: Settings) -> Result<bool, Fault> {
+    let _inside = runtime()?.enter();
+    let mut fresh = false;
+    ENGINE.get_or_init(|| {
+        fresh = true;
+        Engine::new(settings, Default::default())
+    });
+    Ok(fresh)
+}
+
 /// The engine, made when it is first needed.
 pub(crate) fn engine() -> Result<Engine, Fault> {
     let _inside = runtime()?.enter();

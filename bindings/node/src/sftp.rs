@@ -97,16 +97,15 @@ impl SftpSession {
     /// told already.
     pub(crate) async fn live(self: Arc<Self>, client: Arc<Client>) -> bool {
         let opening = async {
-            let sftp = client.host().sftp().await?;
+            let sftp = client.way().await?.sftp().await?;
             sftp.ready().await?;
-            Ok::<_, trunkline::Error>(sftp)
+            Ok::<_, Fault>(sftp)
         };
         let opened = self.cancel.run_until_cancelled(opening).await;
         match opened {
             None => {}
-            Some(Err(error)) => {
-                self.outbox
-                    .tell(self.target, Kind::Fail, Fault::from(&error).to_json());
+            Some(Err(fault)) => {
+                self.outbox.tell(self.target, Kind::Fail, fault.to_json());
                 return false;
             }
             Some(Ok(sftp)) => {

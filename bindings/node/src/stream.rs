@@ -7,15 +7,28 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf};
-use tokio::sync::{Notify, mpsc};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Notify, SetOnce, mpsc};
 use tokio_util::sync::CancellationToken;
-use trunkline::{ChannelReader, ChannelStream, ChannelWriter, Error, ExitStatus, Session, SessionControl};
+use trunkline::{
+    ChannelReader, ChannelStream, ChannelWriter, ExitStatus, SessionControl, SessionEnd, SessionParts,
+    TerminalSize,
+};
+use trunkline_daemon::client::session;
+use trunkline_daemon::protocol::{Exit, Request};
+use trunkline_daemon::stdio::{Input, Output};
 
 use crate::fault::Fault;
 use crate::outbox::{Kind, Outbox, Told, Urgency};
+use crate::stdio::{Route, Routes};
+
+/// A command whose output cannot be written any more gets this long to notice before its session is closed.
+const AFTER_BROKEN_PIPE: Duration = Duration::from_secs(2);
 
 /// What JavaScript holds by its number.
 pub(crate) struct Stream {
@@ -25,7 +38,7 @@ pub(crate) struct Stream {
     flows: [Arc<Flow>; 2],
     inlet: Inlet,
     /// Set when a session is open.
-    control: OnceLock<SessionControl>,
+    control: OnceLock<Control>,
     /// Ends everything at once, whatever stage it is in.
     cancel: CancellationToken,
 }
@@ -82,7 +95,7 @@ impl Stream {
     }
 
     /// Signals and sizes; `None` if it is no session, or not open yet.
-    pub(crate) fn control(&self) -> Option<&SessionControl> {
+    pub(crate) fn control(&self) -> Option<&Control> {
         self.control.get()
     }
 
@@ -96,64 +109,302 @@ impl Stream {
         self.outbox.tell(self.target, Kind::Fail, fault.to_json());
     }
 
-    /// Carries a session from its start to its end.
-    pub(crate) async fn carry_session(&self, session: Session, outlet: Outlet) {
-        let parts = session.into_parts();
-        let mut end = parts.end;
-        if let Err(error) = end.started().await {
-            return self.fail(&Fault::from(&error));
+    /// Ends it for a reason of this side.
+    pub(crate) fn cut_off(&self, fault: &Fault) {
+        for flow in &self.flows {
+            flow.end(false);
         }
-        let _ = self.control.set(parts.control);
+        self.outbox.tell(self.target, Kind::Close, fault.to_json());
+    }
+
+    /// Carries a session from its start to its end.
+    pub(crate) async fn carry_session(&self, opened: Opened, outlet: Outlet) {
+        let Opened {
+            stdin,
+            stdout,
+            stderr,
+            control,
+            mut end,
+        } = opened;
+        if let Err(fault) = end.started().await {
+            return self.fail(&fault);
+        }
+        let _ = self.control.set(control.clone());
         self.outbox.tell(self.target, Kind::Open, Value::Null);
-        let [stdout, stderr] = &self.flows;
-        let (.., outcome) = tokio::join!(
-            stdout.fill(Source::Channel(parts.stdout)),
-            stderr.fill(Source::Channel(parts.stderr)),
-            outlet.empty(Sink::Channel(parts.stdin)),
-            end.wait(),
-        );
-        self.ended(outcome);
+        let over = SetOnce::new();
+        let ending = async {
+            let outcome = end.wait().await;
+            let _ = over.set(outcome.is_ok());
+            outcome
+        };
+        let [out, err] = &self.flows;
+        let work = async {
+            tokio::join!(
+                out.take(stdout, &control, &over),
+                err.take(stderr, &control, &over),
+                ending
+            )
+        };
+        let (written, error_written, outcome) = tokio::select! {
+            biased;
+            done = work => done,
+            never = stdin.feed(outlet) => match never {},
+        };
+        let written = written.and(error_written).map_err(Fault::after_start);
+        self.ended(outcome.and_then(|exit| written.map(|()| exit)));
     }
 
     /// Carries a tunnel until it is closed: either side can end its direction before.
-    pub(crate) async fn carry_tunnel(&self, tunnel: ChannelStream, outlet: Outlet) {
+    pub(crate) async fn carry_tunnel(&self, opening: Opening, outlet: Outlet) {
         self.outbox.tell(self.target, Kind::Open, Value::Null);
-        let (reader, writer) = tunnel.into_split();
-        self.flows[1].end(true);
-        tokio::join!(
-            self.flows[0].fill(Source::Channel(reader)),
-            outlet.empty(Sink::Channel(writer)),
-        );
+        let Opening {
+            mut reader,
+            writer,
+            daemon,
+        } = opening;
+        let [flow, errors] = &self.flows;
+        errors.end(true);
+        match daemon {
+            None => {
+                let fill = async {
+                    flow.fill(&mut reader).await;
+                    flow.end(reader.is_complete().unwrap_or(true));
+                };
+                tokio::join!(fill, outlet.empty(writer));
+            }
+            Some((_control, mut end)) => {
+                // The daemon's session is over when the far end has closed.
+                tokio::select! {
+                    biased;
+                    () = flow.fill(&mut reader) => {}
+                    () = async { outlet.empty(writer).await; std::future::pending().await } => {}
+                }
+                flow.end(end.wait().await.is_ok());
+            }
+        }
         self.outbox.tell(self.target, Kind::Close, Value::Null);
     }
 
     /// Carries bytes between JavaScript and the other end of a pipe.
     pub(crate) async fn carry_pipe(&self, pipe: DuplexStream, outlet: Outlet) {
         let (reader, writer) = tokio::io::split(pipe);
-        self.flows[1].end(true);
+        let [flow, errors] = &self.flows;
+        errors.end(true);
+        let mut reader = Source::Pipe(reader);
         tokio::select! {
-            () = self.flows[0].fill(Source::Pipe(reader)) => {}
+            () = flow.fill(&mut reader) => flow.end(true),
             () = outlet.empty(Sink::Pipe(writer)) => {}
         }
         self.outbox.tell(self.target, Kind::Close, Value::Null);
     }
 
-    fn ended(&self, outcome: Result<ExitStatus, Error>) {
+    fn ended(&self, outcome: Result<Exit, Fault>) {
         let fault = match outcome {
-            Ok(status) => {
-                let exit = match status {
-                    ExitStatus::Exited(code) => json!({ "code": code }),
-                    ExitStatus::Signaled { signal, core_dumped } => {
+            Ok(exit) => {
+                let exit = match exit {
+                    Exit::Status(code) => json!({ "code": code }),
+                    Exit::Signal(signal, core_dumped) => {
                         json!({ "code": null, "signal": format!("SIG{signal}"), "dump": core_dumped })
                     }
-                    ExitStatus::Unknown => Value::Null,
+                    Exit::Unknown => Value::Null,
                 };
                 self.outbox.tell(self.target, Kind::Exit, exit);
                 Value::Null
             }
-            Err(error) => Fault::from(&error).to_json(),
+            Err(fault) => fault.to_json(),
         };
         self.outbox.tell(self.target, Kind::Close, fault);
+    }
+}
+
+/// A session that was asked for: of the engine, or of the daemon.
+pub(crate) struct Opened {
+    stdin: Feed,
+    stdout: Taken,
+    stderr: Taken,
+    control: Control,
+    end: End,
+}
+
+impl Opened {
+    /// A session of the engine's, whose streams go where `routes` say.
+    pub(crate) fn from_engine(parts: SessionParts, routes: Routes) -> Result<Self, Fault> {
+        let SessionParts {
+            mut stdin,
+            stdout,
+            stderr,
+            control,
+            end,
+        } = parts;
+        let unusable = |error: io::Error| Fault::usage(&format!("a descriptor cannot be used: {error}"));
+        let stdin = match routes.stdin {
+            Route::Pipe => Feed::JavaScript(Sink::Channel(stdin)),
+            Route::Fd(fd) => Feed::Input(Input::new(fd).map_err(unusable)?, stdin),
+            Route::Ignore | Route::Sink(_) => {
+                stdin.finish();
+                Feed::Ended(stdin)
+            }
+        };
+        let taken = |reader, route| {
+            Ok::<_, Fault>(match route {
+                Route::Pipe => Taken::JavaScript(Source::Channel(reader)),
+                Route::Ignore => Taken::Nowhere(reader),
+                Route::Fd(fd) => Taken::Written(Output::new(fd).map_err(unusable)?, reader, Route::Ignore),
+                Route::Sink(sink) => {
+                    Taken::Written(sink.output().map_err(unusable)?, reader, Route::Sink(sink))
+                }
+            })
+        };
+        Ok(Self {
+            stdin,
+            stdout: taken(stdout, routes.stdout)?,
+            stderr: taken(stderr, routes.stderr)?,
+            control: Control::Engine(control),
+            end: End::Engine(end),
+        })
+    }
+
+    /// A session of the daemon's, which has the streams that are not JavaScript's.
+    pub(crate) fn from_daemon(
+        stdin: Option<OwnedWriteHalf>,
+        outputs: [Result<Source, Route>; 2],
+        control: session::Control,
+        end: session::End,
+    ) -> Self {
+        let [stdout, stderr] = outputs.map(|output| match output {
+            Ok(source) => Taken::JavaScript(source),
+            Err(route) => Taken::Elsewhere(route),
+        });
+        Self {
+            stdin: stdin.map_or(Feed::Elsewhere, |writer| Feed::JavaScript(Sink::Socket(writer))),
+            stdout,
+            stderr,
+            control: Control::Daemon(control),
+            end: End::Daemon(end),
+        }
+    }
+}
+
+/// Where a session's input comes from.
+enum Feed {
+    JavaScript(Sink),
+    Input(Input, ChannelWriter),
+    /// There is none.
+    Ended(ChannelWriter),
+    /// The daemon has it.
+    Elsewhere,
+}
+
+impl Feed {
+    /// Gives the session its input. That nothing more is written ends no session, for which its channel is held.
+    async fn feed(self, outlet: Outlet) -> std::convert::Infallible {
+        let _writer = match self {
+            Self::JavaScript(sink) => {
+                outlet.empty(sink).await;
+                None
+            }
+            Self::Input(mut input, mut writer) => {
+                input.feed(&mut writer).await;
+                Some(writer)
+            }
+            Self::Ended(writer) => Some(writer),
+            Self::Elsewhere => None,
+        };
+        std::future::pending().await
+    }
+}
+
+/// Where a session's output goes.
+enum Taken {
+    JavaScript(Source),
+    /// To a descriptor; the route lasts as long.
+    Written(Output, ChannelReader, Route),
+    Nowhere(ChannelReader),
+    /// The daemon has it.
+    Elsewhere(Route),
+}
+
+/// What can be said to a session.
+#[derive(Clone)]
+pub(crate) enum Control {
+    Engine(SessionControl),
+    Daemon(session::Control),
+}
+
+impl Control {
+    pub(crate) fn signal(&self, name: &str) {
+        match self {
+            Self::Engine(control) => control.signal(name),
+            Self::Daemon(control) => control.send(Request::Signal(name.to_owned())),
+        }
+    }
+
+    pub(crate) fn resize(&self, size: TerminalSize) {
+        match self {
+            Self::Engine(control) => control.resize(size),
+            Self::Daemon(control) => {
+                control.send(Request::Resize(size.columns, size.rows, size.width, size.height));
+            }
+        }
+    }
+}
+
+/// The start and the end of a session.
+enum End {
+    Engine(SessionEnd),
+    Daemon(session::End),
+}
+
+impl End {
+    async fn started(&mut self) -> Result<(), Fault> {
+        match self {
+            Self::Engine(end) => end.started().await?,
+            Self::Daemon(end) => end.started().await?,
+        }
+        Ok(())
+    }
+
+    async fn wait(&mut self) -> Result<Exit, Fault> {
+        Ok(match self {
+            Self::Engine(end) => match end.wait().await? {
+                ExitStatus::Exited(status) => Exit::Status(status),
+                ExitStatus::Signaled { signal, core_dumped } => Exit::Signal(signal, core_dumped),
+                ExitStatus::Unknown => Exit::Unknown,
+            },
+            Self::Daemon(end) => end.wait().await?,
+        })
+    }
+}
+
+/// A tunnel that is open.
+pub(crate) struct Opening {
+    reader: Source,
+    writer: Sink,
+    /// The session that carries it, where that is the daemon's.
+    daemon: Option<(session::Control, session::End)>,
+}
+
+impl From<ChannelStream> for Opening {
+    fn from(tunnel: ChannelStream) -> Self {
+        let (reader, writer) = tunnel.into_split();
+        Self {
+            reader: Source::Channel(reader),
+            writer: Sink::Channel(writer),
+            daemon: None,
+        }
+    }
+}
+
+impl Opening {
+    pub(crate) fn from_daemon(
+        (reader, writer): (OwnedReadHalf, OwnedWriteHalf),
+        session: (session::Control, session::End),
+    ) -> Self {
+        Self {
+            reader: Source::Socket(reader),
+            writer: Sink::Socket(writer),
+            daemon: Some(session),
+        }
     }
 }
 
@@ -207,15 +458,49 @@ impl Flow {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes a session's output to its end. `over`: the session has ended, and whether by the server's word.
+    async fn take(
+        self: &Arc<Self>,
+        output: Taken,
+        control: &Control,
+        over: &SetOnce<bool>,
+    ) -> Result<(), Fault> {
+        match output {
+            Taken::JavaScript(mut source) => {
+                self.fill(&mut source).await;
+                let complete = match source.is_complete() {
+                    Some(complete) => complete,
+                    None => *over.wait().await,
+                };
+                self.end(complete);
+                return Ok(());
+            }
+            Taken::Written(mut output, mut reader, route) => {
+                if let Err(error) = output.drain(&mut reader).await {
+                    hang_up(control, over).await;
+                    self.end(false);
+                    return Err(Fault::local(&format!("writing the command's output: {error}")));
+                }
+                route.taken().await;
+            }
+            Taken::Nowhere(mut reader) => while reader.chunk().await.is_some() {},
+            Taken::Elsewhere(route) => {
+                over.wait().await;
+                route.taken().await;
+            }
+        }
+        self.end(*over.wait().await);
+        Ok(())
+    }
+
     /// Reads a source to its end.
-    async fn fill(self: &Arc<Self>, mut source: Source) {
+    async fn fill(self: &Arc<Self>, source: &mut Source) {
         while let Some(chunk) = source.chunk().await {
             self.append(&chunk);
             while self.state().bytes.len() >= Self::LIMIT {
                 self.room.notified().await;
             }
         }
-        self.end(source.is_complete());
     }
 
     fn append(self: &Arc<Self>, chunk: &[u8]) {
@@ -293,31 +578,63 @@ impl Flow {
     }
 }
 
+/// Ends a session whose output cannot be written any more: as ssh, the command is told that nobody reads, and dies of
+/// SIGPIPE at its next write.
+async fn hang_up(control: &Control, over: &SetOnce<bool>) {
+    // The daemon does so itself.
+    let Control::Engine(control) = control else {
+        return;
+    };
+    control.end_of_write();
+    if tokio::time::timeout(AFTER_BROKEN_PIPE, over.wait())
+        .await
+        .is_err()
+    {
+        control.close();
+    }
+}
+
 /// Where a flow's bytes come from.
-enum Source {
+pub(crate) enum Source {
     Channel(ChannelReader),
     Pipe(ReadHalf<DuplexStream>),
+    /// The other end is the daemon's.
+    Socket(OwnedReadHalf),
 }
+
+/// The most that is read from a pipe or socket at once.
+const CHUNK: usize = 64 * 1024;
 
 impl Source {
     async fn chunk(&mut self) -> Option<Bytes> {
         match self {
             Self::Channel(reader) => reader.chunk().await,
             Self::Pipe(pipe) => {
-                let mut chunk = BytesMut::with_capacity(64 * 1024);
+                let mut chunk = BytesMut::with_capacity(CHUNK);
                 match pipe.read_buf(&mut chunk).await {
                     Ok(len) if len > 0 => Some(chunk.freeze()),
                     _ => None,
                 }
             }
+            Self::Socket(socket) => loop {
+                // No buffer while nothing comes: most streams are silent most of the time.
+                socket.readable().await.ok()?;
+                let mut chunk = BytesMut::with_capacity(CHUNK);
+                match socket.try_read_buf(&mut chunk) {
+                    Ok(len) if len > 0 => return Some(chunk.freeze()),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    _ => return None,
+                }
+            },
         }
     }
 
-    /// Whether the end was the other side's word. To be asked at the end.
-    fn is_complete(&self) -> bool {
+    /// Whether the end was the other side's word. To be asked at the end; `None` where only the session knows.
+    fn is_complete(&self) -> Option<bool> {
         match self {
-            Self::Channel(reader) => reader.is_complete(),
-            Self::Pipe(_) => true,
+            Self::Channel(reader) => Some(reader.is_complete()),
+            Self::Pipe(_) => Some(true),
+            Self::Socket(_) => None,
         }
     }
 }
@@ -407,6 +724,8 @@ impl Outlet {
 enum Sink {
     Channel(ChannelWriter),
     Pipe(WriteHalf<DuplexStream>),
+    /// The other end is the daemon's.
+    Socket(OwnedWriteHalf),
 }
 
 impl Sink {
@@ -414,6 +733,7 @@ impl Sink {
         match self {
             Self::Channel(writer) => writer.send(data).await,
             Self::Pipe(pipe) => pipe.write_all(&data).await,
+            Self::Socket(socket) => socket.write_all(&data).await,
         }
     }
 
@@ -421,17 +741,16 @@ impl Sink {
         match self {
             Self::Channel(writer) => writer.closed().await,
             // Whoever writes into a pipe without a reader finds out.
-            Self::Pipe(_) => std::future::pending().await,
+            Self::Pipe(_) | Self::Socket(_) => std::future::pending().await,
         }
     }
 
     async fn finish(&mut self) {
         match self {
             Self::Channel(writer) => writer.finish(),
-            Self::Pipe(pipe) => {
-                // The reader is gone: there is nobody to tell.
-                let _ = pipe.shutdown().await;
-            }
+            // The reader is gone: there is nobody to tell.
+            Self::Pipe(pipe) => drop(pipe.shutdown().await),
+            Self::Socket(socket) => drop(socket.shutdown().await),
         }
     }
 }

@@ -1,8 +1,9 @@
 // Real sshd servers for the tests, from trunkline-testkit.
 
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, readFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
@@ -10,7 +11,9 @@ import { fileURLToPath } from 'node:url';
 import trunkline from '../lib/index.js';
 
 const workspace = dirname(dirname(dirname(dirname(fileURLToPath(import.meta.url)))));
-const program = join(process.env.CARGO_TARGET_DIR ?? join(workspace, 'target'), 'debug', 'trunkline-testbed');
+const built = join(process.env.CARGO_TARGET_DIR ?? join(workspace, 'target'), 'debug');
+const program = join(built, 'trunkline-testbed');
+export const trunklineProgram = join(built, 'trunkline');
 
 /**
  * Starts servers that last until the test has ended.
@@ -18,6 +21,15 @@ const program = join(process.env.CARGO_TARGET_DIR ?? join(workspace, 'target'), 
  * @param {string[]} args for trunkline-testbed
  */
 export async function servers(t, ...args) {
+  return (await testbed(t, ...args)).hosts;
+}
+
+/**
+ * The same with all that trunkline-testbed tells: `ssh_config`, `aliases`, `dir`.
+ * @param {import('node:test').TestContext} t
+ * @param {string[]} args for trunkline-testbed
+ */
+export async function testbed(t, ...args) {
   if (!existsSync(program)) throw new Error(`${program} is missing: cargo build -p trunkline-testkit --bins`);
   const child = spawn(program, args, { stdio: ['pipe', 'pipe', 'inherit'] });
   t.after(async () => {
@@ -28,7 +40,23 @@ export async function servers(t, ...args) {
     if (child.exitCode === null) await once(child, 'exit');
   });
   const [line] = await once(createInterface(child.stdout), 'line');
-  return JSON.parse(line).hosts;
+  return JSON.parse(line);
+}
+
+/**
+ * A place of its own for the test's daemon, which is ended with the test: sets TRUNKLINE_DIR and TRUNKLINE_PROGRAM.
+ * @param {import('node:test').TestContext} t
+ */
+export function daemonPlace(t) {
+  if (!existsSync(trunklineProgram)) throw new Error(`${trunklineProgram} is missing: cargo build -p trunkline-cli`);
+  const dir = mkdtempSync(join(tmpdir(), 'tl-'));
+  process.env.TRUNKLINE_DIR = dir;
+  process.env.TRUNKLINE_PROGRAM = trunklineProgram;
+  t.after(() => {
+    spawnSync(trunklineProgram, ['stop', '--now'], { env: { ...process.env, TRUNKLINE_DIR: dir } });
+    rmSync(dir, { recursive: true, force: true });
+  });
+  return dir;
 }
 
 /** Clients of the present test. */

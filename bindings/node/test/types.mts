@@ -21,3 +21,13 @@ export async function example(): Promise<string> {
   await trunkline.connect({ host: 'db1', port: '22' });
   return binary.toString() + (await connection.run('true')).stdout;
 }
+
+export async function ofSshConfig(): Promise<void> {
+  const connection = await connect('db1', { config: '/etc/monitor/ssh_config', daemon: 'auto', options: { ConnectTimeout: 5 } });
+  connection.client.on('placement', ({ apart, lanes }) => console.log(apart, lanes.length));
+  connection.client.exec('tail -F log', { stdio: ['ignore', '/run/db1.fifo', 2] }, () => {});
+  const { daemon, lanes } = await connection.stats();
+  console.log(daemon, lanes.map((lane) => lane.rate));
+  // @ts-expect-error there is no such stream
+  connection.stream('true', { stdio: [{}] });
+}

@@ -1,0 +1,434 @@
+//! The way to a client's host: an engine in this process, or the daemon.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedWriteHalf;
+use trunkline::config::{ForwardAgent, ForwardTarget, Request, World};
+use trunkline::sftp::Sftp;
+use trunkline::{Command, Engine, Error, Execution, Host, Interaction};
+use trunkline_daemon::client::session::{self, Control};
+use trunkline_daemon::client::{Client, ClientError, Starter};
+use trunkline_daemon::place::Place;
+use trunkline_daemon::protocol::{
+    self, ConnectionReport, HostRequest, Program, Reply, SessionRequest, Stdio, TerminalInfo, Tty,
+};
+use trunkline_daemon::sink::ListeningSocket;
+
+use crate::fault::Fault;
+use crate::options::Wanted;
+use crate::stdio::{Route, Routes};
+use crate::stream::{Opened, Opening, Source};
+
+/// Where a client's sessions and tunnels are opened.
+pub(crate) enum Way {
+    /// An engine of this process. `own`: nobody else uses the host's connections.
+    Engine {
+        host: Host,
+        own: bool,
+        /// Where SendEnv finds variables; `None` for a host that the program has described itself.
+        world: Option<Arc<World>>,
+    },
+    Daemon(Box<Daemon>),
+}
+
+/// Which of them a destination of ssh_config takes.
+pub(crate) enum Preference {
+    /// The engine.
+    Engine,
+    /// The daemon, where one runs.
+    RunningDaemon,
+    /// The daemon, which is started where none runs.
+    Daemon(Starter),
+}
+
+impl Way {
+    /// Finds the way to a destination.
+    pub(crate) async fn find(
+        request: &Request,
+        preference: &Preference,
+        engine: &Engine,
+        interaction: &Interaction,
+        answers: bool,
+    ) -> Result<Self, Fault> {
+        if let Some(daemon) = Daemon::find(request, preference, interaction, answers).await? {
+            return Ok(Self::Daemon(Box::new(daemon)));
+        }
+        Ok(Self::Engine {
+            host: engine.host_for(request, interaction).await?,
+            own: false,
+            world: Some(request.world.clone()),
+        })
+    }
+
+    /// Starts a session with its streams where `routes` say.
+    pub(crate) async fn session(&self, wanted: &Wanted, routes: Routes) -> Result<Opened, Fault> {
+        match self {
+            Self::Engine { host, world, .. } => {
+                let config = host.config();
+                let mut command = Command::from(wanted);
+                if let Some(world) = world {
+                    for (name, value) in config.session_env(world) {
+                        command = command.env(name, value);
+                    }
+                    command = command.agent_forwarding(config.forward_agent != ForwardAgent::No);
+                }
+                let parts = host.start(&command).await?.into_parts();
+                Opened::from_engine(parts, routes)
+            }
+            Self::Daemon(daemon) => daemon.session(wanted, routes).await,
+        }
+    }
+
+    /// Opens a tunnel to a TCP port as seen from the server.
+    pub(crate) async fn tcp(&self, host: &str, port: u16, from: (&str, u16)) -> Result<Opening, Fault> {
+        match self {
+            Self::Engine { host: reached, .. } => Ok(reached.direct_tcpip(host, port, from).await?.into()),
+            Self::Daemon(daemon) => daemon.tunnel(Program::Stdio(host.to_owned(), port)).await,
+        }
+    }
+
+    /// Opens a tunnel to a Unix socket of the server.
+    pub(crate) async fn socket(&self, path: &str) -> Result<Opening, Fault> {
+        match self {
+            Self::Engine { host, .. } => Ok(host.direct_streamlocal(path).await?.into()),
+            Self::Daemon(daemon) => daemon.tunnel(Program::StdioSocket(path.to_owned())).await,
+        }
+    }
+
+    /// Opens an SFTP session.
+    pub(crate) async fn sftp(&self) -> Result<Sftp, Fault> {
+        match self {
+            Self::Engine { host, .. } => Ok(host.sftp().await?),
+            Self::Daemon(daemon) => daemon.sftp().await,
+        }
+    }
+
+    /// The connections, and whose they are.
+    pub(crate) async fn stats(&self) -> Result<Value, Fault> {
+        match self {
+            Self::Engine { host, .. } => Ok(json!({ "daemon": false, "lanes": lanes(host) })),
+            Self::Daemon(daemon) => {
+                let lanes: Vec<_> = daemon.lanes().await?.iter().map(report).collect();
+                Ok(json!({ "daemon": true, "lanes": lanes }))
+            }
+        }
+    }
+}
+
+/// The connections of a host of this process's engine.
+pub(crate) fn lanes(host: &Host) -> Value {
+    let lanes = host.lanes().into_iter().map(|lane| {
+        json!({
+            "server": lane.info.as_ref().map(|info| info.server.clone()),
+            "cipher": lane.info.as_ref().map(|info| info.cipher),
+            "rtt": lane.rtt.map(|rtt| rtt.as_secs_f64() * 1000.0),
+            "sessions": lane.sessions,
+            "tunnels": lane.tunnels,
+            "busy": lane.busy,
+            "rate": lane.rate,
+            "bytesSent": lane.bytes.0,
+            "bytesReceived": lane.bytes.1,
+        })
+    });
+    lanes.collect()
+}
+
+/// The same, of one of the daemon's.
+fn report(lane: &ConnectionReport) -> Value {
+    let cipher = lane.algorithms.rsplit(", ").next();
+    json!({
+        "server": lane.ready.then_some(&lane.server),
+        "cipher": cipher.filter(|_| lane.ready),
+        "rtt": lane.rtt.map(|rtt| rtt.as_secs_f64() * 1000.0),
+        "sessions": lane.sessions,
+        "tunnels": lane.tunnels,
+        "busy": lane.busy,
+        "rate": lane.rate,
+        "bytesSent": lane.sent,
+        "bytesReceived": lane.received,
+    })
+}
+
+/// A destination in the daemon.
+pub(crate) struct Daemon {
+    place: Place,
+    starter: Option<Starter>,
+    request: Request,
+    interaction: Interaction,
+    /// Whether there is somebody to ask.
+    answers: bool,
+}
+
+impl Daemon {
+    /// `None` where the engine is to do it.
+    async fn find(
+        request: &Request,
+        preference: &Preference,
+        interaction: &Interaction,
+        answers: bool,
+    ) -> Result<Option<Self>, Fault> {
+        let starter = match preference {
+            Preference::Engine => return Ok(None),
+            Preference::RunningDaemon => None,
+            Preference::Daemon(starter) => Some(starter.clone()),
+        };
+        let world = &request.world;
+        let place = match Place::find(|name| world.var(name).map(PathBuf::from)) {
+            Err(_) if starter.is_none() => return Ok(None),
+            place => place.map_err(|error| Fault::local(&error.to_string()))?,
+        };
+        match Client::connect(&place, starter.as_ref()).await {
+            Ok(_) => {}
+            // None runs, or none that this program can talk to.
+            Err(_) if starter.is_none() => return Ok(None),
+            Err(error) => return Err(not_reached(&error)),
+        }
+        Ok(Some(Self {
+            place,
+            starter,
+            request: request.clone(),
+            interaction: interaction.clone(),
+            answers,
+        }))
+    }
+
+    async fn client(&self) -> Result<Client, Fault> {
+        Client::connect(&self.place, self.starter.as_ref())
+            .await
+            .map_err(|error| not_reached(&error))
+    }
+
+    fn host(&self) -> HostRequest {
+        HostRequest {
+            destination: self.request.destination.clone(),
+            ssh_args: self.request.ssh_args.clone(),
+            world: (*self.request.world).clone(),
+        }
+    }
+
+    fn session_request(&self, program: Program, stdio: [Stdio; 3]) -> SessionRequest {
+        SessionRequest {
+            host: self.host(),
+            program,
+            tty: Tty::No,
+            terminal: None,
+            stdio,
+            answers: self.answers,
+            detached: false,
+            limit: None,
+        }
+    }
+
+    async fn start(
+        &self,
+        request: SessionRequest,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Control, session::End), Fault> {
+        let client = self.client().await?;
+        Ok(session::start(client, request, fds, &self.interaction).await?)
+    }
+
+    /// Connects, and keeps the connection until what is returned is dropped. It ends when the connection does.
+    pub(crate) async fn hold(&self) -> Result<(Control, session::End), Fault> {
+        let mut request = self.session_request(Program::Nothing, [Stdio::Null; 3]);
+        // A client has the tunnels that it asks for.
+        request
+            .host
+            .ssh_args
+            .extend(["-o".into(), "ClearAllForwardings=yes".into()]);
+        let (control, mut end) = self.start(request, &[]).await?;
+        end.started().await?;
+        Ok((control, end))
+    }
+
+    async fn session(&self, wanted: &Wanted, routes: Routes) -> Result<Opened, Fault> {
+        let program = match wanted.kind.as_str() {
+            "shell" => Program::Configured,
+            "subsystem" => Program::Subsystem(wanted.text.clone()),
+            _ => Program::Exec(wanted.text.clone().into_bytes()),
+        };
+        let [stdin, stdout, stderr] = [
+            End::of(routes.stdin)?,
+            End::of(routes.stdout)?,
+            End::of(routes.stderr)?,
+        ];
+        let stdio = [stdin.kind(), stdout.kind(), stderr.kind()];
+        let mut request = self.session_request(program, stdio);
+        if let Some(pty) = &wanted.pty {
+            request.tty = Tty::Force;
+            request.terminal = Some(TerminalInfo {
+                term: pty.term.clone(),
+                size: (pty.size.columns, pty.size.rows, pty.size.width, pty.size.height),
+                modes: pty.modes.clone(),
+            });
+        }
+        request
+            .host
+            .ssh_args
+            .extend(["-o".into(), "ClearAllForwardings=yes".into()]);
+        for pair in &wanted.env {
+            if let [name, value] = &pair[..] {
+                let send = OsString::from(format!("SendEnv={name}"));
+                request.host.ssh_args.extend(["-o".into(), send]);
+                request.host.world.env.insert(name.into(), value.into());
+            }
+        }
+        let fds: Vec<_> = [&stdin, &stdout, &stderr]
+            .into_iter()
+            .filter_map(End::passed)
+            .collect();
+        let (control, end) = self.start(request, &fds).await?;
+        Ok(Opened::from_daemon(
+            stdin.into_writer(),
+            [stdout, stderr].map(End::into_kept),
+            control,
+            end,
+        ))
+    }
+
+    async fn tunnel(&self, program: Program) -> Result<Opening, Fault> {
+        let (near, far) = pair()?;
+        let (control, mut end) = self.carry(program, &far).await?;
+        // The streams' end is the daemon's.
+        drop(far);
+        end.started().await?;
+        Ok(Opening::from_daemon(near.into_split(), (control, end)))
+    }
+
+    /// Has the daemon carry a socket's bytes to and from a tunnel.
+    pub(crate) async fn carry(
+        &self,
+        program: Program,
+        socket: &impl AsFd,
+    ) -> Result<(Control, session::End), Fault> {
+        let request = self.session_request(program, [Stdio::Passed, Stdio::Passed, Stdio::Null]);
+        self.start(request, &[socket.as_fd(), socket.as_fd()]).await
+    }
+
+    /// Listens on a Unix socket, and has the daemon carry each client to the target. Does not return but with a fault.
+    pub(crate) async fn forward_socket(
+        &self,
+        path: &Path,
+        target: &ForwardTarget,
+        listening: impl FnOnce(),
+    ) -> Result<(), Fault> {
+        let program = match target {
+            ForwardTarget::Tcp { host, port } => Program::Stdio(host.clone(), *port),
+            ForwardTarget::Socket(path) => Program::StdioSocket(path.to_string_lossy().into_owned()),
+            ForwardTarget::Socks => return Err(Fault::usage("a socket leads to one place")),
+        };
+        let socket = ListeningSocket::bind(path)
+            .await
+            .map_err(|error| Fault::file("listening on", path, &error))?;
+        listening();
+        loop {
+            let client = socket.accept().await;
+            let started = self.carry(program.clone(), &client).await;
+            // The socket is the daemon's from here on; a client that it cannot carry finds its connection closed.
+            if let Ok((control, mut end)) = started {
+                tokio::spawn(async move {
+                    let _ = end.wait().await;
+                    drop(control);
+                });
+            }
+        }
+    }
+
+    async fn sftp(&self) -> Result<Sftp, Fault> {
+        let (near, far) = pair()?;
+        let (control, mut end) = self.carry(Program::Subsystem("sftp".into()), &far).await?;
+        drop(far);
+        // What the daemon says of a failure is more than the streams' end would be.
+        end.started().await?;
+        let (reader, writer) = near.into_split();
+        tokio::spawn(async move {
+            // Until the SFTP session closes its input, and the server ends.
+            let _ = end.wait().await;
+            drop(control);
+        });
+        let name = self.request.destination.host.clone();
+        Ok(Sftp::over(reader, writer, name))
+    }
+
+    /// The connections of this host.
+    pub(crate) async fn lanes(&self) -> Result<Vec<ConnectionReport>, Fault> {
+        let request = protocol::Request::Explain(self.host());
+        match session::ask(&mut self.client().await?, &request, &self.interaction).await? {
+            Reply::Explained(explanation) => Ok(explanation.connections),
+            _ => Err(Fault::local("the daemon answered something else")),
+        }
+    }
+}
+
+/// One of a session's streams on its way to the daemon.
+enum End {
+    /// JavaScript has the near end.
+    Pair(UnixStream, OwnedFd),
+    Routed(Route),
+}
+
+impl End {
+    fn of(route: Route) -> Result<Self, Fault> {
+        match route {
+            Route::Pipe => {
+                let (near, far) = pair()?;
+                Ok(Self::Pair(near, far))
+            }
+            route => Ok(Self::Routed(route)),
+        }
+    }
+
+    fn kind(&self) -> Stdio {
+        match self {
+            Self::Routed(Route::Ignore) => Stdio::Null,
+            _ => Stdio::Passed,
+        }
+    }
+
+    fn passed(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Pair(_, far) => Some(far.as_fd()),
+            Self::Routed(route) => route.descriptor(),
+        }
+    }
+
+    /// What JavaScript writes to.
+    fn into_writer(self) -> Option<OwnedWriteHalf> {
+        match self {
+            Self::Pair(near, _) => Some(near.into_split().1),
+            Self::Routed(_) => None,
+        }
+    }
+
+    /// What JavaScript reads, or the route that is to last as long as the session.
+    fn into_kept(self) -> Result<Source, Route> {
+        match self {
+            Self::Pair(near, _) => Ok(Source::Socket(near.into_split().0)),
+            Self::Routed(route) => Err(route),
+        }
+    }
+}
+
+/// Two ends of a socket: one for this process, one for the daemon.
+fn pair() -> Result<(UnixStream, OwnedFd), Fault> {
+    let failed = |error: std::io::Error| Fault::local(&format!("making a socket: {error}"));
+    let (near, far) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
+    near.set_nonblocking(true).map_err(failed)?;
+    Ok((UnixStream::from_std(near).map_err(failed)?, far.into()))
+}
+
+fn not_reached(error: &ClientError) -> Fault {
+    Fault::from(session::failure(error, Execution::DidNotStart))
+}
+
+/// What cannot be had over the daemon's connections.
+pub(crate) fn engine_only(what: &str) -> Error {
+    Error::Usage(format!(
+        "{what} needs a connection of this process: connect with daemon: false"
+    ))
+}

@@ -1,0 +1,193 @@
+// Destinations of ssh_config: over an engine in this process, and over the daemon's connections. Every test runs both ways.
+
+import assert from 'node:assert/strict';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { createConnection, createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { Worker } from 'node:worker_threads';
+import { fileURLToPath } from 'node:url';
+
+import { Client, connect } from '../lib/index.mjs';
+import { all, also, ask, daemonPlace, ending, testbed, trunklineProgram } from './testbed.mjs';
+
+/** A connection to an alias of real servers' ssh_config. */
+async function connected(t, daemon, more = {}) {
+  if (daemon) daemonPlace(t);
+  const bed = await testbed(t);
+  const connection = await connect('box1', { config: bed.ssh_config, daemon, ...more });
+  also(connection.client);
+  return { bed, connection };
+}
+
+/** What `trunkline ls` says of the daemon's connections. */
+function listed() {
+  return JSON.parse(execFileSync(trunklineProgram, ['ls', '--json'], { encoding: 'utf8' }));
+}
+
+for (const daemon of [false, true]) {
+  const way = daemon ? 'the daemon' : 'this process';
+
+  test(`an alias leads where ssh would go: over ${way}`, async (t) => {
+    const { connection } = await connected(t, daemon);
+    const result = await connection.run('cat; echo err >&2; exit 2', { input: 'hello' });
+    assert.deepEqual(result, { code: 2, signal: undefined, stdout: 'hello', stderr: 'err\n' });
+    const killed = await connection.run('kill -TERM $$');
+    assert.deepEqual([killed.code, killed.signal], [null, 'SIGTERM']);
+    const stats = await connection.stats();
+    assert.equal(stats.daemon, daemon);
+    assert.match(stats.lanes[0].server, /OpenSSH/);
+    assert.equal(connection.lanes().length, daemon ? 0 : stats.lanes.length);
+  });
+
+  test(`a million lines arrive whole: over ${way}`, async (t) => {
+    const { connection } = await connected(t, daemon);
+    const { stdout } = await connection.run('seq 1 1000000', { encoding: 'buffer' });
+    assert.equal(stdout.length, 6_888_896);
+    assert.ok(stdout.toString().endsWith('\n999999\n1000000\n'));
+  });
+
+  test(`terminals pass, and variables that the server does not take are no error: over ${way}`, async (t) => {
+    const { connection } = await connected(t, daemon);
+    const { stdout } = await connection.run('stty size', { pty: { rows: 33, cols: 101 } });
+    assert.equal(stdout.trim(), '33 101');
+    // sshd's own configuration takes LC_ variables only where AcceptEnv names them.
+    const bare = await connection.run('cat; echo $0', { input: 'in', env: { LC_TEST: 'x' } });
+    assert.match(bare.stdout, /^in/);
+  });
+
+  test(`tunnels lead to ports and sockets of the server: over ${way}`, async (t) => {
+    const { connection } = await connected(t, daemon);
+    const dir = mkdtempSync(join(tmpdir(), 'tl-'));
+    t.after(() => rmSync(dir, { recursive: true, force: true }));
+    const path = join(dir, 'echo');
+    const echo = (socket) => socket.pipe(socket);
+    const tcp = createServer(echo).listen(0, '127.0.0.1');
+    const unix = createServer(echo).listen(path);
+    await Promise.all([once(tcp, 'listening'), once(unix, 'listening')]);
+    t.after(() => Promise.all([tcp, unix].map((server) => new Promise((done) => server.close(done)))));
+    const { port } = tcp.address();
+    for (const tunnel of [await connection.forwardOut('127.0.0.1', port), await connection.forwardOutStreamLocal(path)]) {
+      tunnel.end('there and back');
+      assert.equal((await all(tunnel)).toString(), 'there and back');
+    }
+    await assert.rejects(connection.forwardOut('127.0.0.1', 1), { code: 'ERR_REFUSED' });
+    for (const target of [['127.0.0.1', port], [path]]) {
+      const local = join(dir, `local${target.length}`);
+      const forward = await connection.forwardOutLocalSocket(local, ...target);
+      const client = createConnection(local);
+      client.end('through a socket');
+      assert.equal((await all(client)).toString(), 'through a socket');
+      await forward.close();
+      await assert.rejects(all(createConnection(local)), { code: 'ENOENT' });
+    }
+  });
+
+  test(`files are read: over ${way}`, async (t) => {
+    const { connection, bed } = await connected(t, daemon);
+    const sftp = await connection.sftp();
+    const content = await ask(sftp, 'readFile', bed.ssh_config);
+    assert.match(content.toString(), /box1/);
+    sftp.end();
+  });
+
+  test(`a stream that is closed ends its command, and a client that is closed its streams: over ${way}`, async (t) => {
+    const { connection, bed } = await connected(t, daemon);
+    const first = connection.stream('echo $$; exec sleep 1000');
+    first.on('error', () => {});
+    const pid = Number((await once(first, 'data'))[0]);
+    const second = connection.stream('echo there; exec sleep 1000');
+    second.on('error', () => {});
+    await once(second, 'data');
+    second.resume();
+    const closed = ending(second);
+    await connection.close();
+    await closed;
+    assert.equal(second.failure.code, 'ERR_CLOSED');
+    assert.equal(second.failure.execution, 'may have started');
+    // Another client sees that the commands have gone.
+    const again = await connect('box1', { config: bed.ssh_config, daemon });
+    also(again.client);
+    const gone = `while kill -0 ${pid} 2>/dev/null && ! grep -q "State:.Z" /proc/${pid}/status; do :; done; echo gone`;
+    // sshd closes the command's pipes, which sleep does not notice.
+    await again.run(`kill ${pid}`);
+    assert.equal((await again.run(gone)).stdout, 'gone\n');
+  });
+
+  test(`what cannot be reached is an error with words: over ${way}`, async (t) => {
+    const { bed } = await connected(t, daemon);
+    const refused = connect('box1', { config: bed.ssh_config, daemon, options: { Port: 1 } });
+    await assert.rejects(refused, { level: 'client-socket', execution: 'did not start' });
+    const stranger = connect('box1', { config: bed.ssh_config, daemon, options: { UserKnownHostsFile: '/dev/null' } });
+    await assert.rejects(stranger, { code: 'ERR_HOST_KEY' });
+    const nonsense = connect('box1', { config: bed.ssh_config, daemon, options: { NoSuchOption: 1 } });
+    await assert.rejects(nonsense, { code: 'ERR_CONFIGURATION' });
+  });
+
+  test(`a connection that is lost ends its client and streams: over ${way}`, async (t) => {
+    const { connection } = await connected(t, daemon);
+    const error = await all(connection.stream('echo x; kill -KILL $PPID; sleep 1000')).catch((error) => error);
+    assert.equal(error.execution, 'may have started');
+    await connection.closed;
+    assert.throws(() => connection.stream('true'), /Not connected/);
+  });
+}
+
+test('workers share the daemon\'s connection', async (t) => {
+  const { bed } = await connected(t, true);
+  const index = fileURLToPath(new URL('../lib/index.js', import.meta.url));
+  const source = `
+    const { parentPort, workerData } = require('node:worker_threads');
+    const { connect } = require(workerData.index);
+    connect('box1', { config: workerData.config, daemon: true }).then(async (connection) => {
+      parentPort.postMessage((await connection.run('echo $SSH_CONNECTION')).stdout);
+    });`;
+  const workers = Array.from(
+    { length: 3 },
+    () => new Worker(source, { eval: true, workerData: { index, config: bed.ssh_config } }),
+  );
+  const from = await Promise.all(workers.map(async (worker) => (await once(worker, 'message'))[0]));
+  assert.equal(new Set(from).size, 1, from.join(' '));
+  const [host] = listed();
+  assert.equal(host.connections.length, 1);
+  await Promise.all(workers.map((worker) => worker.terminate()));
+});
+
+test('the daemon is used where it runs, and not started unasked', async (t) => {
+  daemonPlace(t);
+  const bed = await testbed(t);
+  const before = await connect('box1', { config: bed.ssh_config });
+  also(before.client);
+  assert.equal((await before.stats()).daemon, false);
+  assert.equal(spawnSync(trunklineProgram, ['ls', '--json'], { encoding: 'utf8' }).stdout.trim(), '[]');
+  const starting = await connect('box1', { config: bed.ssh_config, daemon: true });
+  also(starting.client);
+  const after = await connect('box1', { config: bed.ssh_config });
+  also(after.client);
+  assert.equal((await after.stats()).daemon, true);
+});
+
+test('a server is not listened on over connections that others share', async (t) => {
+  const { connection } = await connected(t, true);
+  const error = await ask(connection.client, 'forwardIn', '127.0.0.1', 0).catch((error) => error);
+  assert.match(error.message, /daemon: false/);
+});
+
+test('a destination takes the options that ssh takes', async (t) => {
+  const bed = await testbed(t);
+  const [host] = bed.hosts;
+  const client = also(new Client());
+  client.connect({
+    destination: `ssh://${host.user}@${host.address}:${host.port}`,
+    config: '/dev/null',
+    daemon: false,
+    options: { IdentityFile: host.key, UserKnownHostsFile: host.known_hosts, SetEnv: 'LC_ALL=C' },
+  });
+  const [handshake] = await once(client, 'handshake');
+  assert.match(handshake.server, /OpenSSH/);
+  assert.throws(() => new Client().connect({ destination: 'a b c' }), /destination/);
+  assert.throws(() => new Client().connect({ destination: 'a', daemon: 'sometimes' }), /daemon/);
+});
