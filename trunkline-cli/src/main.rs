@@ -42,6 +42,8 @@ enum Command {
     Setup(commands::setup::Args),
     /// Run one command on many hosts.
     Run(commands::run::Args),
+    /// Have output of commands on hosts flow into FIFOs, sockets or files, and go on when a connection is lost.
+    Stream(commands::stream::Args),
     /// Copy files and trees to and from hosts, over shared connections.
     Cp(commands::cp::Args),
     /// Measure what moves data fastest to and from a host, and have `cp` use it.
@@ -102,6 +104,7 @@ fn main() -> ExitCode {
         Command::Up => return commands::up::main(&backend),
         Command::Setup(args) => commands::setup::main(&args),
         Command::Run(args) => commands::run::main(args, &backend),
+        Command::Stream(args) => commands::stream::main(args, &backend),
         Command::Cp(args) => commands::cp::main(args, &backend),
         Command::Tune(args) => commands::tune::main(&args, &backend),
         Command::Ls(args) => commands::hosts::ls(&args, &backend),

@@ -85,7 +85,7 @@ fn serve(detach: bool) -> anyhow::Result<ExitCode> {
 }
 
 /// A client brings up to four descriptors, a connection is one: thousands do not fit into the usual limit of 1024.
-fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {

@@ -8,5 +8,6 @@ pub(crate) mod masters;
 pub(crate) mod run;
 pub(crate) mod setup;
 pub(crate) mod ssh;
+pub(crate) mod stream;
 pub(crate) mod tune;
 pub(crate) mod up;

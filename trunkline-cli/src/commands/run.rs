@@ -29,16 +29,8 @@ use crate::report::{Execution, HostResult, Outcome, collate, json, summary};
 pub(crate) struct Args {
     #[command(flatten)]
     ssh: SshOptions,
-    /// Hosts: names, ranges and lists such as 'db[01-20],web1', patterns of ssh_config's Host aliases such as 'web*',
-    /// files of names as '@FILE'.
-    #[arg(short = 'H', long, value_name = "HOSTS")]
-    hosts: Vec<String>,
-    /// Ansible inventory: a file, a folder, or a script. With -H, the hosts are patterns in it.
-    #[arg(short, long, value_name = "FILE")]
-    inventory: Vec<PathBuf>,
-    /// Limit the inventory's hosts, as for ansible.
-    #[arg(long, requires = "inventory")]
-    limit: Option<String>,
+    #[command(flatten)]
+    many: ManyHosts,
     /// Hosts at once.
     #[arg(short, long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
@@ -59,13 +51,28 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
+/// Hosts by the dozen.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ManyHosts {
+    /// Hosts: names, ranges and lists such as 'db[01-20],web1', patterns of ssh_config's Host aliases such as 'web*',
+    /// files of names as '@FILE'.
+    #[arg(short = 'H', long, value_name = "HOSTS")]
+    hosts: Vec<String>,
+    /// Ansible inventory: a file, a folder, or a script. With -H, the hosts are patterns in it.
+    #[arg(short, long, value_name = "FILE")]
+    inventory: Vec<PathBuf>,
+    /// Limit the inventory's hosts, as for ansible.
+    #[arg(long, requires = "inventory")]
+    limit: Option<String>,
+}
+
 pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     runtime(backend)?.block_on(run(args, backend))
 }
 
 async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let world = World::current().context("reading the environment")?;
-    let targets = targets(&args, &world).await?;
+    let targets = args.many.targets(&args.ssh, &world).await?;
     ensure!(!targets.is_empty(), "no hosts match");
     if let Some(timeout) = args.timeout {
         ensure!(
@@ -123,7 +130,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn colours(is_terminal: bool) -> Colours {
+pub(crate) fn colours(is_terminal: bool) -> Colours {
     Colours::choose(
         is_terminal,
         std::env::var_os("NO_COLOR").as_deref(),
@@ -131,40 +138,42 @@ fn colours(is_terminal: bool) -> Colours {
     )
 }
 
-/// Every host that was named, once.
-async fn targets(args: &Args, world: &World) -> anyhow::Result<Vec<Target>> {
-    let mut targets: Vec<Target> = Vec::new();
-    if !args.inventory.is_empty() {
-        let inventory = Inventory::load(&args.inventory, world).await?;
-        let pattern = if args.hosts.is_empty() {
-            "all".to_owned()
+impl ManyHosts {
+    /// Every host that was named, once.
+    pub(crate) async fn targets(&self, ssh: &SshOptions, world: &World) -> anyhow::Result<Vec<Target>> {
+        let mut targets: Vec<Target> = Vec::new();
+        if !self.inventory.is_empty() {
+            let inventory = Inventory::load(&self.inventory, world).await?;
+            let pattern = if self.hosts.is_empty() {
+                "all".to_owned()
+            } else {
+                self.hosts.join(",")
+            };
+            let selection = inventory.select(&pattern, self.limit.as_deref())?;
+            for skipped in &selection.skipped {
+                eprintln!("trunkline: {} is left out: {}", skipped.name, skipped.why);
+            }
+            targets.extend(selection.targets);
         } else {
-            args.hosts.join(",")
-        };
-        let selection = inventory.select(&pattern, args.limit.as_deref())?;
-        for skipped in &selection.skipped {
-            eprintln!("trunkline: {} is left out: {}", skipped.name, skipped.why);
-        }
-        targets.extend(selection.targets);
-    } else {
-        let config = args.ssh.config_file();
-        for expression in &args.hosts {
-            for name in expand(expression, &world.cwd)? {
-                if name.contains(['*', '?']) {
-                    let names = matching_aliases(&name, world, config)?;
-                    ensure!(!names.is_empty(), "no Host alias of ssh_config matches {name:?}");
-                    for name in names {
+            let config = ssh.config_file();
+            for expression in &self.hosts {
+                for name in expand(expression, &world.cwd)? {
+                    if name.contains(['*', '?']) {
+                        let names = matching_aliases(&name, world, config)?;
+                        ensure!(!names.is_empty(), "no Host alias of ssh_config matches {name:?}");
+                        for name in names {
+                            targets.push(Target::named(&name)?);
+                        }
+                    } else {
                         targets.push(Target::named(&name)?);
                     }
-                } else {
-                    targets.push(Target::named(&name)?);
                 }
             }
         }
+        let mut seen = std::collections::HashSet::new();
+        targets.retain(|target| seen.insert(target.name.clone()));
+        Ok(targets)
     }
-    let mut seen = std::collections::HashSet::new();
-    targets.retain(|target| seen.insert(target.name.clone()));
-    Ok(targets)
 }
 
 /// What is shown while the run goes on.

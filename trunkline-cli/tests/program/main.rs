@@ -8,6 +8,7 @@ mod hosts;
 mod lifecycle;
 mod run;
 mod ssh;
+mod stream;
 mod streams;
 mod terminal;
 mod trouble;

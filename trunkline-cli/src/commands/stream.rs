@@ -1,0 +1,504 @@
+//! `trunkline stream`: what commands on many hosts print, into FIFOs, sockets and files, for as long as they run.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, bail, ensure};
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+use trunkline::config::World;
+use trunkline::hosts::Target as Host;
+use trunkline_daemon::client::ClientError;
+use trunkline_daemon::protocol::{Exit, HostRequest, Program, Reply, Request, SessionRequest, Stdio, Tty};
+use trunkline_daemon::sink::{Sink, Target};
+
+use crate::backend::{Backend, runtime};
+use crate::commands::daemon::raise_descriptor_limit;
+use crate::commands::hosts::SshOptions;
+use crate::commands::run::{ManyHosts, colours};
+use crate::report::colours::Colours;
+use crate::report::lines::{LinePrefixer, Stream};
+
+/// Arguments of `trunkline stream`.
+#[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("where").required(true).multiple(true).args(["destinations", "hosts", "inventory"])))]
+pub(crate) struct Args {
+    #[command(flatten)]
+    ssh: SshOptions,
+    #[command(flatten)]
+    many: ManyHosts,
+    /// Where the output goes: fifo:PATH, unix:PATH, file:PATH, or - for standard output. {host} in a path is the host's name.
+    ///
+    /// FIFOs are made where they are missing, and files; both are then yours alone. On a Unix socket trunkline listens, and
+    /// gives the stream to one reader at a time.
+    #[arg(long, value_name = "TARGET")]
+    to: To,
+    /// When a command is started again.
+    #[arg(long, value_enum, default_value_t = Restart::Lost)]
+    restart: Restart,
+    /// Seconds before the first new attempt. Each further one waits for twice as long, less a random part of up to a half.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    retry_min: Duration,
+    /// The most seconds between attempts.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    retry_max: Duration,
+    /// Write a line into the stream where output may be missing. {host}, {time} and {reason} in it are replaced.
+    #[arg(long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = MARK)]
+    mark_gaps: Option<String>,
+    /// Say on standard error what happens in JSON, one object a line.
+    #[arg(long)]
+    json: bool,
+    /// Hosts, as for ssh(1).
+    #[arg(value_name = "DEST")]
+    destinations: Vec<String>,
+    /// The command line; words are joined by blanks, as ssh does.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// The line of `--mark-gaps`.
+const MARK: &str = "trunkline: {host}: {time}: output may be missing here: {reason}";
+
+/// When a command is started again. Trunkline never does so unasked; this command is the asking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Restart {
+    /// When the connection was lost, or cannot be made for a reason that may pass.
+    Lost,
+    /// Also when the command has ended.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// A target for every host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum To {
+    Stdout,
+    Template(String),
+}
+
+impl FromStr for To {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        if text == "-" {
+            return Ok(Self::Stdout);
+        }
+        Target::from_str(text).with_context(|| "or - for standard output")?;
+        Ok(Self::Template(text.to_owned()))
+    }
+}
+
+impl To {
+    /// The host's own; `None` for standard output. A name with a slash in it stays one part of the path.
+    fn of_host(&self, name: &str, world: &World) -> Option<Target> {
+        let Self::Template(template) = self else {
+            return None;
+        };
+        let text = template.replace("{host}", &name.replace('/', "_"));
+        Some(text.parse::<Target>().ok()?.seen_from(&world.cwd))
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number"))?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    raise_descriptor_limit();
+    runtime(backend)?.block_on(stream(args, backend))
+}
+
+async fn stream(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    ensure!(
+        args.retry_min <= args.retry_max,
+        "--retry-min must not be more than --retry-max"
+    );
+    let world = World::current().context("reading the environment")?;
+    let mut hosts = args.many.targets(&args.ssh, &world).await?;
+    for name in &args.destinations {
+        hosts.push(Host::named(name).with_context(|| format!("{name:?} is no destination"))?);
+    }
+    ensure!(!hosts.is_empty(), "no hosts match");
+    if let To::Template(template) = &args.to
+        && hosts.len() > 1
+        && !template.contains("{host}")
+    {
+        bail!(
+            "{} hosts would share {template}: put {{host}} into its path",
+            hosts.len()
+        );
+    }
+    let view = View {
+        prefixed: hosts.len() > 1,
+        colours: colours(std::io::stdout().is_terminal()),
+        error_colours: colours(std::io::stderr().is_terminal()),
+        json: args.json,
+    };
+    let followed = hosts.into_iter().map(|host| {
+        let follower = Follower {
+            args: &args,
+            backend,
+            world: &world,
+            view: &view,
+            host,
+        };
+        follower.follow()
+    });
+    // Whoever asks for an end gets it at once: what stays are files, and what readers have.
+    let (mut interrupted, mut terminated) =
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let all = futures_util::future::join_all(followed);
+    let ended = tokio::select! {
+        ended = all => ended,
+        _ = interrupted.recv() => return Ok(ExitCode::from(128 + 2)),
+        _ = terminated.recv() => return Ok(ExitCode::from(128 + 15)),
+    };
+    Ok(if ended.into_iter().all(|success| success) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// How much is shown, and how.
+struct View {
+    /// Lines on standard output have their host's name in front.
+    prefixed: bool,
+    colours: Colours,
+    error_colours: Colours,
+    json: bool,
+}
+
+/// What happens to a host's stream.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+enum Event<'a> {
+    /// The command runs; after a gap of so many seconds.
+    Begun { gap: Option<f64> },
+    /// It runs no longer, or was not reached; there is another attempt in so many seconds.
+    Lost { reason: &'a str, retry: f64 },
+    /// It has ended with this status, or by this signal.
+    Ended {
+        status: Option<u32>,
+        signal: Option<&'a str>,
+    },
+    /// There is no other attempt.
+    Failed { reason: &'a str },
+    /// Something that the host says.
+    Notice { text: &'a str },
+}
+
+impl View {
+    /// Tells of an event. What cannot be told does not stop a stream.
+    fn tell(&self, host: &str, event: Event<'_>) {
+        let mut out = std::io::stderr().lock();
+        if self.json {
+            #[derive(Serialize)]
+            struct Line<'a> {
+                time: f64,
+                host: &'a str,
+                #[serde(flatten)]
+                event: Event<'a>,
+            }
+            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            let time = since.unwrap_or_default().as_secs_f64();
+            if let Ok(line) = serde_json::to_string(&Line { time, host, event }) {
+                let _ = writeln!(out, "{line}");
+            }
+            return;
+        }
+        let text = match event {
+            Event::Begun { gap: None } => return,
+            Event::Begun { gap: Some(gap) } => format!("goes on after {gap:.1} s"),
+            Event::Lost { reason, retry } => format!("{reason}; again in {retry:.1} s"),
+            Event::Ended { status: Some(0), .. } => return,
+            Event::Ended {
+                status: Some(status), ..
+            } => format!("the command ended with status {status}"),
+            Event::Ended {
+                signal: Some(signal), ..
+            } => format!("the command ended by SIG{signal}"),
+            Event::Ended { .. } => "the server did not say how the command ended".to_owned(),
+            Event::Failed { reason } => reason.to_owned(),
+            Event::Notice { text } => text.trim_end().to_owned(),
+        };
+        let _ = writeln!(out, "trunkline: {host}: {text}");
+    }
+
+    /// Shows output of a host on one of our own streams.
+    fn show(&self, stream: Stream, prefixer: &mut LinePrefixer, data: &[u8]) -> std::io::Result<()> {
+        let mut lines = Vec::new();
+        if self.prefixed || stream == Stream::Stderr {
+            prefixer.feed(data, &mut lines);
+        } else {
+            lines.extend_from_slice(data);
+        }
+        write_out(stream, &lines)
+    }
+}
+
+fn write_out(stream: Stream, bytes: &[u8]) -> std::io::Result<()> {
+    match stream {
+        Stream::Stdout => {
+            let mut out = std::io::stdout().lock();
+            out.write_all(bytes)?;
+            out.flush()
+        }
+        Stream::Stderr => std::io::stderr().write_all(bytes),
+    }
+}
+
+/// How one attempt ended.
+enum Attempt {
+    Exited(Exit),
+    /// For a reason that may pass.
+    Lost(String),
+    /// For one that will not.
+    Failed(String),
+}
+
+/// Keeps one host's stream going.
+struct Follower<'a> {
+    args: &'a Args,
+    backend: &'a Backend,
+    world: &'a World,
+    view: &'a View,
+    host: Host,
+}
+
+impl Follower<'_> {
+    /// Returns whether it ended well.
+    async fn follow(self) -> bool {
+        let outcome = self.try_follow().await;
+        if let Err(error) = &outcome {
+            let reason = format!("{error:#}");
+            self.view.tell(&self.host.name, Event::Failed { reason: &reason });
+        }
+        outcome.unwrap_or(false)
+    }
+
+    async fn try_follow(&self) -> anyhow::Result<bool> {
+        let name = &self.host.name;
+        let sink = match self.args.to.of_host(name, self.world) {
+            Some(target) => {
+                let lost = self.mark("a reader left without what was on its way to it");
+                Some(Sink::open(&target, lost).await?)
+            }
+            None => None,
+        };
+        let mut backoff = Backoff::new(self.args.retry_min, self.args.retry_max);
+        // When the stream broke off.
+        let mut broken: Option<Instant> = None;
+        loop {
+            let mut begun = None;
+            let attempt = self.attempt(sink.as_ref(), broken, &mut begun).await?;
+            if let Some(begun) = begun {
+                broken = None;
+                backoff.ran(begun);
+            }
+            let (reason, end) = match attempt {
+                Attempt::Exited(exit) => {
+                    let (status, signal) = match &exit {
+                        Exit::Status(status) => (Some(*status), None),
+                        Exit::Signal(signal, _) => (None, Some(signal.as_str())),
+                        Exit::Unknown => (None, None),
+                    };
+                    self.view.tell(name, Event::Ended { status, signal });
+                    ("the command ended".to_owned(), Some(status == Some(0)))
+                }
+                Attempt::Lost(reason) => (reason, None),
+                Attempt::Failed(reason) => bail!(reason),
+            };
+            let again = match self.args.restart {
+                Restart::Always => true,
+                Restart::Lost => end.is_none(),
+                Restart::Never => false,
+            };
+            if !again {
+                if let Some(sink) = &sink {
+                    sink.taken().await;
+                }
+                return end.ok_or_else(|| anyhow::anyhow!(reason));
+            }
+            let wait = backoff.next(rand::random());
+            let retry = wait.as_secs_f64();
+            self.view.tell(
+                name,
+                Event::Lost {
+                    reason: &reason,
+                    retry,
+                },
+            );
+            let waited = tokio::time::Instant::now() + wait;
+            if broken.is_none() {
+                broken = Some(Instant::now());
+                // One mark for each gap, where it begins: when it ends nobody knows before it has.
+                if let (Some(sink), Some(mark), true) = (&sink, self.mark(&reason), begun.is_some()) {
+                    sink.output()?.write_all(vec![mark]).await?;
+                }
+            }
+            tokio::time::sleep_until(waited).await;
+        }
+    }
+
+    /// The line that marks a gap, on a line of its own even where the output broke off within one.
+    fn mark(&self, reason: &str) -> Option<Bytes> {
+        let template = self.args.mark_gaps.as_ref()?;
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let line = template
+            .replace("{host}", &self.host.name)
+            .replace("{time}", &since.unwrap_or_default().as_secs().to_string())
+            .replace("{reason}", &reason.replace('\n', " "));
+        Some(format!("\n{line}\n").into())
+    }
+
+    /// Runs the command once. `begun` is set when it has begun.
+    async fn attempt(
+        &self,
+        sink: Option<&Sink>,
+        broken: Option<Instant>,
+        begun: &mut Option<Instant>,
+    ) -> anyhow::Result<Attempt> {
+        let mut client = match self.backend.connect().await {
+            Ok(client) => client,
+            Err(error) => return Ok(Attempt::Lost(format!("{error:#}"))),
+        };
+        let output = match sink {
+            Some(_) => Stdio::Passed,
+            None => Stdio::Framed,
+        };
+        let passed: Vec<_> = sink.iter().map(|sink| sink.descriptor()).collect();
+        let request = Request::Session(Box::new(self.request(output)));
+        if let Err(error) = client.send_with(&request, &passed).await {
+            return Ok(Attempt::Lost(error.to_string()));
+        }
+        let name = &self.host.name;
+        let mut out = LinePrefixer::new(name, Stream::Stdout, self.view.colours);
+        let mut err = LinePrefixer::new(name, Stream::Stderr, self.view.error_colours);
+        let attempt = loop {
+            match client.next().await {
+                Ok(Reply::Begun { .. }) => {
+                    *begun = Some(Instant::now());
+                    let gap = broken.map(|broken| broken.elapsed().as_secs_f64());
+                    self.view.tell(name, Event::Begun { gap });
+                }
+                Ok(Reply::Output(data)) => self.view.show(Stream::Stdout, &mut out, &data)?,
+                Ok(Reply::ErrorOutput(data)) => self.view.show(Stream::Stderr, &mut err, &data)?,
+                Ok(Reply::Notice(text)) => self.view.tell(name, Event::Notice { text: &text }),
+                Ok(Reply::Exit(exit)) => break Attempt::Exited(exit),
+                Ok(Reply::Failed(failure)) => {
+                    // What may pass by itself. Asking again with a key that was refused would only be held against us.
+                    let passes = ["network", "timeout", "peer", "limit"].contains(&failure.kind.as_str());
+                    break match passes {
+                        true => Attempt::Lost(failure.message),
+                        false => Attempt::Failed(failure.message),
+                    };
+                }
+                Ok(Reply::UseSystemSsh { reasons, .. }) => {
+                    break Attempt::Failed(format!("needs the system's ssh: {}", reasons.join("; ")));
+                }
+                Ok(_) => {}
+                Err(error @ ClientError::Gone) => break Attempt::Lost(error.to_string()),
+                Err(error) => break Attempt::Failed(error.to_string()),
+            }
+        };
+        // Last lines without their ends.
+        for (prefixer, stream) in [(out, Stream::Stdout), (err, Stream::Stderr)] {
+            let mut lines = Vec::new();
+            prefixer.finish(&mut lines);
+            write_out(stream, &lines)?;
+        }
+        Ok(attempt)
+    }
+
+    fn request(&self, output: Stdio) -> SessionRequest {
+        let mut ssh_args = self.args.ssh.to_args();
+        ssh_args.extend(self.host.ssh_args.iter().cloned());
+        // Two hosts cannot listen on one port, and nobody asked for tunnels.
+        ssh_args.extend(["-o".into(), "ClearAllForwardings=yes".into()]);
+        SessionRequest {
+            host: HostRequest {
+                destination: self.host.destination.clone(),
+                ssh_args,
+                world: self.world.clone(),
+            },
+            program: Program::Exec(self.args.command.join(" ".as_ref()).into_encoded_bytes()),
+            tty: Tty::No,
+            terminal: None,
+            stdio: [Stdio::Null, output, Stdio::Framed],
+            // Nobody sits in front of a stream that goes on for weeks.
+            answers: false,
+            detached: false,
+            limit: None,
+        }
+    }
+}
+
+/// How long to wait before the next attempt.
+#[derive(Debug)]
+struct Backoff {
+    shortest: Duration,
+    longest: Duration,
+    next: Duration,
+}
+
+impl Backoff {
+    fn new(shortest: Duration, longest: Duration) -> Self {
+        Self {
+            shortest,
+            longest,
+            next: shortest,
+        }
+    }
+
+    /// A stream that has run for longer than it would now have to wait begins from the start.
+    fn ran(&mut self, begun: Instant) {
+        if begun.elapsed() > self.next {
+            self.next = self.shortest;
+        }
+    }
+
+    /// `random`, from 0 to 1, keeps hosts that were lost together from coming back together.
+    fn next(&mut self, random: f64) -> Duration {
+        let full = self.next;
+        self.next = (full * 2).min(self.longest);
+        full.mul_f64(1.0 - random.clamp(0.0, 1.0) / 2.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_come_ever_less_often_up_to_the_longest_time() {
+        let seconds = Duration::from_secs;
+        let mut backoff = Backoff::new(seconds(1), seconds(5));
+        let waits: Vec<_> = (0..5).map(|_| backoff.next(0.0)).collect();
+        assert_eq!(waits, [1, 2, 4, 5, 5].map(seconds));
+        assert_eq!(backoff.next(1.0), Duration::from_millis(2500));
+        // It ran for longer than it has ever waited.
+        if let Some(long_ago) = Instant::now().checked_sub(seconds(6)) {
+            backoff.ran(long_ago);
+            assert_eq!(backoff.next(0.0), seconds(1));
+        }
+        backoff.ran(Instant::now());
+        assert_eq!(backoff.next(0.0), seconds(2));
+    }
+
+    #[test]
+    fn each_host_has_its_own_target() {
+        let world = World::of("/here".into(), Default::default());
+        let to: To = "fifo:logs/{host}.log".parse().unwrap();
+        let target = to.of_host("a/../b", &world).unwrap();
+        assert_eq!(target, Target::Fifo("/here/logs/a_.._b.log".into()));
+        assert_eq!("-".parse::<To>().unwrap().of_host("a", &world), None);
+        assert!("log".parse::<To>().is_err());
+    }
+}
