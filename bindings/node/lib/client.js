@@ -2,7 +2,7 @@
 
 const { EventEmitter } = require('node:events');
 const { KIND, hub, attach, detach, retain, release } = require('./hub');
-const { Channel } = require('./channel');
+const { Channel, Tunnel } = require('./channel');
 const { toError } = require('./errors');
 const { connectOptions, destinationOptions, stdioOptions, verifyHostKey } = require('./options');
 const { SFTP } = require('./sftp');
@@ -181,12 +181,12 @@ class Client extends EventEmitter {
   /**
    * @param {string} type
    * @param {number} id
-   * @param {(error?: Error, channel?: Channel) => void} [callback]
+   * @param {(error?: Error, channel?: Tunnel) => void} [callback]
    * @param {{ strict?: boolean }} [streamOptions]
-   * @returns {Channel}
+   * @returns {Tunnel}
    */
   _tunnel(type, id, callback, streamOptions) {
-    const channel = new Channel(type, streamOptions);
+    const channel = new Tunnel(type, streamOptions);
     return channel._begin(id, callback && ((error) => (error ? callback(error) : callback(undefined, channel))));
   }
 
@@ -504,7 +504,7 @@ class Listener {
       if (settled) return undefined;
       settled = true;
       const type = 'bindAddr' in this.place ? 'forwarded-tcpip' : 'forwarded-streamlocal@openssh.com';
-      const channel = new Channel(type)._begin(number);
+      const channel = new Tunnel(type)._begin(number);
       hub.accept(number);
       return channel;
     };

@@ -96,7 +96,7 @@ class Connection {
    * A connection from the server to a TCP port.
    * @param {string} host
    * @param {number} port
-   * @returns {Promise<import('./channel').Channel>}
+   * @returns {Promise<import('./channel').Tunnel>}
    */
   forwardOut(host, port) {
     return new Promise((resolve, reject) => {
@@ -108,7 +108,7 @@ class Connection {
   /**
    * A connection to a Unix socket of the server.
    * @param {string} path
-   * @returns {Promise<import('./channel').Channel>}
+   * @returns {Promise<import('./channel').Tunnel>}
    */
   forwardOutStreamLocal(path) {
     return new Promise((resolve, reject) => {

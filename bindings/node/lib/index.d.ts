@@ -164,6 +164,7 @@ export interface ShellOptions {
 }
 
 export type ClientCallback = (error: SshError | undefined, channel: Channel) => void;
+export type TunnelCallback = (error: SshError | undefined, tunnel: Tunnel) => void;
 
 /** Standard streams, and what the command's end says of them. */
 export declare class Channel extends Duplex {
@@ -187,6 +188,19 @@ export declare class Channel extends Duplex {
   on(event: 'exit', listener: (code: number | null, signal?: string, coreDumped?: boolean, description?: string) => void): this;
   on(event: 'close', listener: (code?: number | null, signal?: string, coreDumped?: boolean, description?: string) => void): this;
   on(event: string | symbol, listener: (...args: any[]) => void): this;
+}
+
+/**
+ * A connection by way of the server. Clients of databases take it for a socket, which is why it has a socket's `connect`,
+ * `setNoDelay`, `setKeepAlive`, `ref` and `unref`. It is connected already: `connect` says so, and lets it end in both
+ * directions at once, as sockets do; the others change nothing.
+ */
+export declare class Tunnel extends Channel {
+  connect(...args: unknown[]): this;
+  setNoDelay(noDelay?: boolean): this;
+  setKeepAlive(enable?: boolean, initialDelay?: number): this;
+  ref(): this;
+  unref(): this;
 }
 
 /** A Unix socket of this machine that leads to the server. It ends with its client. */
@@ -275,10 +289,10 @@ export declare class Client extends EventEmitter {
   /** Opens an SFTP session. */
   sftp(callback: (error: SshError | undefined, sftp: SFTP) => void): boolean;
   /** Connects from the server to a TCP port. The source is what the server is told of who asks. */
-  forwardOut(srcIP: string, srcPort: number, dstIP: string, dstPort: number, callback: ClientCallback): boolean;
+  forwardOut(srcIP: string, srcPort: number, dstIP: string, dstPort: number, callback: TunnelCallback): boolean;
   /** Connects to a Unix socket of the server. */
-  forwardOutStreamLocal(socketPath: string, callback: ClientCallback): boolean;
-  openssh_forwardOutStreamLocal(socketPath: string, callback: ClientCallback): boolean;
+  forwardOutStreamLocal(socketPath: string, callback: TunnelCallback): boolean;
+  openssh_forwardOutStreamLocal(socketPath: string, callback: TunnelCallback): boolean;
   /**
    * Listens on a Unix socket of this machine ("/tmp/pg1/.s.PGSQL.5432"), and carries its clients to a TCP port or a Unix socket
    * as seen from the server. A socket in its place that nobody listens on is replaced; one in use is an error.
@@ -331,11 +345,11 @@ export declare class Client extends EventEmitter {
   ): this;
   on(
     event: 'tcp connection',
-    listener: (details: TcpConnectionDetails, accept: () => Channel, reject: () => void) => void,
+    listener: (details: TcpConnectionDetails, accept: () => Tunnel, reject: () => void) => void,
   ): this;
   on(
     event: 'unix connection',
-    listener: (details: UnixConnectionDetails, accept: () => Channel, reject: () => void) => void,
+    listener: (details: UnixConnectionDetails, accept: () => Tunnel, reject: () => void) => void,
   ): this;
   on(event: string | symbol, listener: (...args: any[]) => void): this;
 }
@@ -519,9 +533,9 @@ export declare class Connection {
   /** The user's shell, on a terminal unless the window is false. */
   shell(window?: PseudoTtyOptions | false): Channel;
   /** A connection from the server to a TCP port. */
-  forwardOut(host: string, port: number): Promise<Channel>;
+  forwardOut(host: string, port: number): Promise<Tunnel>;
   /** A connection to a Unix socket of the server. */
-  forwardOutStreamLocal(path: string): Promise<Channel>;
+  forwardOutStreamLocal(path: string): Promise<Tunnel>;
   /** A Unix socket of this machine whose clients are carried to a TCP port or a Unix socket as seen from the server. */
   forwardOutLocalSocket(localSocketPath: string, dstHost: string, dstPort: number): Promise<SocketForward>;
   forwardOutLocalSocket(localSocketPath: string, dstSocketPath: string): Promise<SocketForward>;

@@ -1,7 +1,7 @@
 'use strict';
 
 const { Client } = require('./client');
-const { Channel } = require('./channel');
+const { Channel, Tunnel } = require('./channel');
 const { connect, Connection } = require('./connection');
 const { hub } = require('./hub');
 const { SFTP, STATUS_CODE, OPEN_MODE } = require('./sftp');
@@ -17,4 +17,4 @@ function configure(settings) {
   if (!hub.configure(settings)) throw new Error('configure() comes before the first connection of the process');
 }
 
-module.exports = { Client, Channel, Connection, SFTP, configure, connect, utils };
+module.exports = { Client, Channel, Tunnel, Connection, SFTP, configure, connect, utils };

@@ -1,4 +1,4 @@
 import trunkline from './index.js';
 
-export const { Client, Channel, Connection, SFTP, configure, connect, utils } = trunkline;
+export const { Client, Channel, Tunnel, Connection, SFTP, configure, connect, utils } = trunkline;
 export default trunkline;

@@ -40,6 +40,22 @@ test('a tunnel leads to a socket of the server', async (t) => {
   assert.equal((await all(stream)).toString(), 'hello');
 });
 
+test('a tunnel passes for a socket with clients of databases', async (t) => {
+  const { client: ssh } = await client(t);
+  const server = await echo(t, 0, '127.0.0.1');
+  const sockets = [];
+  server.on('connection', (socket) => sockets.push(socket));
+  const stream = await ask(ssh, 'forwardOut', '127.0.0.1', 0, '127.0.0.1', server.address().port);
+  const connected = once(stream, 'connect');
+  assert.equal(stream.setNoDelay(true).setKeepAlive(true, 1000).ref().unref().connect(5432, 'db'), stream);
+  await connected;
+  stream.write('SELECT 1');
+  assert.equal((await once(stream, 'data')).toString(), 'SELECT 1');
+  const closed = once(stream, 'close');
+  for (const socket of sockets) socket.end();
+  await closed;
+});
+
 test('a tunnel to nobody is refused with the server\'s reason', async (t) => {
   const { client: ssh } = await client(t);
   const server = await echo(t, 0, '127.0.0.1');
