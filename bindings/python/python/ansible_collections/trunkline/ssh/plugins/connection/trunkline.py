@@ -219,6 +219,8 @@ import contextlib
 import itertools
 import os
 import queue
+import re
+import shlex
 import shutil
 import threading
 import time
@@ -371,16 +373,33 @@ class Connection(ConnectionBase):
 
     def _escalate(self, process: trunkline.Process[bytes], in_data: bytes | None) -> Result:
         """Sees a command through that begins by becoming another user: the password is given when it is asked for, and
-        ``in_data`` not before the command itself reads."""
+        ``in_data`` when the command itself reads."""
         with process:
             outputs = Outputs(process)
-            self._answer(process, outputs)
-            # A command that has ended already does not read; its status and what it wrote say why.
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(in_data or b"")
-                process.stdin.close()
+            if self._asks_nothing():
+                # One round trip less: the module leaves with the command.
+                self._send(process, in_data)
+                self._answer(process, outputs)
+            else:
+                self._answer(process, outputs)
+                self._send(process, in_data)
             stdout, stderr = outputs.rest()
             return process.wait(), stdout, stderr
+
+    def _send(self, process: trunkline.Process[bytes], in_data: bytes | None) -> None:
+        """Everything that the command reads."""
+        # One that has ended already does not read; its status and what it wrote say why.
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(in_data or b"")
+            process.stdin.close()
+
+    def _asks_nothing(self) -> bool:
+        """Whether nothing but the command reads its input. ``sudo -n`` fails rather than ask; what else there is might take
+        the input for a password."""
+        if self.become.name != "sudo" or self.become.expect_prompt():
+            return False
+        flags = shlex.split(self.become.get_option("become_flags", playcontext=self._play_context) or "")
+        return any(flag == "--non-interactive" or re.match("-[A-Za-z]*n", flag) for flag in flags)
 
     def _answer(self, process: trunkline.Process[bytes], outputs: Outputs) -> None:
         """Returns when the become plugin sees that the command begins, or the command has ended before that."""
