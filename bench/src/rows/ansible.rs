@@ -67,7 +67,10 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
         measure::time(&mut command)
     };
     let default = format!("-C -o ControlMaster=auto -o ControlPersist=60s {common}");
-    let plugin = [("ANSIBLE_TRANSPORT", "trunkline.ssh.trunkline")];
+    let plugin = [
+        ("ANSIBLE_TRANSPORT", "trunkline.ssh.trunkline"),
+        ("ANSIBLE_CALLBACKS_ENABLED", "trunkline.ssh.preload"),
+    ];
     let mitogen = [
         ("ANSIBLE_STRATEGY", "mitogen_linear"),
         ("ANSIBLE_STRATEGY_PLUGINS", mitogen.as_str()),

@@ -172,6 +172,22 @@ def test_a_password_lets_in(environment: Path, daemon: None, tmp_path: Path) -> 
         bed.close()
 
 
+def test_the_plugin_can_be_loaded_before_workers_fork(ansible: Ansible) -> None:
+    program = (
+        "import sys\nfrom ansible import constants\n"
+        "from ansible.plugins.loader import callback_loader, init_plugin_loader\n"
+        "init_plugin_loader([])\n"
+        "assert callback_loader.get('trunkline.ssh.preload')\n"
+        "name = 'ansible_collections.trunkline.ssh.plugins.connection.trunkline'\n"
+        "assert name in sys.modules\n"
+        "assert constants.config.has_configuration_definition('connection', name)\n"
+    )
+    done = ansible.run("python", "-c", program)
+    assert done.returncode == 0, done.stderr
+    pinged = ansible.run("ansible", "all", "-m", "ping", "-vv", ANSIBLE_CALLBACKS_ENABLED="trunkline.ssh.preload")
+    assert pinged.stdout.count("SUCCESS") == 3, pinged.stdout
+
+
 def documented(ansible: Ansible, plugin: str) -> dict[str, Any]:
     done = ansible.run("ansible-doc", "-t", "connection", plugin, "--json")
     assert done.returncode == 0, done.stderr
