@@ -123,8 +123,9 @@ def test_a_status_of_255_is_a_failure_and_no_reason_to_give_a_host_up(ansible: A
 
 def test_a_host_that_cannot_be_reached_is_unreachable_and_tried_again_if_wished(ansible: Ansible) -> None:
     nowhere = ("-e", "ansible_port=1", "-vv")
-    done = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", *nowhere)
-    assert (done.returncode, "UNREACHABLE!" in done.stdout, "RETRY" in done.stdout) == (4, True, False), done.stdout
+    for become in ([], ["-b"]):
+        done = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", *nowhere, *become)
+        assert (done.returncode, "UNREACHABLE!" in done.stdout, "RETRY" in done.stdout) == (4, True, False), done.stdout
     done = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", *nowhere, ANSIBLE_SSH_RETRIES="1")
     assert (done.returncode, done.stdout.count("TRUNKLINE RETRY")) == (4, 1), done.stdout
 

@@ -399,7 +399,8 @@ class Connection(ConnectionBase):
         if self.become.name != "sudo" or self.become.expect_prompt():
             return False
         flags = shlex.split(self.become.get_option("become_flags", playcontext=self._play_context) or "")
-        return any(flag == "--non-interactive" or re.match("-[A-Za-z]*n", flag) for flag in flags)
+        # Letters may stand together, but for those of options with an argument, of which it would be part.
+        return any(flag == "--non-interactive" or re.fullmatch("-[AbEHkNPSs]*n[AbEHkNPSs]*", flag) for flag in flags)
 
     def _answer(self, process: trunkline.Process[bytes], outputs: Outputs) -> None:
         """Returns when the become plugin sees that the command begins, or the command has ended before that."""
