@@ -21,6 +21,9 @@ CHANNEL_READ = "channel read"
 CLOSE = "close and exit status"
 SFTP_READ = "SFTP read"
 
+#: From the session's start until it is disconnected, with whatever the library does between operations.
+TOTAL = "total"
+
 OPERATIONS = (AUTHENTICATION, CHANNEL_OPEN, EXECUTE, CHANNEL_READ, CLOSE, SFTP_READ)
 
 #: What a library gets at once of an output.
@@ -78,12 +81,12 @@ def trunkline_options(target: Target) -> dict[str, Any]:
     }
 
 
-def trunkline(target: Target, step: Step, share: bool = False) -> None:
+def trunkline(target: Target, step: Step, share: bool = False, **options: str) -> None:
     """A connection of the session's own; with ``share``, those that the process has."""
     import trunkline
 
     with step(AUTHENTICATION):
-        host = trunkline.connect(target.host, share=share, **trunkline_options(target))
+        host = trunkline.connect(target.host, share=share, options=options, **trunkline_options(target))
     with step(CHANNEL_OPEN):
         process = host.start(target.command, encoding=None)
     with step(EXECUTE):
@@ -93,14 +96,19 @@ def trunkline(target: Target, step: Step, share: bool = False) -> None:
     with step(CLOSE):
         status = process.wait()
         process.close()
-    with step(SFTP_READ), host.sftp() as sftp:
-        read = len(sftp.read_bytes(target.file))
+    with step(SFTP_READ), host.sftp() as sftp, sftp.open(target.file, "rb") as file:
+        read = sum(len(piece) for piece in iter(lambda: file.read(PIECE), b""))
     check(target, output, status, read)
     host.close()
 
 
 def trunkline_warm(target: Target, step: Step) -> None:
     trunkline(target, step, share=True)
+
+
+def trunkline_classical(target: Target, step: Step) -> None:
+    """By the key exchange that the other libraries do."""
+    trunkline(target, step, KexAlgorithms="curve25519-sha256")
 
 
 def paramiko(target: Target, step: Step) -> None:
@@ -130,7 +138,7 @@ def paramiko(target: Target, step: Step) -> None:
         channel.close()
     with step(SFTP_READ), client.open_sftp() as sftp, sftp.open(target.file, "rb") as file:
         file.prefetch(target.size)
-        read = len(file.read())
+        read = sum(len(piece) for piece in iter(lambda: file.read(PIECE), b""))
     check(target, output, status, read)
     client.close()
 
@@ -238,6 +246,7 @@ async def asyncssh(target: Target, step: Step) -> None:
 #: By the names that reports use. Those that are coroutines share an event loop, the others have a thread for each session.
 CLIENTS: dict[str, Callable[[Target, Step], Coroutine[Any, Any, None] | None]] = {
     "trunkline": trunkline,
+    "trunkline, curve25519": trunkline_classical,
     "trunkline, warm": trunkline_warm,
     "Paramiko": paramiko,
     "ssh2-python": ssh2_python,

@@ -15,14 +15,13 @@ import matplotlib
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
-from clients import AUTHENTICATION, CHANNEL_OPEN, CHANNEL_READ, CLOSE, EXECUTE, SFTP_READ
+from clients import AUTHENTICATION, CHANNEL_OPEN, CHANNEL_READ, CLOSE, EXECUTE, SFTP_READ, TOTAL
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 OPEN_AND_EXECUTE = "channel open and execute"
 WITHOUT_SFTP = "without SFTP"
-TOTAL = "total"
 
 #: In the page's order. What a library cannot tell apart is compared together.
 SHOWN = (TOTAL, WITHOUT_SFTP, AUTHENTICATION, OPEN_AND_EXECUTE, CHANNEL_OPEN, EXECUTE, CHANNEL_READ, CLOSE, SFTP_READ)
@@ -31,7 +30,8 @@ COMPARED = tuple(name for name in SHOWN if name not in (CHANNEL_OPEN, EXECUTE))
 #: Told apart by people who see colours differently, on white and on black (after Okabe and Ito).
 COLOURS = {
     "trunkline": "#d55e00",
-    "trunkline, warm": "#e69f00",
+    "trunkline, curve25519": "#ff9d6e",
+    "trunkline, warm": "#e6b800",
     "Paramiko": "#3b8fd4",
     "ssh2-python": "#009e73",
     "ssh-python": "#b07aa1",
@@ -75,8 +75,10 @@ dt {{ float: left; clear: left; width: 6rem; font-weight: 600; }}
 <p>What Python's SSH libraries take to log in, open a channel, run <code>cat</code> on 26 KB, read it, close the channel with
 its exit status, and read 11 MB over SFTP, with so many sessions at once in one process. Every session logs in anew, but for
 “trunkline, warm”, whose sessions use the connections that are there. Lines are medians of all sessions, shades reach up to
-the 99th percentile. asyncssh opens a channel and executes in one call, and trunkline in one flight: they are compared by the
-sum. trunkline and asyncssh check the server's host key, the others do not.</p>
+the 99th percentile. “Total” is a session from its start until it is disconnected. asyncssh opens a channel and executes in
+one call, and trunkline in one flight: they are compared by the sum. trunkline and asyncssh check the server's host key, the
+others do not. trunkline does the post-quantum key exchange that OpenSSH does (sntrup761), “trunkline, curve25519” the one
+that the other libraries do.</p>
 <dl>{facts}</dl>
 <p class="legend">{legend}</p>
 {failures}{series}

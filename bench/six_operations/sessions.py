@@ -16,7 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from clients import CLIENTS, Steps, Target
+from clients import CLIENTS, TOTAL, Steps, Target
 
 
 def at_once(library: str, target: Target, count: int) -> list[Steps]:
@@ -24,8 +24,12 @@ def at_once(library: str, target: Target, count: int) -> list[Steps]:
     session, steps = CLIENTS[library], [Steps() for _ in range(count)]
     if inspect.iscoroutinefunction(session):
 
+        async def whole(step: Steps) -> None:
+            with step(TOTAL):
+                await session(target, step)
+
         async def together() -> None:
-            await asyncio.gather(*(session(target, step) for step in steps))
+            await asyncio.gather(*map(whole, steps))
 
         asyncio.run(together())
         return steps
@@ -34,7 +38,8 @@ def at_once(library: str, target: Target, count: int) -> list[Steps]:
 
     def one(step: Steps) -> None:
         begin.wait()
-        session(target, step)
+        with step(TOTAL):
+            session(target, step)
 
     with ThreadPoolExecutor(count) as pool:
         list(pool.map(one, steps))

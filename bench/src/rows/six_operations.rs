@@ -18,6 +18,7 @@ pub(super) const ROW: Row = Row {
 
 const TRUNKLINE: &str = "trunkline";
 const WARM: &str = "trunkline, warm";
+const CLASSICAL: &str = "trunkline, curve25519";
 const PARAMIKO: &str = "Paramiko";
 const SSH2_PYTHON: &str = "ssh2-python";
 const ASYNCSSH: &str = "asyncssh";
@@ -129,7 +130,7 @@ impl Results {
         self.records
             .iter()
             .filter(|record| {
-                record.sessions == count && ![TRUNKLINE, WARM].contains(&record.library.as_str())
+                record.sessions == count && ![TRUNKLINE, CLASSICAL, WARM].contains(&record.library.as_str())
             })
             .filter_map(figure)
             .reduce(f64::min)
