@@ -279,11 +279,14 @@ async fn talk(
             Request::Warm { host, pin } => {
                 serve_questions(reader, replies, async |interaction| {
                     let asked = engine_request(&host);
-                    if let (Some(masters), Some(config)) = (masters, for_openssh(engine, &asked).await?) {
-                        masters.warm(&config, &host, pin).await?;
-                        return Ok(Reply::Done);
-                    }
-                    let host = engine.host_for(&asked, interaction).await?;
+                    let host = match (engine.host_for(&asked, interaction).await, masters) {
+                        (Err(Error::NeedsSystemSsh { .. }), Some(masters)) => {
+                            let config = engine.resolve(&asked).await?;
+                            masters.warm(&config, &host, pin).await?;
+                            return Ok(Reply::Done);
+                        }
+                        (host, _) => host?,
+                    };
                     host.warm().await?;
                     if pin {
                         host.pin(true);
@@ -615,6 +618,9 @@ fn list(engine: &Engine, mux: Option<&mux::Sockets>) -> Vec<HostReport> {
         lanes,
     } in engine.status()
     {
+        if lanes.is_empty() && !pinned {
+            continue;
+        }
         let own = sockets.extract_if(.., |socket| socket.key == key);
         hosts.push(HostReport {
             mux_sockets: own.map(|socket| socket.path).collect(),

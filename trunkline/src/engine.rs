@@ -25,7 +25,7 @@ use crate::handshake::Handshake;
 use crate::hosts;
 use crate::interaction::Interaction;
 use crate::login::Login;
-use crate::memory::Memory;
+use crate::memory::{HostId, Memory};
 use crate::metrics::Metrics;
 use crate::pool::{LaneStatus, Lease, Pool};
 use crate::session::{Command, Output, Session};
@@ -179,12 +179,31 @@ impl Engine {
         } else {
             interaction.clone()
         };
-        Ok(Host {
+        let host = Host {
             pool: self.pool(&config, request),
             config,
             interaction,
             tuned: None,
-        })
+        };
+        // Only the server can tell whether it needs what the configuration allows beyond the engine's algorithms; and a
+        // command that is handed over to ssh must not have been begun here.
+        let unknown = || {
+            let facts = self.inner.memory.facts(&host_id(&host.config));
+            facts.is_none_or(|facts| facts.kex_first.is_none())
+        };
+        if host.config.allows_older() && !host.is_warm() && unknown() {
+            host.warm().await.map_err(|error| {
+                let reasons = self.reasons_for_system_ssh(&host.config);
+                if reasons.is_empty() {
+                    return error;
+                }
+                Error::NeedsSystemSsh {
+                    host: host.config.original_host.clone(),
+                    reasons,
+                }
+            })?;
+        }
+        Ok(host)
     }
 
     /// What ssh_config says of a request.
@@ -207,6 +226,14 @@ impl Engine {
                 directive: "openssh_hosts".into(),
                 value: patterns.join(","),
                 why: "config.toml asks for the system's ssh".into(),
+            });
+        }
+        let facts = self.inner.memory.facts(&host_id(config));
+        if facts.is_some_and(|facts| facts.algorithms_refused) {
+            reasons.push(Reason {
+                directive: "algorithms".into(),
+                value: "older".into(),
+                why: "the server shares none with the engine, but the configuration allows ssh some of the server's".into(),
             });
         }
         reasons
@@ -766,6 +793,10 @@ impl fmt::Debug for Engine {
             .field("pools", &self.inner.pools().len())
             .finish_non_exhaustive()
     }
+}
+
+fn host_id(config: &HostConfig) -> HostId {
+    HostId::new(&config.hostname, config.port, &config.user)
 }
 
 /// Whether a setting's patterns mean a host.

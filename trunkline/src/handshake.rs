@@ -76,7 +76,10 @@ pub(crate) async fn run(
                     never = serve_offers(offers, incoming, updates) => match never {},
                 };
             }
-            Err(Failed { error, ops: None, .. }) => return error,
+            Err(Failed { error, ops: None, .. }) => {
+                handshake.learn_from(&error);
+                return error;
+            }
             Err(Failed {
                 error,
                 ops: Some(untouched),
@@ -95,11 +98,30 @@ pub(crate) async fn run(
                 }
             }
         };
+        handshake.learn_from(&error);
         ops.close();
         while let Ok(op) = ops.try_recv() {
             crate::driver::refuse(op, &error);
         }
         return error;
+    }
+}
+
+impl Handshake {
+    /// Remembers a server with which the system's ssh has algorithms in common, and the engine has not.
+    fn learn_from(&self, error: &Error) {
+        let Error::Protocol {
+            source: trunkline_proto::Error::NothingInCommon { what, theirs, .. },
+            ..
+        } = error
+        else {
+            return;
+        };
+        if self.host.only_ssh_could(what, theirs) {
+            let host = HostId::new(&self.host.hostname, self.host.port, &self.host.user);
+            self.memory
+                .update(&host, |facts| facts.learn(Refusal::Algorithms));
+        }
     }
 }
 
@@ -513,29 +535,17 @@ const UNCHOSEN_CIPHERS: [&[&str]; 2] = [
 ];
 
 /// The algorithms in the order that the user's ssh would offer them, as far as the engine has them.
-fn preferences(host: &HostConfig, trust: &Trust, name: &str) -> Result<Preferences, Error> {
-    let known = |what: &str, configured: &[String], empty: bool| {
-        if empty {
-            return Err(Error::Usage(format!(
-                "none of the configured {what} is one that the engine has ({}); the system's ssh may do (transport = \
-                 openssh)",
-                configured.join(",")
-            )));
-        }
-        Ok(())
-    };
+fn preferences(host: &HostConfig, trust: &Trust, name: &str) -> Preferences {
     let kex: Vec<KexMethod> = host
         .kex_algorithms
         .iter()
         .filter_map(|name| KexMethod::from_name(name))
         .collect();
-    known("KexAlgorithms", &host.kex_algorithms, kex.is_empty())?;
     let mut ciphers: Vec<Cipher> = host
         .ciphers
         .iter()
         .filter_map(|name| Cipher::from_name(name))
         .collect();
-    known("Ciphers", &host.ciphers, ciphers.is_empty())?;
     if UNCHOSEN_CIPHERS
         .iter()
         .any(|order| host.ciphers.iter().eq(order.iter()))
@@ -554,24 +564,19 @@ fn preferences(host: &HostConfig, trust: &Trust, name: &str) -> Result<Preferenc
         .into_iter()
         .filter(|name| trunkline_proto::HOST_KEY_ALGORITHMS.contains(&name.as_str()))
         .collect();
-    known(
-        "HostKeyAlgorithms",
-        &host.host_key_algorithms,
-        host_keys.is_empty(),
-    )?;
     // As ssh: compression when asked for, else only if the server insists.
     let compression = if host.compression {
         vec![Compression::Zlib, Compression::None]
     } else {
         vec![Compression::None, Compression::Zlib]
     };
-    Ok(Preferences {
+    Preferences {
         kex,
         host_keys,
         ciphers,
         macs,
         compression,
-    })
+    }
 }
 
 fn has_aes_instructions() -> bool {
@@ -585,7 +590,7 @@ fn has_aes_instructions() -> bool {
 
 fn protocol_config(host: &HostConfig, facts: &HostFacts, trust: &Trust) -> Result<Config, Error> {
     let name = known_hosts::lookup_name(&host.hostname, host.port, host.host_key_alias.as_deref());
-    let mut preferences = preferences(host, trust, &name)?;
+    let mut preferences = preferences(host, trust, &name);
     if host.host_key_order_is_free {
         lead_as_the_server_did(&mut preferences, facts, trust, &name);
     }

@@ -75,6 +75,8 @@ pub struct HostFacts {
     pub early_kexinit_refused: bool,
     /// The server did not take authentication and the first channel in one flight.
     pub pipelining_refused: bool,
+    /// The server has only algorithms that the engine does not have.
+    pub algorithms_refused: bool,
     /// SHA-256 of the public key blob that authenticated last.
     pub key: Option<[u8; 32]>,
     /// How many sessions a connection is known to carry at once (sshd's MaxSessions).
@@ -96,6 +98,8 @@ pub enum Refusal {
     EarlyKexinit,
     /// Authentication and the first channel in one flight.
     Pipelining,
+    /// All of our algorithms, of a kind for which the configuration allows others.
+    Algorithms,
     /// More sessions than so many on one connection.
     Sessions(u32),
 }
@@ -111,6 +115,7 @@ impl Default for HostFacts {
             host_key_first: None,
             early_kexinit_refused: false,
             pipelining_refused: false,
+            algorithms_refused: false,
             key: None,
             max_sessions: None,
             rtt: None,
@@ -257,6 +262,7 @@ impl HostFacts {
         match refusal {
             Refusal::EarlyKexinit => self.early_kexinit_refused = true,
             Refusal::Pipelining => self.pipelining_refused = true,
+            Refusal::Algorithms => self.algorithms_refused = true,
             Refusal::Sessions(limit) => self.max_sessions = Some(limit),
         }
         self.refused = SystemTime::now();
@@ -270,6 +276,7 @@ impl HostFacts {
         {
             self.early_kexinit_refused = false;
             self.pipelining_refused = false;
+            self.algorithms_refused = false;
             self.max_sessions = None;
         }
         self
@@ -503,6 +510,7 @@ const MIGRATIONS: &[&str] = &[
         PRIMARY KEY (hostname, port, user)
     ) STRICT, WITHOUT ROWID;",
     "ALTER TABLE hosts ADD COLUMN refused_milliseconds INTEGER NOT NULL DEFAULT 0;",
+    "ALTER TABLE hosts ADD COLUMN algorithms_refused INTEGER NOT NULL DEFAULT 0;",
 ];
 
 /// Opens the file for writing, brings its schema up to date and prunes it.
@@ -568,7 +576,7 @@ fn write(connection: &mut Connection, batch: &HashMap<HostId, Option<HostFacts>>
         };
         change
             .prepare_cached(
-                "INSERT OR REPLACE INTO hosts VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
+                "INSERT OR REPLACE INTO hosts VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
             )?
             .execute(params![
                 host.hostname,
@@ -585,6 +593,7 @@ fn write(connection: &mut Connection, batch: &HashMap<HostId, Option<HostFacts>>
                 facts.tuning,
                 milliseconds(facts.last_used),
                 milliseconds(facts.refused),
+                facts.algorithms_refused,
             ])?;
     }
     change.commit()
@@ -598,6 +607,7 @@ fn facts_of(row: &Row<'_>) -> rusqlite::Result<HostFacts> {
         host_key_first: row.get("host_key_first")?,
         early_kexinit_refused: row.get("early_kexinit_refused")?,
         pipelining_refused: row.get("pipelining_refused")?,
+        algorithms_refused: row.get("algorithms_refused")?,
         key: row.get("key")?,
         max_sessions: row.get("max_sessions")?,
         rtt: rtt.map(|rtt| Duration::from_micros(rtt.unsigned_abs())),
@@ -794,13 +804,19 @@ mod tests {
     #[test]
     fn a_refusal_is_believed_for_a_week() {
         let mut facts = HostFacts::default();
-        for refusal in [Refusal::EarlyKexinit, Refusal::Pipelining, Refusal::Sessions(2)] {
+        for refusal in [
+            Refusal::EarlyKexinit,
+            Refusal::Pipelining,
+            Refusal::Algorithms,
+            Refusal::Sessions(2),
+        ] {
             facts.learn(refusal);
         }
         let later = |days: u64| facts.refused + Duration::from_secs(days * 24 * 3600);
         assert_eq!(facts.clone().believed_at(later(6)), facts);
         let forgotten = facts.clone().believed_at(later(8));
         assert!(!forgotten.early_kexinit_refused && !forgotten.pipelining_refused);
+        assert!(!forgotten.algorithms_refused);
         assert_eq!(forgotten.max_sessions, None);
     }
 

@@ -430,7 +430,7 @@ impl Talk<'_> {
             Action::ListForwards => {
                 self.requests
                     .send(&Request::Forward(ForwardRequest::List))
-                    .await?
+                    .await?;
             }
             Action::CommandLine => {
                 if let Some(raw) = &self.console.raw {

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 
-use trunkline_testkit::Sshd;
+use trunkline_testkit::{KeyType, Sshd};
 
 use crate::home::{Home, assert_status, describe, finish, server, text};
 use crate::tty::Terminal;
@@ -207,6 +207,61 @@ fn a_setting_sends_a_host_through_ssh() {
     assert_eq!(masters.ls()[0]["transport"], "openssh");
     let explained = masters.succeed(&["explain", "web"]);
     assert!(explained.contains("config.toml asks for"), "{explained}");
+}
+
+/// A server with nothing newer than SHA-1, as that of CentOS 6.
+fn old_server() -> Sshd {
+    let old = "HostKeyAlgorithms ssh-rsa\nKexAlgorithms diffie-hellman-group14-sha1\nMACs hmac-sha1\n";
+    let builder = crate::home::sshd().host_keys([KeyType::Rsa]);
+    builder.config(old).start().unwrap()
+}
+
+#[test]
+fn a_server_with_nothing_newer_than_sha_1_is_reached_through_ssh_where_the_configuration_allows_it() {
+    let server = old_server();
+    let entry = server.host_entry("web");
+    let allowing = "HostKeyAlgorithms +ssh-rsa\n    KexAlgorithms +diffie-hellman-group14-sha1";
+    let masters = Masters::new(&entry.clone().with(allowing).to_string());
+    for warm in [false, true] {
+        let run = finish(&mut masters.about(&["run", "--json", "-H", "web", "--", "exit 0"]));
+        assert_status(&run, 0);
+        let line: serde_json::Value = serde_json::from_slice(&run.stdout).unwrap();
+        assert_eq!(line["warm"], warm, "{line}");
+    }
+    let listed = masters.ls();
+    assert_eq!(listed[0]["transport"], "openssh", "{listed}");
+    assert_eq!(server.authentications(), 1);
+    let explained = masters.succeed(&["explain", "web"]);
+    assert!(
+        explained.contains("the server shares none with the engine"),
+        "{explained}"
+    );
+    // ssh itself, with all that it was given.
+    let mut command = masters.about(&["ssh", "web", "exit 7"]);
+    assert_status(&finish(&mut command), 7);
+    assert_eq!(server.authentications(), 1);
+
+    let strict = Masters::new(&entry.to_string());
+    let refused = strict.run("true");
+    assert_status(&refused, 1);
+    assert!(
+        text(&refused.stderr).contains("in common"),
+        "{}",
+        describe(&refused)
+    );
+}
+
+#[test]
+fn a_configuration_with_only_what_the_engine_has_not_goes_through_ssh() {
+    let server = old_server();
+    let only = "HostKeyAlgorithms ssh-rsa\n    KexAlgorithms diffie-hellman-group14-sha1\n    MACs hmac-sha1";
+    let masters = Masters::new(&server.host_entry("web").with(only).to_string());
+    assert_status(&masters.run("true"), 0);
+    let explained = masters.succeed(&["explain", "web"]);
+    assert!(
+        explained.contains("kexalgorithms diffie-hellman-group14-sha1"),
+        "{explained}"
+    );
 }
 
 #[test]

@@ -3,6 +3,11 @@
 use std::fs::File;
 use std::io::Read;
 
+use trunkline_proto::HOST_KEY_ALGORITHMS;
+use trunkline_proto::cipher::Cipher;
+use trunkline_proto::kex::KexMethod;
+use trunkline_proto::mac::Mac;
+
 use super::HostConfig;
 use super::values::FingerprintHash;
 
@@ -108,7 +113,62 @@ pub(crate) const IRRELEVANT: &[(&str, &str)] = &[
 /// The first bytes of a binary key revocation list (OpenSSH's PROTOCOL.krl, section 1).
 const KRL_MAGIC: &[u8] = b"SSHKRL\n\0";
 
+/// A kind of algorithm that is negotiated.
+struct Kind {
+    /// What [`trunkline_proto::Error::NothingInCommon`] calls it.
+    name: &'static str,
+    directive: &'static str,
+    configured: fn(&HostConfig) -> &[String],
+    /// Whether the engine has the algorithm.
+    has: fn(&str) -> bool,
+}
+
+const KINDS: [Kind; 4] = [
+    Kind {
+        name: "key exchange",
+        directive: "kexalgorithms",
+        configured: |host| &host.kex_algorithms,
+        has: |name| KexMethod::from_name(name).is_some(),
+    },
+    Kind {
+        name: "host key",
+        directive: "hostkeyalgorithms",
+        configured: |host| &host.host_key_algorithms,
+        has: |name| HOST_KEY_ALGORITHMS.contains(&name),
+    },
+    Kind {
+        name: "cipher",
+        directive: "ciphers",
+        configured: |host| &host.ciphers,
+        has: |name| Cipher::from_name(name).is_some(),
+    },
+    Kind {
+        name: "MAC",
+        directive: "macs",
+        configured: |host| &host.macs,
+        has: |name| Mac::from_name(name).is_some(),
+    },
+];
+
 impl HostConfig {
+    /// Whether the configuration allows one of these algorithms, which the engine does not have. `kind` is as in
+    /// [`trunkline_proto::Error::NothingInCommon`], `theirs` the server's names with commas between.
+    pub(crate) fn only_ssh_could(&self, kind: &str, theirs: &str) -> bool {
+        KINDS.iter().filter(|known| known.name == kind).any(|known| {
+            (known.configured)(self)
+                .iter()
+                .any(|name| !(known.has)(name) && theirs.split(',').any(|offered| offered == name))
+        })
+    }
+
+    /// Whether the configuration allows more ways to open a connection (key exchange, host keys) than the engine has, as
+    /// for a server that knows nothing newer than SHA-1. ssh's own defaults do not.
+    pub(crate) fn allows_older(&self) -> bool {
+        KINDS[..2]
+            .iter()
+            .any(|kind| (kind.configured)(self).iter().any(|name| !(kind.has)(name)))
+    }
+
     /// Why this host must be reached through the system's `ssh`; empty where the engine can do all that is asked.
     ///
     /// Reads the first bytes of the `RevokedHostKeys` file, where there is one.
@@ -210,6 +270,16 @@ impl HostConfig {
                 "MD5".into(),
                 "MD5 fingerprints are shown by ssh only",
             );
+        }
+        for kind in &KINDS {
+            let configured = (kind.configured)(self);
+            if !configured.iter().any(|name| (kind.has)(name)) {
+                add(
+                    kind.directive,
+                    configured.join(","),
+                    "the engine has none of these",
+                );
+            }
         }
         for directive in &self.not_understood {
             let why = "this value is not understood here";
