@@ -134,7 +134,9 @@ impl Engine {
     /// As [`Self::host`].
     pub async fn host_for(&self, request: &Request, interaction: &Interaction) -> Result<Host, Error> {
         let config = self.resolve(request).await?;
-        self.host_with(config, request, interaction)
+        let host = self.host_with(config, request, interaction)?;
+        self.meet(&host).await?;
+        Ok(host)
     }
 
     /// The host that a request means, for moving data: with the cipher, the compression, the size of requests and the
@@ -146,7 +148,7 @@ impl Engine {
     pub async fn host_for_copies(&self, request: &Request, interaction: &Interaction) -> Result<Host, Error> {
         let config = self.resolve(request).await?;
         let Some(choice) = Choice::remembered(self.memory(), &config) else {
-            return self.host_with(config, request, interaction);
+            return self.host_for(request, interaction).await;
         };
         let config = choice.apply_to(config, request);
         let mut host = self.host_with(config, request, interaction)?;
@@ -179,31 +181,34 @@ impl Engine {
         } else {
             interaction.clone()
         };
-        let host = Host {
+        Ok(Host {
             pool: self.pool(&config, request),
             config,
             interaction,
             tuned: None,
-        };
-        // Only the server can tell whether it needs what the configuration allows beyond the engine's algorithms; and a
-        // command that is handed over to ssh must not have been begun here.
-        let unknown = || {
+        })
+    }
+
+    /// Connects to a host that is not known yet and whose configuration allows more than the engine's algorithms: only the
+    /// server can tell whether it needs those, and a command that is handed over to ssh must not have been begun here.
+    async fn meet(&self, host: &Host) -> Result<(), Error> {
+        let met = || {
             let facts = self.inner.memory.facts(&host_id(&host.config));
-            facts.is_none_or(|facts| facts.kex_first.is_none())
+            facts.is_some_and(|facts| facts.kex_first.is_some())
         };
-        if host.config.allows_older() && !host.is_warm() && unknown() {
-            host.warm().await.map_err(|error| {
-                let reasons = self.reasons_for_system_ssh(&host.config);
-                if reasons.is_empty() {
-                    return error;
-                }
-                Error::NeedsSystemSsh {
-                    host: host.config.original_host.clone(),
-                    reasons,
-                }
-            })?;
+        if !host.config.allows_older() || host.is_warm() || met() {
+            return Ok(());
         }
-        Ok(host)
+        host.warm().await.map_err(|error| {
+            let reasons = self.reasons_for_system_ssh(&host.config);
+            if reasons.is_empty() {
+                return error;
+            }
+            Error::NeedsSystemSsh {
+                host: host.config.original_host.clone(),
+                reasons,
+            }
+        })
     }
 
     /// What ssh_config says of a request.
