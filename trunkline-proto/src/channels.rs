@@ -376,9 +376,17 @@ pub struct Channels {
     global_replies: VecDeque<GlobalRequestId>,
     next_global: u64,
     events: VecDeque<ChannelEvent>,
-    rtt: Option<Duration>,
+    rtt: Rtt,
     overdraft_allowed: bool,
     opened: u32,
+}
+
+/// The round-trip time, as far as known.
+#[derive(Debug, Default)]
+struct Rtt {
+    assumed: Option<Duration>,
+    /// The shortest that an answer took.
+    shortest: Option<Duration>,
 }
 
 impl Channels {
@@ -412,14 +420,20 @@ impl Channels {
 
     // What the application does.
 
-    /// The round-trip time, which decides how far windows grow.
-    pub fn set_rtt(&mut self, rtt: Duration) {
-        self.rtt = Some(self.rtt.map_or(rtt, |known| known.min(rtt)));
+    /// The round-trip time as the way to the server showed it, which may end at a proxy: it counts until an answer has
+    /// been timed.
+    pub fn assume_rtt(&mut self, rtt: Duration) {
+        self.rtt.assumed = Some(rtt);
+    }
+
+    /// The server's answer to something has taken so long. The shortest decides how far windows grow.
+    pub fn answered_after(&mut self, time: Duration) {
+        self.rtt.shortest = Some(self.rtt.shortest.map_or(time, |shortest| shortest.min(time)));
     }
 
     /// The round-trip time as far as known.
     pub fn rtt(&self) -> Option<Duration> {
-        self.rtt
+        self.rtt.shortest.or(self.rtt.assumed)
     }
 
     /// Whether data may follow a session's start before its window is known to be open (see the crate's
@@ -509,11 +523,12 @@ impl Channels {
 
     /// The application has read `n` bytes of a channel's data.
     pub fn consumed(&mut self, id: ChannelId, n: usize, now: Instant) {
+        let rtt = self.rtt();
         let Some(channel) = self.table.get_mut(&id) else {
             return;
         };
         let n = u32::try_from(n).unwrap_or(u32::MAX);
-        if let Some(add) = channel.receive.consume(n, now, self.rtt)
+        if let Some(add) = channel.receive.consume(n, now, rtt)
             && let Some(remote) = channel.remote()
             && !channel.eof_received
             && !channel.close_sent

@@ -548,9 +548,21 @@ impl Connection {
         }
     }
 
-    /// The round-trip time, as measured outside; it decides how far receive windows grow.
-    pub fn set_rtt(&mut self, rtt: Duration) {
-        self.channels.set_rtt(rtt);
+    /// The round-trip time as the way to the server showed it, which may end at a proxy: it counts until an answer has
+    /// been timed.
+    pub fn assume_rtt(&mut self, rtt: Duration) {
+        self.channels.assume_rtt(rtt);
+    }
+
+    /// An answer of the server, to something sent after authentication, has taken so long: the shortest is the round-trip
+    /// time, which decides how far receive windows grow.
+    pub fn answered_after(&mut self, time: Duration) {
+        self.channels.answered_after(time);
+    }
+
+    /// The round-trip time as far as known.
+    pub fn rtt(&self) -> Option<Duration> {
+        self.channels.rtt()
     }
 
     /// Exchanges keys anew as soon as possible.

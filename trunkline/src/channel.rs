@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use atomic_waker::AtomicWaker;
 use bytes::{Buf, Bytes};
@@ -234,6 +235,8 @@ pub(crate) struct Port {
     pub(crate) exit: ExitStatus,
     /// Answers awaited, in order.
     pub(crate) replies: VecDeque<Awaited>,
+    /// When it was asked for, until it is open.
+    pub(crate) asked: Option<Instant>,
     /// Whether `started` waits for a command's confirmation, not only for the opening.
     pub(crate) starts: bool,
     /// What a refusal is called.
@@ -273,6 +276,7 @@ pub(crate) fn channel(
         done: Some(done_tx),
         exit: ExitStatus::Unknown,
         replies: VecDeque::new(),
+        asked: None,
         starts,
         what: what.into(),
         lease,

@@ -1,7 +1,7 @@
 //! [`Connection`]: one SSH connection, shared by everything that holds a clone of it.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
@@ -72,7 +72,6 @@ struct Inner {
     info: Arc<OnceLock<ConnectionInfo>>,
     metrics: Arc<Metrics>,
     incoming: Arc<Incoming>,
-    measured_rtt: Mutex<Option<Duration>>,
 }
 
 impl Connection {
@@ -90,7 +89,6 @@ impl Connection {
             info: info.clone(),
             metrics: metrics.clone(),
             incoming: incoming.clone(),
-            measured_rtt: Mutex::new(None),
         };
         let counters = metrics;
         tokio::spawn(async move {
@@ -289,11 +287,7 @@ impl Connection {
         match tokio::time::timeout(limit, answer).await {
             Ok(Ok(())) => {
                 let rtt = begun.elapsed();
-                *self
-                    .inner
-                    .measured_rtt
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner) = Some(rtt);
+                self.inner.metrics.set_rtt(Some(rtt));
                 Ok(rtt)
             }
             Ok(Err(_)) => Err(self.gone()),
@@ -307,14 +301,12 @@ impl Connection {
         }
     }
 
-    /// The round-trip time: as last measured by [`Self::ping`], else as the handshake showed it.
+    /// The round-trip time: as the server's answers have shown it, else as TCP's handshake did, which may have ended at a
+    /// proxy.
     pub fn rtt(&self) -> Option<Duration> {
-        let measured = *self
-            .inner
-            .measured_rtt
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        measured.or_else(|| self.info().and_then(|info| info.rtt))
+        self.metrics()
+            .rtt()
+            .or_else(|| self.info().and_then(|info| info.rtt))
     }
 
     /// How long nothing has come from the server.

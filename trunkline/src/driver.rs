@@ -404,6 +404,8 @@ impl Driver {
                 }
                 let id = self.proto.open(&kind);
                 port.shared.set_id(id);
+                // Before that, the answer waits for PAM too.
+                port.asked = self.proto.is_authenticated().then(Instant::now);
                 self.metrics.channels_opened.add(1);
                 for request in requests {
                     self.request(id, &mut port, &request, None);
@@ -586,9 +588,14 @@ impl Driver {
                 }
             }
             ChannelEvent::Opened(id) => {
-                if let Some(port) = self.ports.get_mut(&id).filter(|port| !port.starts)
-                    && let Some(started) = port.started.take()
-                {
+                let Some(port) = self.ports.get_mut(&id) else {
+                    return;
+                };
+                if let Some(asked) = port.asked.take() {
+                    self.proto.answered_after(asked.elapsed());
+                    self.metrics.set_rtt(self.proto.rtt());
+                }
+                if let Some(started) = port.started.take_if(|_| !port.starts) {
                     let _ = started.send(Ok(()));
                 }
             }

@@ -243,7 +243,7 @@ async fn establish(
         metrics.clone(),
     ));
     if let Some(rtt) = dialed.rtt {
-        driver.proto.set_rtt(rtt);
+        driver.proto.assume_rtt(rtt);
     }
     let address = dialed.address.map(|address| address.ip());
     let server = Server {

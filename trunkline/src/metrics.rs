@@ -26,6 +26,8 @@ pub struct Metrics {
     epoch: Instant,
     /// Milliseconds from `epoch` to the last bytes that came in.
     received_at: AtomicU64,
+    /// The round-trip time in nanoseconds; 0: not known.
+    rtt: AtomicU64,
     /// Bytes that left through sockets.
     pub bytes_sent: Counter,
     /// Bytes that came in through sockets.
@@ -43,6 +45,7 @@ impl Default for Metrics {
         Self {
             epoch: Instant::now(),
             received_at: AtomicU64::new(0),
+            rtt: AtomicU64::new(0),
             bytes_sent: Counter::default(),
             bytes_received: Counter::default(),
             connections_started: Counter::default(),
@@ -59,6 +62,20 @@ impl Metrics {
         let elapsed = now.saturating_duration_since(self.epoch).as_millis();
         self.received_at
             .store(u64::try_from(elapsed).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// The round-trip time has been measured.
+    pub(crate) fn set_rtt(&self, rtt: Option<Duration>) {
+        let nanos = rtt.map_or(0, |rtt| u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX));
+        self.rtt.store(nanos, Ordering::Relaxed);
+    }
+
+    /// The round-trip time of a connection, where an answer of its server has shown it.
+    pub fn rtt(&self) -> Option<Duration> {
+        match self.rtt.load(Ordering::Relaxed) {
+            0 => None,
+            nanos => Some(Duration::from_nanos(nanos)),
+        }
     }
 
     /// How long nothing has come in.

@@ -341,7 +341,7 @@ fn an_unknown_stream_is_thrown_away_and_costs_no_credit() {
 #[test]
 fn a_reader_as_fast_as_the_link_gets_a_larger_window() {
     let (mut channels, id) = session(0);
-    channels.set_rtt(Duration::from_millis(100));
+    channels.answered_after(Duration::from_millis(100));
     let mut now = Instant::now();
     let (mut granted, mut consumed) = (2u64 << 20, 0u64);
     for _ in 0..4096 {
