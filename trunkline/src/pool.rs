@@ -112,7 +112,7 @@ impl Pool {
     }
 
     /// Starts a command on the best lane. Where the server's limit on sessions is not known to allow one more, waits
-    /// for its confirmation, and tries elsewhere when it is refused: a refused session has not begun anything.
+    /// until it is open, and tries elsewhere when it is refused: nothing has begun in it.
     pub(crate) async fn session(
         self: &Arc<Self>,
         command: &Command,
@@ -141,51 +141,44 @@ impl Pool {
         loop {
             let freed = self.freed.notified();
             self.check_not_ended()?;
-            let Some((lane, mut session, proven)) = self.place_session(command, interaction, place) else {
+            let Some((lane, placed)) = self.find_place(interaction, place) else {
                 freed.await;
                 continue;
             };
-            if proven {
-                self.open_spares(lane);
-                return Ok(session);
-            }
-            match session.started().await {
-                Ok(()) => {
-                    self.state().policy.session_confirmed(lane);
-                    self.open_spares(lane);
-                    return Ok(session);
+            // Started without the lock: a connection that has ended meanwhile refuses at once, and gives the lease back.
+            let session = match placed {
+                Placed::Open {
+                    connection,
+                    lease,
+                    proven: true,
+                } => connection.start_with(command, Some(lease)),
+                Placed::Open {
+                    connection,
+                    mut lease,
+                    proven: false,
+                } => {
+                    let mut session = connection.spare();
+                    match session.opened().await {
+                        Ok(()) => self.state().policy.session_confirmed(lane),
+                        Err(Error::Refused { reason, .. })
+                            if reason != 0 && self.learn_limit(lane, false) =>
+                        {
+                            lease.refused();
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                    begin(&connection, session, command, lease)
                 }
-                Err(Error::Refused { reason, .. }) if reason != 0 && self.learn_limit(lane, false) => {}
-                Err(error) => return Err(error),
-            }
+                Placed::Spare {
+                    connection,
+                    spare,
+                    lease,
+                } => begin(&connection, *spare, command, lease),
+            };
+            self.open_spares(lane);
+            return Ok(session);
         }
-    }
-
-    fn place_session(
-        self: &Arc<Self>,
-        command: &Command,
-        interaction: &Interaction,
-        place: fn(&mut Policy, Instant) -> Placement,
-    ) -> Option<(LaneId, Session, bool)> {
-        // Started without the lock: a connection that has ended meanwhile refuses at once, and gives the lease back.
-        let (lane, placed) = self.find_place(interaction, place)?;
-        let (session, proven) = match placed {
-            Placed::Spare {
-                connection,
-                spare,
-                lease,
-            } => {
-                // What ForwardAgent forbids is refused where the session is asked for.
-                let _ = connection.lend_agent(command);
-                (spare.begin(command, lease), true)
-            }
-            Placed::Open {
-                connection,
-                lease,
-                proven,
-            } => (connection.start_with(command, Some(lease)), proven),
-        };
-        Some((lane, session, proven))
     }
 
     fn find_place(
@@ -558,6 +551,13 @@ impl State {
             open
         });
     }
+}
+
+/// Starts a command in a session that is open.
+fn begin(connection: &Connection, session: SpareSession, command: &Command, lease: Lease) -> Session {
+    // What ForwardAgent forbids is refused where the session is asked for.
+    let _ = connection.lend_agent(command);
+    session.begin(command, lease)
 }
 
 /// Where a session goes.
