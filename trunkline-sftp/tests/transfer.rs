@@ -583,10 +583,10 @@ fn a_file_that_shrinks_ends_where_it_ends_now() {
 #[test]
 fn a_file_that_grows_is_read_to_its_end() {
     let disk = disk();
-    let content = Random::new(4).bytes(5_000_000);
+    let content = Random::new(4).bytes(9_000_000);
     disk.borrow_mut()
         .files
-        .insert(b"f".to_vec(), content[..2_000_000].to_vec());
+        .insert(b"f".to_vec(), content[..6_000_000].to_vec());
     let start = Instant::now();
     let shared = Rc::clone(&disk);
     let manner = Manner {
@@ -607,7 +607,7 @@ fn a_file_that_grows_is_read_to_its_end() {
     assert_eq!(
         done.end,
         DownloadEvent::Finished {
-            length: 5_000_000,
+            length: 9_000_000,
             changed: true
         }
     );

@@ -134,8 +134,10 @@ enum Asked {
     Read { range: Range<u64>, sent: Sent },
 }
 
-/// What a lane has in flight from the start: four of OpenSSH's largest reads, half of a session's first window.
-const FIRST_FLIGHT: u64 = 1024 * 1024;
+/// What a lane has in flight from the start: the first window of a session.
+pub(super) const FIRST_FLIGHT: u64 = 2 * 1024 * 1024;
+/// What a lane has in flight however slow it is: four of OpenSSH's largest reads.
+pub(super) const LEAST_FLIGHT: u64 = 1024 * 1024;
 /// The largest stripe, so that lanes of different speed end together.
 const LARGEST_STRIPE: u64 = 32 * 1024 * 1024;
 
@@ -182,7 +184,7 @@ impl Download {
         self.lanes.push(Lane {
             state: LaneState::Idle,
             trusted: self.lanes.is_empty(),
-            pace: Pace::new(FIRST_FLIGHT, self.options.memory as u64),
+            pace: Pace::new(LEAST_FLIGHT, self.options.memory as u64).beginning_with(FIRST_FLIGHT),
             asked: HashMap::new(),
             short: VecDeque::new(),
             stripe: 0..0,
@@ -234,7 +236,7 @@ impl Download {
                 lane.state = LaneState::Opening;
                 return;
             }
-            LaneState::Open(handle) if lane.trusted => handle.clone(),
+            LaneState::Open(handle) => handle.clone(),
             _ => return,
         };
         let piece = piece(client.limits().max_read);
@@ -277,8 +279,14 @@ impl Download {
             Asked::Fstat => self.handle_attributes(id, client, outcome),
             Asked::Read { range, sent } => {
                 self.under_way -= (range.end - range.start) as usize;
-                self.lanes[id.0].pace.done(sent, now);
-                self.handle_data(id, range, outcome);
+                let lane = &mut self.lanes[id.0];
+                lane.pace.done(sent, now);
+                if lane.trusted {
+                    self.handle_data(id, range, outcome);
+                } else {
+                    // Overtook the answer to FSTAT, which says whether it is worth anything.
+                    self.ranges.give_back(range);
+                }
             }
         }
         self.finish_if_complete();

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 /// The unit is the caller's: bytes for one file, files for many.
 #[derive(Debug)]
 pub(super) struct Pace {
+    /// What is in flight until a rate is known.
+    first: u64,
     least: u64,
     most: u64,
     in_flight: u64,
@@ -40,6 +42,7 @@ impl Pace {
     /// Has at least `least` in flight, and at most `most`.
     pub(super) fn new(least: u64, most: u64) -> Self {
         Self {
+            first: least.min(most),
             least: least.min(most),
             most,
             in_flight: 0,
@@ -51,9 +54,18 @@ impl Pace {
         }
     }
 
+    /// Begins with `first` in flight.
+    pub(super) fn beginning_with(self, first: u64) -> Self {
+        let first = first.min(self.most);
+        Self { first, ..self }
+    }
+
     /// How much there should be in flight.
     pub(super) fn target(&self) -> u64 {
         let rate = self.rates[0].max(self.rates[1]);
+        if rate == 0.0 {
+            return self.first;
+        }
         let product = rate * self.shortest.unwrap_or_default().as_secs_f64();
         // A float beyond u64 becomes u64::MAX, and is bounded then.
         ((2.0 * product) as u64).clamp(self.least, self.most)

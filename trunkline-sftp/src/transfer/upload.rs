@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+use super::download::{FIRST_FLIGHT, LEAST_FLIGHT};
 use super::lane::{LaneId, LaneLoss};
 use super::pace::{Pace, Sent};
 use super::ranges::Ranges;
@@ -32,6 +33,8 @@ pub struct UploadOptions {
     pub create: FileAttributes,
     /// Attributes to set behind the last write: times, permissions, owner. Its size is ignored.
     pub attributes: FileAttributes,
+    /// Nothing is there under `path`: every session may make the file, and none waits until another has emptied it.
+    pub absent: bool,
     /// Have the server write the file to its disk before it is closed, where it can.
     pub sync: bool,
     /// Rename the file to this, over what is there where the server can, when all of it has been written.
@@ -50,6 +53,7 @@ impl UploadOptions {
             done: Vec::new(),
             create: FileAttributes::default(),
             attributes: FileAttributes::default(),
+            absent: false,
             sync: false,
             rename_to: None,
             memory: DEFAULT_MEMORY,
@@ -149,9 +153,6 @@ struct Finish {
     renaming: bool,
 }
 
-/// As for [`Download`](super::Download).
-const FIRST_FLIGHT: u64 = 1024 * 1024;
-
 impl Upload {
     /// An upload that begins when it has a lane and is driven.
     pub fn new(options: UploadOptions) -> Self {
@@ -193,7 +194,7 @@ impl Upload {
     pub fn add_lane(&mut self) -> LaneId {
         self.lanes.push(Lane {
             state: LaneState::Idle,
-            pace: Pace::new(FIRST_FLIGHT, self.options.memory as u64),
+            pace: Pace::new(LEAST_FLIGHT, self.options.memory as u64).beginning_with(FIRST_FLIGHT),
             asked: HashMap::new(),
             prepared: 0,
             ready: VecDeque::new(),
@@ -267,8 +268,9 @@ impl Upload {
             }
             _ => {}
         }
-        let lane = &self.lanes[id.0];
-        if !matches!(lane.state, LaneState::Gone) {
+        // A session that is being opened may never come: until it has, the others do without what it would take.
+        let ready = client.extensions().is_some();
+        if ready && !matches!(self.lanes[id.0].state, LaneState::Gone) {
             self.want(id, piece(client.limits().max_write));
         }
         self.finish_if_written(id, client);
@@ -338,21 +340,16 @@ impl Upload {
             .lanes
             .iter()
             .any(|lane| matches!(lane.state, LaneState::Opening));
-        if !self.created && opening {
+        if !self.created && opening && !self.options.absent {
             return;
         }
-        let fresh = self.is_fresh() && !self.created;
-        let flags = OpenFlags::WRITE
-            | if self.created {
-                OpenFlags::default()
-            } else {
-                OpenFlags::CREATE
+        let mut flags = OpenFlags::WRITE;
+        if !self.created {
+            flags = flags | OpenFlags::CREATE;
+            if self.is_fresh() && !self.options.absent {
+                flags = flags | OpenFlags::TRUNCATE;
             }
-            | if fresh {
-                OpenFlags::TRUNCATE
-            } else {
-                OpenFlags::default()
-            };
+        }
         let open = client.request(Request::Open {
             path: self.options.path.clone(),
             flags,
@@ -458,9 +455,10 @@ impl Upload {
             return;
         }
         let handle = handle.clone();
-        let kept = !self.is_fresh();
+        // What was there before may be longer, and of a source that shrank the bytes behind its end may have been written.
+        let cut = !self.is_fresh() || self.ranges.end() != self.options.size;
         let attributes = FileAttributes {
-            size: self.ranges.end().filter(|_| kept),
+            size: self.ranges.end().filter(|_| cut),
             ..self.options.attributes.clone()
         };
         self.finish.lane = Some(id);
