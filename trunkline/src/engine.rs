@@ -642,6 +642,15 @@ impl Host {
         }
     }
 
+    /// The shortest round trip that an answer on one of its connections has shown.
+    pub(crate) fn rtt(&self) -> Option<Duration> {
+        let connections = self.pool.connections();
+        connections
+            .iter()
+            .filter_map(|connection| connection.metrics().rtt())
+            .min()
+    }
+
     /// Opens a TCP connection from the server to `host`:`port`.
     ///
     /// # Errors

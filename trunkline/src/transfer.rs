@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 
 use crate::engine::Host;
 use crate::error::Error;
@@ -38,7 +38,7 @@ pub enum Location {
     /// A path on this machine.
     Local(PathBuf),
     /// A path on a server, reached over as many sessions as are worth having. Not absolute, it starts at the user's
-    /// home. As a source its last part may be a pattern with `*`, `?` and `[…]`.
+    /// home. As a source its parts may be patterns with `*`, `?` and `[…]`.
     Host(Host, Bytes),
     /// A path on a server, over this session alone.
     Session(Sftp, Bytes),
@@ -265,13 +265,14 @@ pub async fn copy(
     progress: &Arc<Progress>,
 ) -> Result<Snapshot, Error> {
     let to = Place::of(target).await?;
-    let top = Top::find(&to, target, sources.len() > 1 || is_pattern(sources)).await?;
     let job = Arc::new(Job {
         options: options.clone(),
         excluded: list::Excluded::new(&options.exclude)?,
         progress: progress.clone(),
         throttle: Throttle::new(options.limit),
     });
+    let several = sources.len() > 1 || is_pattern(sources);
+    let (top, ()) = tokio::try_join!(Top::find(&to, target, several), job.open_ahead(&to, sources))?;
     let groups = group(sources).await?;
     let last = groups.len();
     for (nth, group) in groups.into_iter().enumerate() {
@@ -390,6 +391,10 @@ impl Top {
             empty if empty.is_empty() => Bytes::from_static(b"."),
             path => path,
         };
+        let stat = |sftp: Sftp| {
+            let path = path.clone();
+            async move { sftp.stat(path).await }
+        };
         let kind = match place {
             Place::Local => {
                 let path = Path::new(list::os(&path)).to_owned();
@@ -404,7 +409,7 @@ impl Top {
                     }
                 }
             }
-            Place::Server(lanes) => match lanes.first().stat(&path).await {
+            Place::Server(lanes) => match lanes.with(stat).await {
                 Ok(found) => Some(found.file_type() == Some(crate::sftp::FileType::Directory)),
                 Err(Error::File { status, .. }) if status.code == crate::sftp::StatusCode::NO_SUCH_FILE => {
                     None
@@ -453,6 +458,30 @@ impl Job {
         }
     }
 
+    /// Opens what sessions a large local source is worth, while the target is looked at.
+    async fn open_ahead(&self, to: &Place, sources: &[Location]) -> Result<(), Error> {
+        let Place::Server(lanes) = to else { return Ok(()) };
+        let options = &self.options;
+        if options.dry_run || options.update || options.checksum {
+            return Ok(());
+        }
+        let local = sources.iter().filter_map(|source| match source {
+            Location::Local(path) => Some(path.clone()),
+            _ => None,
+        });
+        let paths: Vec<PathBuf> = local.collect();
+        let largest = blocking(move || {
+            let found = paths.iter().filter_map(|path| std::fs::metadata(path).ok());
+            let lengths = found.filter(std::fs::Metadata::is_file).map(|found| found.len());
+            lengths.max().unwrap_or(0)
+        });
+        let largest = largest.await;
+        if largest > LARGE {
+            lanes.grow(self.streams(lanes, largest, true).await)?;
+        }
+        Ok(())
+    }
+
     /// What may be in memory for large files. A limit on the rate bounds it to half a second's worth, since what is
     /// under way cannot be held back.
     fn memory(&self) -> usize {
@@ -488,6 +517,63 @@ impl Job {
             (product / window).ceil() as usize
         };
         wanted.min(worth).clamp(1, MOST_STREAMS)
+    }
+
+    /// Sessions for small files, where there are enough of them: near by, a second core of the server; far away, the
+    /// windows and open files of some.
+    async fn small_streams(&self, lanes: &Lanes) -> usize {
+        let wanted = match self.options.streams {
+            Some(streams) => streams,
+            None if lanes.host().is_none() => 1,
+            None => match lanes.rtt().await {
+                Ok(rtt) if rtt < lanes::NEAR => 2,
+                Ok(_) => MOST_SMALL_SESSIONS,
+                Err(_) => 1,
+            },
+        };
+        wanted.clamp(1, MOST_SMALL_SESSIONS)
+    }
+}
+
+/// Sessions at once for small files at most.
+const MOST_SMALL_SESSIONS: usize = 4;
+
+/// How many small files there are, for sessions that are opened when there are enough.
+#[derive(Debug)]
+struct Plenty {
+    counted: AtomicU64,
+    /// A permit for each session beside the first; closed when all have been counted.
+    more: Semaphore,
+}
+
+impl Plenty {
+    /// Small files that a further session is worth: opening it takes as long as some hundred of them.
+    const FILES: u64 = 1000;
+
+    fn count(&self) {
+        let counted = self.counted.fetch_add(1, Ordering::Relaxed) + 1;
+        if counted.is_multiple_of(Self::FILES) {
+            self.more.add_permits(1);
+        }
+    }
+
+    /// No more files come.
+    fn end(&self) {
+        self.more.close();
+    }
+
+    /// Waits until there are enough files for one more session; `false` when there are not going to be.
+    async fn suffices(&self) -> bool {
+        self.more.acquire().await.map(SemaphorePermit::forget).is_ok()
+    }
+}
+
+impl Default for Plenty {
+    fn default() -> Self {
+        Self {
+            counted: AtomicU64::new(0),
+            more: Semaphore::new(0),
+        }
     }
 }
 

@@ -328,6 +328,34 @@ async fn patterns_match_on_the_server_and_choose_here() {
     options.exclude = vec!["*.log".into(), "e*".into()];
     copied(&there(&host, &source), &here(&target), &options).await;
     assert_eq!(see(&target.join("source")).len(), 1);
+    let options = CopyOptions::default();
+    for (folder, name) in [
+        ("x1", "1.log"),
+        ("x2", "2.log"),
+        ("x3", "out.txt"),
+        (".x4", "3.log"),
+    ] {
+        std::fs::create_dir(source.join(folder)).unwrap();
+        std::fs::write(source.join(folder).join(name), name).unwrap();
+    }
+    // The files beside the folders match in the first part, and have nothing in them.
+    for (pattern, found) in [
+        ("*/?.log", &["1.log", "2.log"][..]),
+        ("*/2.log", &["2.log"]),
+        ("x[12]/1.*", &["1.log"]),
+        ("?3/*", &["out.txt"]),
+    ] {
+        let into = place.path().join(pattern.replace('/', " "));
+        std::fs::create_dir(&into).unwrap();
+        copied(&there(&host, &source.join(pattern)), &here(&into), &options).await;
+        let names: Vec<_> = see(&into).into_keys().collect();
+        assert!(
+            names.iter().map(PathBuf::as_path).eq(found.iter().map(Path::new)),
+            "{pattern}: {names:?}"
+        );
+    }
+    let (_, failures) = run(&there(&host, &source.join("*/absent")), &here(&target), &options).await;
+    assert!(failures[0].contains("matches nothing"), "{failures:?}");
 }
 
 #[tokio::test]
@@ -394,6 +422,155 @@ async fn a_lost_session_is_replaced_and_its_ranges_come_again() {
     }
     assert_same(&source, &down);
     assert_same(&source, &up);
+}
+
+/// Copies both ways through a relay, to which something is done once some of the copy has passed.
+async fn disturbed(settings: Settings, disturb: impl AsyncFn(&Relay, trunkline_testkit::Direction)) {
+    use trunkline_testkit::Direction::{ToClient, ToServer};
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let relay = Relay::to(sshd.addr()).unwrap();
+    let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
+    let engine = Engine::new(settings, Default::default());
+    let mut request = Request::new("through".parse().unwrap(), Arc::new(World::current().unwrap()));
+    request.ssh_args = vec!["-F".into(), config.into()];
+    let host = engine.host_for(&request, &Interaction::none()).await.unwrap();
+    let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
+    plant(&source);
+    std::fs::write(source.join("larger"), content(30_000_000, 9)).unwrap();
+    for (from, to, direction) in [
+        (there(&host, &source), here(&down), ToClient),
+        (here(&source), there(&host, &up), ToServer),
+    ] {
+        let begun = relay.bytes(direction);
+        let mut options = recursive();
+        // Slow enough to be met in its middle.
+        options.limit = Some(40_000_000);
+        let copying = copied(&from, &to, &options);
+        let disturbing = async {
+            relay.wait_for_bytes(direction, begun + 5_000_000).await.unwrap();
+            disturb(&relay, direction).await;
+        };
+        let (snapshot, ()) = tokio::join!(copying, disturbing);
+        assert_eq!(snapshot.failed, 0);
+    }
+    assert_same(&source, &down);
+    assert_same(&source, &up);
+}
+
+#[tokio::test]
+async fn a_byte_that_is_changed_on_the_way_is_never_written() {
+    disturbed(Settings::default(), async |relay, direction| {
+        let open = |relay: &Relay| (relay.connections(), relay.open_connections());
+        let before = open(relay);
+        relay.corrupt_next(direction);
+        // The connection ends with it.
+        while open(relay) == before {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_path_that_goes_dark_is_left_for_another_connection() {
+    let settings = Settings {
+        probe_after: Duration::from_secs(1),
+        probe_limit: Duration::from_secs(1),
+        ..Settings::default()
+    };
+    disturbed(settings, async |relay, _| {
+        let before = relay.connections();
+        relay.stall();
+        // Its probe unanswered, it is given up.
+        relay.wait_for_connections(before + 1).await.unwrap();
+        relay.resume();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_source_that_shrinks_is_copied_to_an_end_that_was_met() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host(&sshd).await;
+    let whole = content(100_000_000, 21);
+    for upload in [false, true] {
+        let [source, target] = ["source", "target"].map(|name| place.path().join(format!("{name}-{upload}")));
+        std::fs::write(&source, &whole).unwrap();
+        let (from, to) = if upload {
+            (here(&source), there(&host, &target))
+        } else {
+            (there(&host, &source), here(&target))
+        };
+        let progress = Arc::new(Progress::default());
+        let mut options = CopyOptions::default();
+        options.limit = Some(40_000_000);
+        options.streams = Some(3);
+        let sources = [from];
+        let copying = copy(&sources, &to, &options, &progress);
+        let shrinking = async {
+            while progress.snapshot().bytes < 15_000_000 {
+                tokio::task::yield_now().await;
+            }
+            let file = std::fs::File::options().write(true).open(&source).unwrap();
+            file.set_len(10_000_000).unwrap();
+        };
+        let (snapshot, ()) = tokio::join!(copying, shrinking);
+        assert_eq!(snapshot.unwrap().failed, 0);
+        let copy = std::fs::read(&target).unwrap();
+        assert!((10_000_000..whole.len()).contains(&copy.len()), "{}", copy.len());
+        assert!(
+            copy == whole[..copy.len()],
+            "a beginning of what there was, without gaps"
+        );
+        assert_eq!(
+            std::fs::read_dir(place.path()).unwrap().count(),
+            if upload { 4 } else { 2 }
+        );
+    }
+}
+
+#[tokio::test]
+async fn ten_thousand_small_files_come_and_go() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host(&sshd).await;
+    let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
+    for folder in 0..50 {
+        let folder = source.join(format!("{folder}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        for n in 0..200 {
+            std::fs::write(folder.join(format!("{n}")), content(n, n as u64)).unwrap();
+        }
+    }
+    copied(&there(&host, &source), &here(&down), &recursive()).await;
+    copied(&here(&source), &there(&host, &up), &recursive()).await;
+    assert_same(&source, &down);
+    assert_same(&source, &up);
+}
+
+#[tokio::test]
+async fn five_sparse_gibibytes_take_no_room_on_either_end() {
+    const SIZE: u64 = 5 << 30;
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host(&sshd).await;
+    let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
+    let places = [0, 1 << 30, (3 << 30) + 12_345, SIZE - 100_000];
+    let file = std::fs::File::create(&source).unwrap();
+    for at in places {
+        file.write_all_at(&content(100_000, at), at).unwrap();
+    }
+    copied(&here(&source), &there(&host, &up), &CopyOptions::default()).await;
+    copied(&there(&host, &source), &here(&down), &CopyOptions::default()).await;
+    for copy in [up, down] {
+        let copy = std::fs::File::open(copy).unwrap();
+        let found = copy.metadata().unwrap();
+        assert_eq!(found.len(), SIZE);
+        assert!(found.blocks() * 512 < 4_000_000, "{} blocks", found.blocks());
+        for at in places {
+            let mut piece = vec![0; 100_000];
+            copy.read_exact_at(&mut piece, at).unwrap();
+            assert!(piece == content(100_000, at), "at {at}");
+        }
+    }
 }
 
 #[tokio::test]

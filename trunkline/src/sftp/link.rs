@@ -107,6 +107,12 @@ impl Link {
         self.shared.state().ended.clone()
     }
 
+    /// Whether the server has told its version, and the session goes on.
+    pub(crate) fn is_ready(&self) -> bool {
+        let state = self.shared.state();
+        state.ended.is_none() && state.client.extensions().is_some()
+    }
+
     /// Waits for the server's version.
     pub(crate) async fn ready(&self) -> Result<Extensions, Error> {
         loop {

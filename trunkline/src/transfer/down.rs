@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{
@@ -16,7 +17,7 @@ use trunkline_sftp::transfer::{
 use super::folder::{Folder, Looks, PartFile};
 use super::lanes::Lanes;
 use super::plan::{Shared, Striped};
-use super::{Item, Job, Kind, blocking, blocks, list};
+use super::{Item, Job, Kind, MOST_SMALL_SESSIONS, Plenty, blocking, blocks, list};
 use crate::error::Error;
 use crate::sftp::{Permissions, Status};
 
@@ -25,6 +26,7 @@ pub(super) struct Down {
     job: Arc<Job>,
     lanes: Arc<Lanes>,
     folder: Arc<Folder>,
+    plenty: Plenty,
 }
 
 /// Names that are looked at together.
@@ -32,7 +34,7 @@ const BATCH: usize = 512;
 /// Small files under way or waiting on a session.
 const MOST_SMALL: usize = 2048;
 /// Memory for the small files of a session.
-const SMALL_MEMORY: usize = 24 * 1024 * 1024;
+const SMALL_MEMORY: usize = 12 * 1024 * 1024;
 /// Written at once: large enough for the disk, small enough for the next batch to gather meanwhile.
 const WRITE: usize = 8 * 1024 * 1024;
 /// Links that are read at once.
@@ -46,6 +48,7 @@ impl Down {
             job: job.clone(),
             lanes: lanes.clone(),
             folder: Arc::new(folder),
+            plenty: Plenty::default(),
         })
     }
 
@@ -91,13 +94,19 @@ impl Down {
                 } else if self.job.options.checksum && self.is_same(&item).await? {
                     self.job.progress.skipped(&item);
                 } else {
-                    let queue = if item.is_large() { &large } else { &small };
+                    let queue = if item.is_large() {
+                        &large
+                    } else {
+                        self.plenty.count();
+                        &small
+                    };
                     if queue.send(item).await.is_err() {
                         return Ok(made);
                     }
                 }
             }
         }
+        self.plenty.end();
         while links.join_next().await.is_some() {}
         Ok(made)
     }
@@ -119,11 +128,19 @@ impl Down {
 
     async fn small(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
         let items = Mutex::new(items);
+        let sessions = (0..MOST_SMALL_SESSIONS).map(|nth| self.small_on(nth, &items));
+        try_join_all(sessions).await.map(drop)
+    }
+
+    /// Copies small files on one session, once there are enough for it.
+    async fn small_on(&self, nth: usize, items: &Mutex<mpsc::Receiver<Item>>) -> Result<(), Error> {
+        if nth > 0 && (!self.plenty.suffices().await || nth >= self.job.small_streams(&self.lanes).await) {
+            return Ok(());
+        }
         let mut again = VecDeque::new();
         loop {
             let changed = self.lanes.changed();
-            let Some(sftp) = self.lanes.live().into_iter().next() else {
-                self.lanes.grow(1)?;
+            let Some(sftp) = self.lanes.nth(nth)? else {
                 changed.await;
                 continue;
             };

@@ -69,15 +69,15 @@ impl Lanes {
     /// Sessions to a host, the first of which is open, or fails when it is used.
     pub(super) async fn to(host: &Host) -> Result<Self, Error> {
         let first = host.sftp().await?;
-        Ok(Self::with(first, Some(host.clone())))
+        Ok(Self::beginning(first, Some(host.clone())))
     }
 
     /// One session alone.
     pub(super) fn over(sftp: &Sftp) -> Self {
-        Self::with(sftp.clone(), None)
+        Self::beginning(sftp.clone(), None)
     }
 
-    fn with(first: Sftp, host: Option<Host>) -> Self {
+    fn beginning(first: Sftp, host: Option<Host>) -> Self {
         let state = State {
             sessions: vec![first],
             opening: 0,
@@ -97,10 +97,13 @@ impl Lanes {
         }
     }
 
-    /// The time of a round trip, measured with a request: that of the TCP handshake says nothing of what is behind a jump
-    /// host or a proxy.
+    /// The time of a round trip: what the server's answers on the host's connections have shown, or measured with a
+    /// request. That of the TCP handshake says nothing of what is behind a jump host or a proxy.
     pub(super) async fn rtt(&self) -> Result<Duration, Error> {
         let measure = async || {
+            if let Some(known) = self.host.as_ref().and_then(Host::rtt) {
+                return Ok(known);
+            }
             let sftp = self.first();
             sftp.ready().await?;
             let begun = Instant::now();
@@ -132,6 +135,48 @@ impl Lanes {
         found
             .expect("there is a session from the start, and the last is never dropped")
             .clone()
+    }
+
+    /// The nth of the sessions that live, or one of the others where there will be no more; `None`: look again when
+    /// something has [changed](Self::changed). Fails when there is none and none can be had.
+    pub(super) fn nth(&self, nth: usize) -> Result<Option<Sftp>, Error> {
+        let mut live = self.live();
+        if nth < live.len() {
+            return Ok(Some(live.swap_remove(nth)));
+        }
+        self.grow(nth + 1)?;
+        let no_more = self.host.is_none() || self.shared.state().full;
+        Ok(live.pop().filter(|_| no_more))
+    }
+
+    /// A session that lives, once there is one.
+    async fn alive(&self) -> Result<Sftp, Error> {
+        loop {
+            let changed = self.changed();
+            if let Some(sftp) = self.live().into_iter().next() {
+                return Ok(sftp);
+            }
+            self.grow(1)?;
+            changed.await;
+        }
+    }
+
+    /// Does something on a session, and again on another one when it was lost meanwhile: what may be done twice.
+    pub(super) async fn with<T, Work: Future<Output = Result<T, Error>>>(
+        &self,
+        work: impl Fn(Sftp) -> Work,
+    ) -> Result<T, Error> {
+        /// A server that ends every session on which this is done will not be asked for ever.
+        const ATTEMPTS: usize = 4;
+        let mut attempt = 1;
+        loop {
+            let sftp = self.alive().await?;
+            let result = work(sftp.clone()).await;
+            if result.is_ok() || sftp.link().ended().is_none() || attempt == ATTEMPTS {
+                return result;
+            }
+            attempt += 1;
+        }
     }
 
     /// The sessions that live.
@@ -199,24 +244,34 @@ impl Lanes {
             let (shared, host) = (Arc::downgrade(&self.shared), host.clone());
             tokio::spawn(async move {
                 tokio::time::sleep(pause).await;
-                let opened = async {
-                    let sftp = if apart.wants(nth) {
-                        host.sftp_apart().await?
-                    } else {
-                        host.sftp().await?
-                    };
-                    sftp.ready().await?;
-                    Ok::<_, Error>(sftp)
+                let session = if apart.wants(nth) {
+                    host.sftp_apart().await
+                } else {
+                    host.sftp().await
                 };
-                let opened = opened.await;
+                let opened = match session {
+                    Ok(sftp) => {
+                        // Used at once: requests leave behind the session's start.
+                        match shared.upgrade() {
+                            Some(shared) => shared.add(&sftp),
+                            None => return,
+                        }
+                        sftp.ready().await
+                    }
+                    Err(error) => {
+                        if let Some(shared) = shared.upgrade() {
+                            shared.state().opening -= 1;
+                        }
+                        Err(error)
+                    }
+                };
                 let Some(shared) = shared.upgrade() else { return };
                 let mut state = shared.state();
-                state.opening -= 1;
                 match opened {
-                    Ok(sftp) => {
-                        state.sessions.push(sftp);
+                    Ok(_) => {
                         state.failures = 0;
-                        state.most = state.most.max(state.sessions.len());
+                        let ready = state.sessions.iter().filter(|sftp| sftp.link().is_ready());
+                        state.most = state.most.max(ready.count());
                     }
                     Err(error) => {
                         tracing::debug!("no further session for a copy: {error}");
@@ -243,5 +298,13 @@ impl Shared {
     /// Guards the list of sessions, for as long as a look takes.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, sftp: &Sftp) {
+        let mut state = self.state();
+        state.opening -= 1;
+        state.sessions.push(sftp.clone());
+        drop(state);
+        self.changed.notify_waiters();
     }
 }

@@ -1,17 +1,21 @@
 //! What there is to copy.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::hash::{BuildHasher as _, RandomState};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 
+use super::lanes::Lanes;
 use super::{Item, Job, Kind, Place, Top, blocking, shown};
 use crate::error::Error;
-use crate::sftp::{FileAttributes, FileType, Permissions, Sftp};
+use crate::sftp::{FileAttributes, FileType, Permissions, Sftp, StatusCode};
 
 pub(super) fn os(path: &[u8]) -> &OsStr {
     OsStr::from_bytes(path)
@@ -28,7 +32,7 @@ pub(super) async fn names(
     for path in paths {
         match place {
             Place::Local => local(job, path, top, &items).await,
-            Place::Server(lanes) => remote(job, &lanes.first(), path, top, &items).await?,
+            Place::Server(lanes) => remote(job, lanes, path, top, &items).await?,
         }
     }
     Ok(())
@@ -239,24 +243,29 @@ fn is_copied(job: &Job, item: &Item) -> bool {
 
 async fn remote(
     job: &Job,
-    sftp: &Sftp,
+    lanes: &Lanes,
     path: &Bytes,
     top: &Top,
     items: &mpsc::Sender<Item>,
 ) -> Result<(), Error> {
+    let sftp = &lanes.first();
     let path = match path {
         empty if empty.is_empty() => Bytes::from_static(b"."),
         path => expand(sftp, path).await?,
     };
-    match sftp.stat(&path).await {
-        Ok(found) => remote_source(job, sftp, path, found, top, items).await,
+    let stat = |sftp: Sftp| {
+        let path = path.clone();
+        async move { sftp.stat(path).await }
+    };
+    match lanes.with(stat).await {
+        Ok(found) => remote_source(job, lanes, path, found, top, items).await,
         // A name may have a `*` in it: only where there is none it is a pattern.
         Err(Error::File { .. }) if is_pattern(&path) => {
             let mut any = false;
             for path in matching(job, sftp, &path).await? {
                 any = true;
                 match sftp.stat(&path).await {
-                    Ok(found) => remote_source(job, sftp, path, found, top, items).await?,
+                    Ok(found) => remote_source(job, lanes, path, found, top, items).await?,
                     Err(error) => fail(job, path, error)?,
                 }
             }
@@ -291,7 +300,7 @@ async fn expand(sftp: &Sftp, path: &Bytes) -> Result<Bytes, Error> {
 
 async fn remote_source(
     job: &Job,
-    sftp: &Sftp,
+    lanes: &Lanes,
     path: Bytes,
     found: FileAttributes,
     top: &Top,
@@ -300,35 +309,72 @@ async fn remote_source(
     let item = remote_item(path.clone(), target(&path, top), &found);
     let (kind, below) = (item.kind, item.target.clone());
     if kind == Kind::Directory && !job.options.recursive {
-        let message = format!("{}: {} is a directory: -r copies it", sftp.host(), shown(&path));
+        let host = lanes.first();
+        let message = format!("{}: {} is a directory: -r copies it", host.host(), shown(&path));
         job.progress.failed(path, message);
         return Ok(());
     }
     if is_copied(job, &item) && items.send(item).await.is_err() || kind != Kind::Directory {
         return Ok(());
     }
-    let mut walk = sftp.walk(&path);
-    while let Some(entry) = walk.next().await {
-        let entry = match entry {
-            Ok(entry) => entry,
-            Err(error) => {
-                fail(job, path.clone(), error)?;
+    // A session that is lost on the way begins the walk anew on another one: what was told is not told again.
+    let walk = Walk {
+        job,
+        path: &path,
+        below: &below,
+        items,
+        hasher: RandomState::new(),
+        told: Mutex::default(),
+    };
+    lanes.with(|sftp| walk.on(sftp)).await
+}
+
+/// A walk through a server's directory. A session that is lost on the way begins it anew on another one: what was told
+/// is not told again.
+struct Walk<'a> {
+    job: &'a Job,
+    path: &'a Bytes,
+    below: &'a Bytes,
+    items: &'a mpsc::Sender<Item>,
+    hasher: RandomState,
+    /// Hashes of the paths that were told; guards nothing else.
+    told: Mutex<HashSet<u64>>,
+}
+
+impl Walk<'_> {
+    async fn on(&self, sftp: Sftp) -> Result<(), Error> {
+        let mut walk = sftp.walk(self.path);
+        while let Some(entry) = walk.next().await {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    fail(self.job, self.path.clone(), error)?;
+                    continue;
+                }
+            };
+            let item = remote_item(
+                join(self.path, &entry.path),
+                join(self.below, &entry.path),
+                &entry.attributes,
+            );
+            if !self.is_new(&entry.path) || self.job.excluded.has(&entry.path) || !is_copied(self.job, &item)
+            {
                 continue;
             }
-        };
-        if job.excluded.has(&entry.path) {
-            continue;
+            if self.items.send(item).await.is_err() {
+                return Ok(());
+            }
         }
-        let item = remote_item(
-            join(&path, &entry.path),
-            join(&below, &entry.path),
-            &entry.attributes,
-        );
-        if is_copied(job, &item) && items.send(item).await.is_err() {
-            return Ok(());
-        }
+        Ok(())
     }
-    Ok(())
+
+    fn is_new(&self, path: &Bytes) -> bool {
+        let hash = self.hasher.hash_one(path);
+        self.told
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(hash)
+    }
 }
 
 fn remote_item(source: Bytes, target: Bytes, found: &FileAttributes) -> Item {
@@ -353,42 +399,86 @@ fn remote_item(source: Bytes, target: Bytes, found: &FileAttributes) -> Item {
     }
 }
 
-/// Whether a path's last part is a pattern.
+/// Whether a part of a path is a pattern.
 pub(super) fn is_pattern(path: &[u8]) -> bool {
-    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    name.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
+    path.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
-/// The names that a pattern in a path's last part matches. They are matched here: a server says what there is, not what
-/// was asked for.
+/// Directories that are listed at once for a pattern.
+const LISTINGS: usize = 32;
+
+/// The paths that a pattern matches, part by part. They are matched here: a server says what there is, not what was
+/// asked for.
 async fn matching(job: &Job, sftp: &Sftp, path: &Bytes) -> Result<Vec<Bytes>, Error> {
-    let (folder, pattern) = match path.iter().rposition(|byte| *byte == b'/') {
-        Some(at) => (path.slice(..=at), path.slice(at + 1..)),
-        None => (Bytes::from_static(b"."), path.clone()),
-    };
-    let pattern = glob::Pattern::new(&shown(&pattern))
-        .map_err(|error| Error::Usage(format!("{}: {error}", shown(path))))?;
+    let root = if path.starts_with(b"/") { &b"/"[..] } else { b"" };
+    let mut found = vec![Bytes::from_static(root)];
+    let mut unseen = false;
+    for part in path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()) {
+        unseen = !is_pattern(part);
+        if unseen {
+            found.iter_mut().for_each(|folder| *folder = below(folder, part));
+            continue;
+        }
+        let pattern = glob::Pattern::new(&shown(part))
+            .map_err(|error| Error::Usage(format!("{}: {error}", shown(path))))?;
+        let mut listing = futures_util::stream::iter(std::mem::take(&mut found))
+            .map(|folder| matching_in(job, sftp, folder, &pattern))
+            .buffered(LISTINGS);
+        while let Some(names) = listing.next().await {
+            found.extend(names?);
+        }
+    }
+    if unseen {
+        let looks = found.into_iter().map(|path| {
+            let sftp = sftp.clone();
+            async move {
+                let there = sftp.lstat(&path).await.is_ok();
+                there.then_some(path)
+            }
+        });
+        let mut looks = futures_util::stream::iter(looks).buffered(LISTINGS);
+        found = Vec::new();
+        while let Some(there) = looks.next().await {
+            found.extend(there);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The paths in a directory whose names match.
+async fn matching_in(
+    job: &Job,
+    sftp: &Sftp,
+    folder: Bytes,
+    pattern: &glob::Pattern,
+) -> Result<Vec<Bytes>, Error> {
     let rules = glob::MatchOptions {
         require_literal_leading_dot: true,
         ..glob::MatchOptions::default()
     };
-    let mut names = Vec::new();
-    let mut listing = sftp.read_dir(&folder);
+    let listed = if folder.is_empty() { &b"."[..] } else { &folder };
+    let mut listing = sftp.read_dir(listed);
+    let mut paths = Vec::new();
     while let Some(entry) = listing.next().await {
         match entry {
             Ok(entry) if pattern.matches_with(&shown(&entry.path), rules) => {
-                let folder = if folder == "." { &b""[..] } else { &folder };
-                names.push(match folder {
-                    b"/" => [b"/", &entry.path[..]].concat().into(),
-                    folder => join(folder, &entry.path),
-                });
+                paths.push(below(&folder, &entry.path));
             }
             Ok(_) => {}
+            // What is no directory has nothing in it.
+            Err(Error::File { status, .. }) if status.code == StatusCode::NO_SUCH_FILE => {}
             Err(error) => fail(job, folder.clone(), error)?,
         }
     }
-    names.sort();
-    Ok(names)
+    Ok(paths)
+}
+
+fn below(folder: &[u8], name: &[u8]) -> Bytes {
+    match folder {
+        b"/" => [b"/", name].concat().into(),
+        folder => join(folder, name),
+    }
 }
 
 #[cfg(test)]

@@ -11,8 +11,9 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use futures_util::future::try_join_all;
 use rustix::fs::SeekFrom;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{
     FileId, Install, ManyUpload, ManyUploadEvent, ReadId, Upload, UploadEvent, UploadFile, UploadOptions,
@@ -21,9 +22,9 @@ use trunkline_sftp::transfer::{
 use super::lanes::Lanes;
 use super::list::{self, join, os};
 use super::plan::{Shared, Striped};
-use super::{Item, Job, Kind, Place, blocking, blocks, shown};
+use super::{Item, Job, Kind, MOST_SMALL_SESSIONS, Place, Plenty, blocking, blocks, shown};
 use crate::error::Error;
-use crate::sftp::{self, FileAttributes, FileType, OpenFlags, Permissions, Sftp, Status, Times};
+use crate::sftp::{self, FileAttributes, FileType, OpenFlags, Permissions, Sftp, Status, StatusCode, Times};
 
 /// A copy into a server's directory.
 pub(super) struct Up<'a> {
@@ -31,6 +32,7 @@ pub(super) struct Up<'a> {
     from: &'a Place,
     lanes: &'a Arc<Lanes>,
     root: &'a Bytes,
+    plenty: Plenty,
 }
 
 /// Names that are looked at together.
@@ -40,7 +42,7 @@ const AT_ONCE: usize = 256;
 /// Small files under way or waiting on a session.
 const MOST_SMALL: usize = 2048;
 /// Memory for the small files of a session.
-const SMALL_MEMORY: usize = 24 * 1024 * 1024;
+const SMALL_MEMORY: usize = 12 * 1024 * 1024;
 /// Read at once of a local file.
 const READ: usize = 4 * 1024 * 1024;
 
@@ -51,6 +53,7 @@ impl<'a> Up<'a> {
             from,
             lanes,
             root,
+            plenty: Plenty::default(),
         }
     }
 
@@ -117,7 +120,12 @@ impl<'a> Up<'a> {
             while let Some((item, result)) = checked.next().await {
                 match result {
                     Ok(true) => {
-                        let queue = if item.is_large() { &large } else { &small };
+                        let queue = if item.is_large() {
+                            &large
+                        } else {
+                            self.plenty.count();
+                            &small
+                        };
                         if queue.send(item).await.is_err() {
                             return Ok(made);
                         }
@@ -127,6 +135,7 @@ impl<'a> Up<'a> {
                 }
             }
         }
+        self.plenty.end();
         Ok(made)
     }
 
@@ -134,16 +143,21 @@ impl<'a> Up<'a> {
     async fn make_directory(&self, item: &Item) -> Result<bool, Error> {
         let path = self.path(&item.target);
         let mode = item.mode.unwrap_or(0o777) & 0o777 | 0o700;
-        let sftp = self.lanes.first();
-        match sftp.mkdir(&path, permissions(mode)).await {
-            Ok(()) => Ok(true),
-            // Version 3 has no status for "it is there".
-            Err(error @ Error::File { .. }) => match sftp.stat(&path).await {
-                Ok(found) if found.file_type() == Some(FileType::Directory) => Ok(false),
-                _ => Err(error),
-            },
-            Err(error) => Err(error),
-        }
+        let make = |sftp: Sftp| {
+            let path = path.clone();
+            async move {
+                match sftp.mkdir(&path, permissions(mode)).await {
+                    Ok(()) => Ok(true),
+                    // Version 3 has no status for "it is there".
+                    Err(error @ Error::File { .. }) => match sftp.stat(&path).await {
+                        Ok(found) if found.file_type() == Some(FileType::Directory) => Ok(false),
+                        _ => Err(error),
+                    },
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        self.lanes.with(make).await
     }
 
     /// Copies a link; whether a file is to be copied.
@@ -217,16 +231,16 @@ impl<'a> Up<'a> {
     }
 
     async fn finish_directories(&self, directories: Vec<Item>) -> Result<(), Error> {
-        let sftp = self.lanes.first();
         // What is deepest first, in order on one session.
         let setting = futures_util::stream::iter(directories.into_iter().rev())
-            .map(|item| {
-                let sftp = sftp.clone();
-                async move {
-                    let path = self.path(&item.target);
-                    let result = sftp.setstat(path, self.looks(&item)).await;
-                    (item, result)
-                }
+            .map(|item| async {
+                let (path, looks) = (self.path(&item.target), self.looks(&item));
+                let set = |sftp: Sftp| {
+                    let (path, looks) = (path.clone(), looks.clone());
+                    async move { sftp.setstat(path, looks).await }
+                };
+                let result = self.lanes.with(set).await;
+                (item, result)
             })
             .buffered(AT_ONCE);
         let mut setting = std::pin::pin!(setting);
@@ -254,13 +268,22 @@ impl<'a> Up<'a> {
 
     // Small files.
 
-    async fn small(&self, mut items: mpsc::Receiver<Item>) -> Result<(), Error> {
+    async fn small(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
+        let items = Mutex::new(items);
+        let sessions = (0..MOST_SMALL_SESSIONS).map(|nth| self.small_on(nth, &items));
+        try_join_all(sessions).await.map(drop)
+    }
+
+    /// Copies small files on one session, once there are enough for it.
+    async fn small_on(&self, nth: usize, items: &Mutex<mpsc::Receiver<Item>>) -> Result<(), Error> {
+        if nth > 0 && (!self.plenty.suffices().await || nth >= self.job.small_streams(self.lanes).await) {
+            return Ok(());
+        }
         let mut again = VecDeque::new();
         let mut exhausted = false;
         loop {
             let changed = self.lanes.changed();
-            let Some(sftp) = self.lanes.live().into_iter().next() else {
-                self.lanes.grow(1)?;
+            let Some(sftp) = self.lanes.nth(nth)? else {
                 changed.await;
                 continue;
             };
@@ -287,6 +310,7 @@ impl<'a> Up<'a> {
                 }
                 let room = MOST_SMALL.saturating_sub(session.known.len());
                 let mut more = Vec::new();
+                let receive = async { items.lock().await.recv_many(&mut more, room).await };
                 tokio::select! {
                     () = shared.changed.notified() => {}
                     Some(read) = session.reads.join_next() => {
@@ -296,7 +320,7 @@ impl<'a> Up<'a> {
                             attached.drive();
                         }
                     }
-                    count = items.recv_many(&mut more, room.max(1)), if room > 0 && !exhausted => {
+                    count = receive, if room > 0 && !exhausted => {
                         exhausted = count == 0;
                         more.into_iter().for_each(|item| session.add(item));
                         attached.drive();
@@ -341,10 +365,12 @@ impl<'a> Up<'a> {
         options.sync = self.job.options.sync;
         options.rename_to = Some(self.path(&item.target));
         options.memory = self.job.memory();
-        options.done = match self.done(item, &part, &source).await? {
-            Ok(done) => done,
-            Err(message) => return Ok(Err(message)),
+        let there = match self.look_at_part(item, &part, &source).await {
+            Ok(there) => there,
+            Err(error @ (Error::File { .. } | Error::Local { .. })) => return Ok(Err(error.to_string())),
+            Err(error) => return Err(error),
         };
+        (options.done, options.absent) = (there.done, there.absent);
         let wanted = self.job.streams(self.lanes, item.size, true).await;
         let plan = Upload::new(options);
         let mut counted = plan.ranges().done_bytes();
@@ -407,30 +433,27 @@ impl<'a> Up<'a> {
             .to_string()
     }
 
-    /// The ranges that need not be sent: those that an earlier attempt has brought and that are right, or the source's
-    /// holes, which a new file has by itself.
-    async fn done(
-        &self,
-        item: &Item,
-        part: &Bytes,
-        source: &Source,
-    ) -> Result<Result<Vec<Range<u64>>, String>, Error> {
-        let Source::Local(file) = source else {
-            return Ok(Ok(Vec::new()));
+    /// What an earlier attempt has left, and what of a file need not be sent: what of that is right, or the source's holes,
+    /// which a new file has by itself.
+    async fn look_at_part(&self, item: &Item, part: &Bytes, source: &Source) -> Result<Part, Error> {
+        let lstat = |sftp: Sftp| {
+            let part = part.clone();
+            async move { sftp.lstat(part).await }
         };
-        let cloned = |file: &File| {
-            file.try_clone()
-                .map_err(|error| list::words(&item.source, &error))
+        let size = match self.lanes.with(lstat).await {
+            Ok(found) => Some(found.size.unwrap_or(0)),
+            Err(Error::File { status, .. }) if status.code == StatusCode::NO_SUCH_FILE => None,
+            Err(error) => return Err(error),
         };
-        let sftp = self.lanes.first();
-        let there = sftp.lstat(part).await.ok();
-        if self.job.options.partial && there.as_ref().is_some_and(|there| there.size > Some(0)) {
-            let file = match cloned(file) {
-                Ok(file) => file,
-                Err(message) => return Ok(Err(message)),
-            };
-            let size = there.as_ref().and_then(|there| there.size).unwrap_or(0);
-            let mut done = blocks::same(self.lanes, part, file, item.size).await?;
+        let file = match source {
+            Source::Local(file) => Some(file),
+            Source::Server(_) => None,
+        };
+        if let (Some(size @ 1..), Some(file), true) = (size, file, self.job.options.partial) {
+            let cloned = file
+                .try_clone()
+                .map_err(|error| Error::local(shown(&item.source), error))?;
+            let mut done = blocks::same(self.lanes, part, cloned, item.size).await?;
             // A hole at the end of what is there hashes like the zeros that it is not.
             done.retain_mut(|range| {
                 range.end = range.end.min(size);
@@ -439,16 +462,31 @@ impl<'a> Up<'a> {
             if !done.is_empty() {
                 let resumed = done.iter().map(|range| range.end - range.start).sum();
                 self.job.progress.resumed.fetch_add(resumed, Ordering::Relaxed);
-                return Ok(Ok(done));
+                return Ok(Part { done, absent: false });
             }
         }
-        let (file, size) = (file.clone(), item.size);
-        let holes = blocking(move || holes(&file, size)).await;
-        if !holes.is_empty() && there.is_some() {
-            sftp.remove(part).await?;
+        if size.is_some() {
+            let remove = |sftp: Sftp| {
+                let part = part.clone();
+                async move { sftp.remove(part).await }
+            };
+            self.lanes.with(remove).await?;
         }
-        Ok(Ok(holes))
+        let done = match file.cloned() {
+            Some(file) => {
+                let size = item.size;
+                blocking(move || holes(&file, size)).await
+            }
+            None => Vec::new(),
+        };
+        Ok(Part { done, absent: true })
     }
+}
+
+/// What there is of a file under the name that it has until it is whole.
+struct Part {
+    done: Vec<Range<u64>>,
+    absent: bool,
 }
 
 fn permissions(mode: u32) -> FileAttributes {
