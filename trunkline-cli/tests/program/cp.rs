@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::Sshd;
@@ -267,24 +267,106 @@ fn the_daemon(home: &Home, copy: u32) -> Pid {
     home.daemon().unwrap_or_else(|| itself(home, copy))
 }
 
+/// Of the copy itself and of its daemon: together fifty in each direction.
+const ROUNDS: usize = 25;
+
 #[test]
 fn a_download_that_was_killed_is_gone_on_with() {
-    killed_and_gone_on(3, false, itself);
+    killed_and_gone_on(ROUNDS, false, itself);
 }
 
 #[test]
 fn an_upload_that_was_killed_is_gone_on_with() {
-    killed_and_gone_on(3, true, itself);
+    killed_and_gone_on(ROUNDS, true, itself);
 }
 
 #[test]
 fn a_download_whose_daemon_was_killed_is_gone_on_with() {
-    killed_and_gone_on(3, false, the_daemon);
+    killed_and_gone_on(ROUNDS, false, the_daemon);
 }
 
 #[test]
 fn an_upload_whose_daemon_was_killed_is_gone_on_with() {
-    killed_and_gone_on(3, true, the_daemon);
+    killed_and_gone_on(ROUNDS, true, the_daemon);
+}
+
+/// A shell's words that have `program` run where `folder` is a disk of 6 MiB, and leave what is on it in `seen`. The disk is
+/// seen by nobody else and goes with the program. Root needs no namespace of users for it, which containers may lack.
+fn on_a_small_disk(folder: &Path, seen: &Path, program: &str) -> String {
+    let user = if rustix::process::geteuid().is_root() {
+        ""
+    } else {
+        "-r"
+    };
+    format!(
+        "exec unshare -m {user} sh -c 'mount -t tmpfs -o size=6m tmpfs {folder} || exit 99\n\
+         {program}\nstatus=$?; cp -a {folder} {seen}.new; mv {seen}.new {seen}; exit $status'\n",
+        folder = folder.display(),
+        seen = seen.display(),
+    )
+}
+
+/// Of all that was to be copied, each file is on the disk as it is at the source, or named and not there at all.
+fn assert_whole_or_named(source: &Path, target: &Path, output: &Output) {
+    assert_status(output, 1);
+    let words = text(&output.stderr);
+    let mut missing = 0;
+    for entry in fs::read_dir(source).unwrap() {
+        let name = entry.unwrap().file_name();
+        match fs::read(target.join(&name)) {
+            Ok(copy) => assert!(copy == fs::read(source.join(&name)).unwrap(), "{name:?}"),
+            Err(_) => {
+                missing += 1;
+                assert!(words.contains(name.to_str().unwrap()), "{name:?}: {words}");
+            }
+        }
+    }
+    assert!(
+        missing >= 1 && words.contains(&format!("{missing} failed")),
+        "{missing}: {words}"
+    );
+    let parts = fs::read_dir(target)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name());
+    let parts: Vec<_> = parts.filter(|name| !source.join(name).exists()).collect();
+    assert!(parts.is_empty(), "{parts:?}");
+}
+
+#[test]
+fn on_a_full_disk_a_file_is_whole_or_named() {
+    let home = Home::new();
+    let [source, up, down] = ["source", "up", "down"].map(|name| home.path(name));
+    for folder in [&source, &up, &down] {
+        fs::create_dir(folder).unwrap();
+    }
+    fs::write(source.join("large"), content(12_000_000)).unwrap();
+    for n in 0..40 {
+        fs::write(source.join(format!("small-{n}")), content(50_000)).unwrap();
+    }
+    let [seen_up, seen_down] = ["seen-up", "seen-down"].map(|name| home.path(name));
+    let wrapper = on_a_small_disk(&up, &seen_up, "/usr/lib/openssh/sftp-server");
+    let wrapper = home.script("sftp-server", &format!("#!/bin/sh\n{wrapper}"));
+    let subsystem = format!("Subsystem sftp {}", wrapper.display());
+    let full = sshd().config(&subsystem).start().unwrap();
+    // Each session has a disk of its own there.
+    let upload = finish(
+        home.trunkline()
+            .args(["--no-daemon", "cp", "-r", "--no-partial", "--streams", "1", "-F"])
+            .arg(full.ssh_config())
+            .arg(source.join("."))
+            .arg(at(&full, &up)),
+    );
+    wait_until("the server's disk was looked at", || seen_up.exists());
+    assert_whole_or_named(&source, &seen_up, &upload);
+    let server = server();
+    let program = format!(
+        "\"$T\" --no-daemon cp -r --no-partial -F \"$F\" {} {}",
+        at(&server, &source.join(".")),
+        down.display()
+    );
+    let script = on_a_small_disk(&down, &seen_down, &program);
+    let download = finish(&mut home.shell(&server, &script));
+    assert_whole_or_named(&source, &seen_down, &download);
 }
 
 /// What a shell does before a program that must find no room for more than 4 MiB in a file: its writes fail from there on,
