@@ -127,10 +127,10 @@ impl ChannelShared {
         }
     }
 
-    /// `len` bytes have left: there is room for as much.
+    /// `len` bytes have left: there is room for as much, or nothing waits any more.
     pub(crate) fn sent(&self, len: usize) {
         let before = self.queued.fetch_sub(len, Ordering::AcqRel);
-        if before >= WRITE_LIMIT {
+        if before >= WRITE_LIMIT || before == len {
             self.writer.wake();
         }
     }
@@ -425,6 +425,20 @@ impl ChannelWriter {
             self.push(piece);
         }
         Ok(())
+    }
+
+    /// Waits until all that was written is on its way to the server: closing the channel drops what is not. Fails as
+    /// [`Self::send`].
+    pub async fn drained(&self) -> io::Result<()> {
+        std::future::poll_fn(|cx| {
+            self.shared.writer.register(cx.waker());
+            match self.room() {
+                Ok(WRITE_LIMIT) => Poll::Ready(Ok(())),
+                Ok(_) => Poll::Pending,
+                Err(error) => Poll::Ready(Err(error)),
+            }
+        })
+        .await
     }
 
     /// Ends the stream behind what was written.
