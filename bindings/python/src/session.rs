@@ -231,6 +231,14 @@ impl Outgoing {
         }
     }
 
+    /// Waits until nothing that was sent can be lost by closing.
+    async fn drained(&self) -> std::io::Result<()> {
+        match self {
+            Self::Channel(writer) => writer.drained().await,
+            Self::Socket(_) | Self::Ended => Ok(()),
+        }
+    }
+
     async fn finish(&mut self) -> std::io::Result<()> {
         match self {
             Self::Channel(writer) => {
@@ -483,12 +491,18 @@ impl Session {
         }))
     }
 
-    /// Hands `data` to standard input, as soon as there is room.
-    fn write(&self, data: Vec<u8>) -> PyResult<Operation> {
+    /// Hands `data` to standard input, as soon as there is room. `through`: returns once all of it is on its way to the
+    /// server, where closing the session does not lose it.
+    #[pyo3(signature = (data, through=false))]
+    fn write(&self, data: Vec<u8>, through: bool) -> PyResult<Operation> {
         let (process, shared) = self.inner.get()?;
         let shared = shared.clone();
         Ok(Operation::new(process, async move {
-            let sent = shared.stdin.lock().await.send(data.into()).await;
+            let mut stdin = shared.stdin.lock().await;
+            let mut sent = stdin.send(data.into()).await;
+            if sent.is_ok() && through {
+                sent = stdin.drained().await;
+            }
             sent.map_err(|_| Failure::closed("command's standard input"))
         }))
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import select
@@ -9,7 +10,7 @@ import socket
 import stat
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,19 @@ def test_closing_a_channel_ends_the_command_and_wakes_its_reader(transport: para
     reader.join(30)
     assert seen == [b""]
     wait_until(lambda: not Path(f"/proc/{pid.read_text().strip()}").exists())
+
+
+def test_what_was_written_arrives_though_the_channel_is_closed(transport: paramiko.Transport) -> None:
+    came = bytearray()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for _ in range(20):
+            with transport.open_channel("direct-tcpip", listener.getsockname(), ("127.0.0.1", 0)) as channel:
+                channel.sendall(bytes(1_000_000))
+            client, _ = listener.accept()
+            with client:
+                while data := client.recv(1_000_000):
+                    came += data
+    assert len(came) == 20_000_000
 
 
 def test_a_channel_is_used_once(transport: paramiko.Transport) -> None:
@@ -555,3 +569,78 @@ def test_it_is_installed_in_paramikos_place() -> None:
         "import trunkline.compat.paramiko as ours; ours.install()"
     )
     assert "RuntimeError" in late.stderr
+
+
+def test_clients_that_are_forgotten_leave_nothing(server: Server) -> None:
+    def forget() -> None:
+        client = paramiko.SSHClient()
+        client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
+        client.connect(**server.arguments)
+        assert select.select([client.exec_command("yes")[1].channel], [], [], 30)[0]
+        client.open_sftp().open("/etc/hostname")
+
+    forget()
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        forget()
+    gc.collect()
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+def test_keepalive_finds_a_server_that_is_gone(server: Server) -> None:
+    class Relay(threading.Thread):
+        """Carries a connection until it is to stall."""
+
+        def __init__(self, listener: socket.socket) -> None:
+            super().__init__(daemon=True)
+            self.listener = listener
+            self.stalled = threading.Event()
+
+        def run(self) -> None:
+            client, _ = self.listener.accept()
+            there = socket.create_connection((server.address, server.port))
+            ends = {client: there, there: client}
+            with client, there:
+                while not self.stalled.is_set():
+                    for end in select.select(list(ends), [], [], 0.05)[0]:
+                        data = end.recv(65536)
+                        if not data:
+                            return
+                        ends[end].sendall(data)
+                # As if its network were gone: it is not closed either.
+                self.stalled.clear()
+                self.stalled.wait()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        relay = Relay(listener)
+        relay.start()
+        with paramiko.Transport(("127.0.0.1", listener.getsockname()[1])) as transport:
+            transport.connect(username=server.user, pkey=paramiko.PKey.from_path(server.key))
+            transport.set_keepalive(0.1)
+            transport.open_sftp_client().stat("/")
+            assert transport.is_active()
+            relay.stalled.set()
+            wait_until(lambda: not transport.is_active())
+            relay.stalled.set()
+
+
+def test_questions_of_the_server_are_answered_by_the_handler() -> None:
+    bed = Testbed("--servers", "1", "--password", "swordfish", "--config", "PasswordAuthentication no")
+    asked: list[tuple[str, bool]] = []
+
+    def handler(title: str, instructions: str, questions: Sequence[tuple[str, bool]]) -> list[str]:
+        asked.extend(questions)
+        return ["swordfish"]
+
+    try:
+        server = Server(bed)
+        with paramiko.Transport((server.address, server.port)) as transport:
+            with pytest.raises(paramiko.AuthenticationException):
+                transport.auth_interactive(server.user, lambda *_: ["wrong"])
+            # Another attempt is another connection.
+            assert transport.auth_interactive(server.user, handler) == []
+            assert transport.get_username() == server.user
+        assert [echo for _, echo in asked] == [False]
+    finally:
+        bed.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import threading
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Testbed, run_python
+from conftest import Testbed, run_python, wait_until
 from trunkline.compat.pssh import config as pssh_config
 from trunkline.compat.pssh import exceptions, utils
 from trunkline.compat.pssh.clients import ParallelSSHClient, SSHClient
@@ -237,3 +238,18 @@ def test_what_makes_no_sense_is_said() -> None:
         pssh_config.HostConfig(port="22")  # type: ignore[arg-type]
     with pytest.raises(exceptions.InvalidAPIUseError):
         ParallelSSHClient(["a"], keyboard_interactive=True)
+
+
+def test_clients_that_are_forgotten_leave_nothing(testbed: Testbed, arguments: dict[str, Any]) -> None:
+    def forget() -> None:
+        client = ParallelSSHClient(["127.0.0.1"], port=testbed.ports[0], **arguments)
+        (output,) = client.run_command("yes")
+        assert next(output.stdout or iter(())) == "y"
+
+    forget()
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        forget()
+    gc.collect()
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before)

@@ -214,11 +214,11 @@ class Channel:
         return len(s)
 
     def sendall(self, s: str | bytes) -> None:
-        """Writes everything, once there is room for it."""
+        """Writes everything; it is on its way when this returns."""
         if self._closed or self.eof_sent:
             raise OSError("Socket is closed")
         try:
-            self._opened().write(s.encode() if isinstance(s, str) else bytes(s)).wait()
+            self._opened().write(s.encode() if isinstance(s, str) else bytes(s), through=True).wait()
         except _errors.Error as error:
             raise OSError("Socket is closed") from error
 

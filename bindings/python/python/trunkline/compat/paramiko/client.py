@@ -6,6 +6,7 @@ import getpass
 import os
 import socket
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -152,10 +153,16 @@ class SSHClient:
         shown_name = hostname if port == 22 else f"[{hostname}]:{port}"
         known = self._host_keys.lookup(shown_name) or {}
 
+        # The engine keeps it, which must not keep the client.
+        asked = weakref.ref(self)
+
         def verify(key: PKey) -> None:
-            ours = (self._host_keys.lookup(shown_name) or {}).get(key.get_name())
+            client = asked()
+            if client is None:
+                raise SSHException("the client is gone")
+            ours = (client._host_keys.lookup(shown_name) or {}).get(key.get_name())
             if ours is None:
-                self._policy.missing_host_key(self, shown_name, key)
+                client._policy.missing_host_key(client, shown_name, key)
             elif ours != key:
                 raise BadHostKeyException(hostname, key, ours)
 

@@ -75,11 +75,10 @@ class SSHConfig:
         found = SSHConfigDict(hostname=hostname)
         if not self._config:
             return found
-        defaults = _asked("", hostname)
+        defaults = _defaults()
         for name, values in _asked("\nMatch all\n".join(self._config), hostname).items():
-            if name != "hostname" and values == defaults.get(name):
-                continue
-            found[name] = values if name in _LISTS else values[0]
+            if name == "hostname" or (name != "host" and values != defaults.get(name)):
+                found[name] = values if name in _LISTS else values[0]
         for name in _TOKENS & found.keys():
             value = found[name]
             expanded = [_expanded(each, found, hostname, name) for each in (value if name in _LISTS else [value])]
@@ -99,7 +98,12 @@ class SSHConfig:
         return names
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1)
+def _defaults() -> dict[str, list[str]]:
+    """What ssh makes of no configuration."""
+    return _asked("", "localhost")
+
+
 def _asked(text: str, hostname: str) -> dict[str, list[str]]:
     """What ssh makes of a configuration. Each directive has its values in order."""
     # Directives that this ssh does not know are no error, as for Paramiko.

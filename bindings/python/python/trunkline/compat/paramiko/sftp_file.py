@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from ..._files import attributes
+from ..._files import attributes, remote
 from ..._sftp import RemoteFile
 from .file import BufferedFile
 from .sftp_attr import SFTPAttributes
@@ -35,16 +36,18 @@ class SFTPFile(BufferedFile):
         self._set(owner=(uid, gid))
 
     def utime(self, times: tuple[float, float] | None) -> None:
-        self.sftp.utime(self._file.name, times)
+        accessed, modified = times or (time.time(), time.time())
+        self._set(times=(int(accessed), int(modified)))
 
     def truncate(self, size: int) -> None:
         self.flush()
         self._file.truncate(size)
 
-    def _set(self, *, mode: int | None = None, owner: tuple[int, int] | None = None) -> None:
-        self.sftp.native.setstat(
-            self._file.name.encode("utf-8", "surrogateescape"), attributes(mode=mode, owner=owner)
-        ).wait()
+    def _set(
+        self, *, mode: int | None = None, owner: tuple[int, int] | None = None, times: tuple[int, int] | None = None
+    ) -> None:
+        self.flush()
+        self.sftp.native.setstat(remote(self._file.name), attributes(mode=mode, owner=owner, times=times)).wait()
 
     def readv(
         self, chunks: Iterable[tuple[int, int]], max_concurrent_prefetch_requests: int | None = None

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ... import _errors, _native
-from ..._private import Explicit, Verify
+from ... import _native
+from ..._private import Explicit
+from ._login import Handler, Login
 from .channel import Channel
 from .common import OPEN_FAILED_UNKNOWN_CHANNEL_TYPE
 from .pkey import PKey
 from .proxy import ProxyCommand
 from .sftp_client import SFTPClient
-from .ssh_exception import (
-    BadHostKeyException,
-    ChannelException,
-    NoValidConnectionsError,
-    SSHException,
-    translated,
-)
+from .ssh_exception import BadHostKeyException, ChannelException, SSHException, translated
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-
-#: Answers the questions of keyboard-interactive authentication: title, instructions, and each question with whether its
-#: answer may be seen.
-Handler = Callable[[str, str, Sequence["tuple[str, bool]"]], Sequence[str]]
 
 #: Called for each client of a port that the server listens on: its channel, where it comes from, where it went.
 ForwardHandler = Callable[[Channel, "tuple[str, int]", "tuple[str, int]"], object]
@@ -73,12 +63,10 @@ class Transport:
         self._disabled = [name for names in (disabled_algorithms or {}).values() for name in names]
         self._compress = False
         self._keepalive = 0.0
-        self._username: str | None = None
         self._closed = False
-        self._server_key: PKey | None = None
         self._host: _native.PrivateHost | None = None
         self._lending_host: _native.PrivateHost | None = None
-        self._connect: Callable[[bool], _native.PrivateHost] | None = None
+        self._login: Login | None = None
         # Guards the tables of what the server listens on.
         self._lock = threading.Lock()
         self._listeners: dict[tuple[str, int], _native.Listener] = {}
@@ -156,36 +144,14 @@ class Transport:
         """
         if self._host is not None and self._host.is_ready():
             raise SSHException("this transport is logged in already")
-        refused: list[Exception] = []
-        own_agent = agent or next((key.agent for key in keys if key.agent), None)
         host, port = self._address
-
-        def judge(shown: str, blob: bytes, objection: tuple[bool, str] | None) -> bool:
-            key = self._server_key = PKey.from_blob(blob)
-            try:
-                if objection is not None and not objection[0]:
-                    raise _bad_host_key(shown, key, objection[1])
-                if objection is not None and self._verify is not None:
-                    self._verify(key)
-            except Exception as error:
-                refused.append(error)
-                return False
-            return True
-
-        def ask(kind: str, text: str, echo: bool) -> str | None:
-            if kind == "passphrase":
-                return next((key.passphrase for key in keys if f"'{key.label}'" in text), None)
-            if handler is not None and kind == "keyboard-interactive":
-                return next(iter(handler("", "", [(text, echo)])), "")
-            return password if kind in ("password", "keyboard-interactive") and not echo else None
-
         explicit: Explicit = {
             "host": host or "localhost",
             "port": port,
             "user": username,
             "timeout": timeout,
             "compress": self._compress,
-            "agent": own_agent,
+            "agent": agent or next((key.agent for key in keys if key.agent), None),
             "given_keys_only": agent is None,
             "forward_agent": False,
             "answers": password is not None or handler is not None,
@@ -195,48 +161,22 @@ class Transport:
             "disabled": self._disabled,
         }
         over = None if self._over is None else _over(self._over)
-
-        def connect(lending: bool) -> _native.PrivateHost:
-            if lending:
-                if over is not None:
-                    raise SSHException("a connection that was made over a given socket cannot lend the agent")
-                socket_of_agent = own_agent or os.environ.get("SSH_AUTH_SOCK")
-                lent: Explicit = {**explicit, "forward_agent": True, "agent": socket_of_agent}
-                return self._ready(_native.PrivateHost(lent, natives, opinion, ask), refused, timeout)
-            return self._ready(_native.PrivateHost(explicit, natives, opinion, ask, over), refused, timeout)
-
-        natives = [key.native for key in keys]
-        opinion: Verify = judge
-        self._connect, self._username = connect, username
-        self._host = connect(False)
+        self._login = Login(explicit, keys, password, handler, self._verify, over)
+        self._host = self._login.connect()
         if self._keepalive:
             self._host.keep_alive(self._keepalive)
         if event is not None:
             event.set()
         return []
 
-    def _ready(self, host: _native.PrivateHost, refused: list[Exception], timeout: float | None) -> _native.PrivateHost:
-        try:
-            with translated():
-                host.ready(timeout).wait()
-        except BaseException as error:
-            host.close()
-            if refused:
-                raise refused.pop() from None
-            cause = error.__cause__
-            if isinstance(cause, _errors.NetworkError) and not isinstance(error, socket.timeout):
-                raise _unreachable(self._address, cause) from cause
-            raise
-        return host
-
     def host(self, lending_agent: bool = False) -> _native.PrivateHost:
         """The native host; one with connections of its own for sessions that are lent the agent."""
-        if self._host is None or self._connect is None:
+        if self._host is None or self._login is None:
             raise SSHException("SSH session not active")
         if not lending_agent:
             return self._host
         if self._lending_host is None or not self._lending_host.is_ready():
-            self._lending_host = self._connect(True)
+            self._lending_host = self._login.connect_lending()
         return self._lending_host
 
     # Channels.
@@ -302,7 +242,7 @@ class Transport:
                 handler(channel, origin, server)
             except Exception:
                 # As an exception of a thread's: nobody else waits for it.
-                threading.excepthook(threading.ExceptHookArgs((*_current_exception(), threading.current_thread())))
+                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
                 channel.close()
 
     def cancel_port_forward(self, address: str, port: int) -> None:
@@ -336,13 +276,13 @@ class Transport:
         return self.is_active()
 
     def get_username(self) -> str | None:
-        return self._username if self.is_active() else None
+        return self._login.explicit["user"] if self._login is not None and self.is_active() else None
 
     def get_remote_server_key(self) -> PKey:
         """The server's host key."""
-        if self._server_key is None:
+        if self._login is None or self._login.shown is None:
             raise SSHException("No existing session")
-        return self._server_key
+        return self._login.shown
 
     @property
     def remote_version(self) -> str:
@@ -402,7 +342,7 @@ class Transport:
         for host in (self._host, self._lending_host):
             if host is not None:
                 host.close()
-        if isinstance(self._over, ProxyCommand):
+        if self._over is not None:
             self._over.close()
 
     stop_thread = close
@@ -430,24 +370,3 @@ def _over(sock: Channel | ProxyCommand | socket.socket) -> _native.Session | _na
     with socket.socket(fileno=number) as sender:
         socket.send_fds(sender, [b"\0"], [sock.fileno()])
     return receiver
-
-
-def _bad_host_key(host: str, key: PKey, text: str) -> Exception:
-    error = BadHostKeyException(host, key, None)
-    error.add_note(text) if hasattr(error, "add_note") else None
-    return error
-
-
-def _unreachable(address: tuple[str, int], cause: _errors.NetworkError) -> Exception:
-    """A failure to connect as Paramiko tells it: a name that has no address, an address that cannot be reached, or what
-    went wrong behind that."""
-    text = str(cause)
-    if text.startswith("looking up "):
-        return socket.gaierror(socket.EAI_NONAME, text)
-    if text.startswith("connecting to "):
-        return NoValidConnectionsError({address: cause})
-    return SSHException(text)
-
-
-def _current_exception() -> tuple[Any, Any, Any]:
-    return sys.exc_info()

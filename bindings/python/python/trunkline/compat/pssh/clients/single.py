@@ -6,6 +6,7 @@ import getpass
 import os
 import posixpath
 import socket
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -151,7 +152,7 @@ class SSHClient:
             "known_types": [],
             "disabled": [],
         }
-        host = _native.PrivateHost(explicit, self._keys, _believed, self._answer, over)
+        host = _native.PrivateHost(explicit, self._keys, _believed, _answers(self.password), over)
         try:
             yield host.ready(self.timeout)
         except BaseException:
@@ -283,9 +284,6 @@ class SSHClient:
     def _now(self, steps: Steps[_T]) -> _T:
         return self.pool.spawn(steps).get()
 
-    def _answer(self, kind: str, text: str, echo: bool) -> str | None:
-        return None if echo or kind == "passphrase" else self.password
-
     def _ipv6_address(self) -> str:
         try:
             return str(socket.getaddrinfo(self.host, self.port, socket.AF_INET6, socket.SOCK_STREAM)[0][4][0])
@@ -372,6 +370,11 @@ def _key(name: str, content: bytes) -> _native.Key:
 
 def _believed(host: str, key: bytes, objection: tuple[bool, str] | None) -> bool:
     return objection is None or objection[0]
+
+
+def _answers(password: str | None) -> Callable[[str, str, bool], str | None]:
+    """Answers the server's questions, without keeping the client."""
+    return lambda kind, text, echo: None if echo or kind == "passphrase" else password
 
 
 def _command(command: str, shell: str | None, sudo: bool, user: str | None) -> str:
