@@ -6,9 +6,16 @@ import { resolve, dirname } from 'node:path';
 
 import { z } from 'zod';
 
-/** How to reach a server: the options of trunkline's connect(), with the key's file in place of the key. */
+/**
+ * How to reach a server. Without `host`, its name is a destination of ssh_config: what one would type behind `ssh`. With it,
+ * ssh_config has no say.
+ */
 const Ssh = z.strictObject({
   host: z.string().optional(),
+  /** The ssh_config file, instead of the user's. */
+  config: z.string().optional(),
+  /** Whether connections are those of trunkline's daemon; "auto": where one runs. */
+  daemon: z.union([z.boolean(), z.literal('auto')]).optional(),
   port: z.int().min(1).max(65535).optional(),
   username: z.string().optional(),
   keyFile: z.string().optional(),
@@ -90,14 +97,13 @@ export function parseConfig(value: unknown, folder: string): Config {
   const colon = file.listen.lastIndexOf(':');
   const hosts = file.hosts.map((entry): HostConfig => {
     const host = typeof entry === 'string' ? { name: entry } : entry;
-    const ssh = { host: host.name, ...file.defaults.ssh, ...host.ssh };
+    const ssh = { ...file.defaults.ssh, ...host.ssh };
+    for (const key of ['config', 'keyFile', 'knownHosts'] as const) {
+      if (ssh[key] !== undefined) ssh[key] = resolve(folder, ssh[key]);
+    }
     return {
       name: host.name,
-      ssh: {
-        ...ssh,
-        ...(ssh.keyFile !== undefined && { keyFile: resolve(folder, ssh.keyFile) }),
-        ...(ssh.knownHosts !== undefined && { knownHosts: resolve(folder, ssh.knownHosts) }),
-      },
+      ssh,
       instances: (host.instances ?? [{}]).map((instance) => Instance.parse({ ...file.defaults.instance, ...instance })),
     };
   });

@@ -2,7 +2,7 @@
 
 import { readFile } from 'node:fs/promises';
 
-import { connect, type ConnectConfig } from 'trunkline';
+import { connect, type ConnectConfig, type DestinationConfig } from 'trunkline';
 
 import type { HostConfig, SshConfig } from './config.js';
 import { Instance, pause } from './instance.js';
@@ -32,7 +32,7 @@ export class Host {
     let wait = FIRST_PAUSE;
     while (!signal.aborted) {
       try {
-        const connection = await connect(await toConnectConfig(this.config.ssh));
+        const connection = await connect(await reach(this.config.name, this.config.ssh));
         wait = FIRST_PAUSE;
         const over = new AbortController();
         const close = () => void connection.close();
@@ -63,10 +63,26 @@ export class Host {
   }
 }
 
-async function toConnectConfig({ keyFile, ...rest }: SshConfig): Promise<ConnectConfig> {
-  return {
-    keepaliveInterval: 15_000,
-    ...rest,
-    ...(keyFile !== undefined && { privateKey: await readFile(keyFile) }),
-  } as ConnectConfig;
+/** Milliseconds between signs of life that a server is asked for. */
+const KEEPALIVE = 15_000;
+
+/** What connect() takes. */
+async function reach(name: string, ssh: SshConfig): Promise<ConnectConfig | DestinationConfig> {
+  const { host, config, daemon, keyFile, knownHosts, ...rest } = ssh;
+  if (host !== undefined) {
+    return defined<ConnectConfig>({
+      ...rest,
+      host,
+      knownHosts,
+      keepaliveInterval: KEEPALIVE,
+      privateKey: keyFile && (await readFile(keyFile)),
+    });
+  }
+  const options = defined({ IdentityFile: keyFile, UserKnownHostsFile: knownHosts, ServerAliveInterval: KEEPALIVE / 1000 });
+  return defined<DestinationConfig>({ ...rest, destination: name, config, daemon, options });
+}
+
+/** Without what is undefined. */
+function defined<T extends object>(values: { [Key in keyof T]: T[Key] | undefined }): T {
+  return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined)) as T;
 }

@@ -131,8 +131,9 @@ export class Instance {
   /** One session, for as long as it works. */
   async #poll(connection: Connection, signal: AbortSignal): Promise<void> {
     const client = this.#client(await this.#stream(connection));
-    // Between two queries, too; the query that follows then fails.
-    client.on('error', () => undefined);
+    // Between two queries, too; what a query then says is only that there was an error before.
+    const lost = new AbortController();
+    client.on('error', (error) => lost.abort(error));
     const close = () => void client.end();
     try {
       await client.connect();
@@ -148,22 +149,28 @@ export class Instance {
       while (!signal.aborted) {
         const begun = performance.now();
         const results = (await client.query(text)) as unknown as Results;
-        this.#polled(connection, results, performance.now() - begun);
+        const pollTime = performance.now() - begun;
+        const { lanes } = await connection.stats();
+        this.#polled(connection, results, pollTime, lanes[0]?.rtt ?? null);
         if (!identity.logs) this.#tell({ problem: 'the role may not execute pg_current_logfile(text)' });
-        await pause(this.settings.interval * 1000, signal);
+        await pause(this.settings.interval * 1000, AbortSignal.any([signal, lost.signal]));
+        lost.signal.throwIfAborted();
       }
+    } catch (error) {
+      throw lost.signal.aborted ? lost.signal.reason : error;
     } finally {
       signal.removeEventListener('abort', close);
       await client.end();
     }
   }
 
-  #polled(connection: Connection, [counters, backends, activity, logFiles, statements]: Results, pollTime: number): void {
+  #polled(connection: Connection, results: Results, pollTime: number, rtt: number | null): void {
+    const [counters, backends, activity, logFiles, statements] = results;
     this.#follow(connection, logFiles.rows[0]);
     this.#tell({
       state: 'up',
       problem: this.#tail === null ? 'PostgreSQL writes neither jsonlog nor csvlog' : null,
-      rtt: connection.lanes()[0]?.rtt ?? null,
+      rtt,
       sample: this.#sample(counters.rows[0], backends.rows, activity.rows, pollTime),
       locks: locksOf(activity.rows),
       running: activity.rows.filter((row) => row.state !== 'idle').slice(0, 20).map(toBackend),

@@ -17,7 +17,7 @@ test('a list of names is enough; defaults and paths are filled in', () => {
   assert.equal(config.sockets, '/etc/pg-monitor/sockets');
   assert.deepEqual(config.hosts[0], {
     name: 'db1',
-    ssh: { host: 'db1', username: 'postgres', keyFile: '/etc/pg-monitor/key' },
+    ssh: { username: 'postgres', keyFile: '/etc/pg-monitor/key' },
     instances: [{ address: '127.0.0.1', port: 5432, user: 'watch', database: 'postgres' }],
   });
   assert.deepEqual(config.hosts[1]?.ssh, { host: '10.0.0.2', username: 'postgres', keyFile: '/etc/key' });

@@ -38,10 +38,13 @@ describe('a monitor of three hosts with two databases', () => {
       Servers.start(3),
     ]);
     await databases[0].load(20);
-    const hosts = ['shop', 'stock', 'shop2'].map((name, n) => {
-      const { port, password } = databases[n === 1 ? 1 : 0];
-      return { name, ssh: servers.ssh[n], instances: [{ port, password }] };
-    });
+    const instances = databases.map(({ port, password }) => [{ port, password }]);
+    const hosts = [
+      { name: 'shop', ssh: servers.ssh[0], instances: instances[0] },
+      { name: 'stock', ssh: servers.ssh[1], instances: instances[1] },
+      // As ssh_config has it.
+      { name: servers.aliases[2], ssh: { config: servers.config, daemon: false }, instances: instances[0] },
+    ];
     const config = { listen: '127.0.0.1:0', interval: 0.5, workers: 2, sockets: 'sockets', hosts };
     monitor = await Monitor.start(parseConfig(config, folder));
     browser = await chromium.launch(CHROMIUM);
@@ -64,7 +67,7 @@ describe('a monitor of three hosts with two databases', () => {
   const cells = (host: string) => page.locator(`#hosts tr[data-host="${host}"] td`);
 
   test('the page shows every host, each over its own connection', async () => {
-    for (const host of ['shop', 'stock', 'shop2']) await cells(host).nth(1).getByText('up').waitFor();
+    for (const host of ['shop', 'stock', 'box3']) await cells(host).nth(1).getByText('up').waitFor();
     await page.locator('#tiles').getByText('3 of 3').waitFor();
   });
 
@@ -188,7 +191,7 @@ describe('a monitor of three hosts with two databases', () => {
     const samples = database.all('SELECT instance, count(*) AS count, max(transactions) AS best FROM samples GROUP BY 1 ORDER BY 1');
     const slow = database.all('SELECT DISTINCT instance FROM events WHERE duration > 100 AND message LIKE ? ORDER BY 1', ['%of_stock%']);
     database.close();
-    assert.deepEqual(samples.map((row) => row['instance']), ['shop', 'shop2', 'stock']);
+    assert.deepEqual(samples.map((row) => row['instance']), ['box3', 'shop', 'stock']);
     assert.ok(Number(samples[0]?.['best']) > 5);
     assert.deepEqual(slow, [{ instance: 'stock' }]);
   });

@@ -24,8 +24,11 @@ interface TestbedHost {
 export class Servers {
   private constructor(
     private readonly child: ChildProcess,
-    /** How to reach each of them. */
+    /** How to reach each of them without ssh_config. */
     readonly ssh: SshConfig[],
+    /** An ssh_config with all of them, and their names in it. */
+    readonly config: string,
+    readonly aliases: string[],
   ) {}
 
   static async start(count: number): Promise<Servers> {
@@ -37,11 +40,11 @@ export class Servers {
     });
     const [text] = await Promise.race([line, failed]);
     failed.catch(() => undefined);
-    const { hosts } = JSON.parse(text) as { hosts: TestbedHost[] };
+    const { hosts, ssh_config, aliases } = JSON.parse(text) as { hosts: TestbedHost[]; ssh_config: string; aliases: string[] };
     const ssh = hosts.map(({ address, port, user, key, known_hosts }) => {
       return { host: address, port, username: user, keyFile: key, knownHosts: known_hosts };
     });
-    return new Servers(child, ssh);
+    return new Servers(child, ssh, ssh_config, aliases);
   }
 
   /** They end with their standard input. */
