@@ -27,6 +27,9 @@ struct Arguments {
     /// Lets users log in with this password, too.
     #[arg(long, value_name = "PASSWORD")]
     password: Option<String>,
+    /// Answers at every loopback address (127.0.0.1, 127.0.0.2, …), so that a client sees as many hosts.
+    #[arg(long)]
+    any_address: bool,
 }
 
 /// What the program prints.
@@ -68,6 +71,11 @@ fn main() -> Result<(), Error> {
         let builder = match &arguments.password {
             Some(password) => builder.password(password),
             None => builder,
+        };
+        let builder = if arguments.any_address {
+            builder.any_loopback_address()
+        } else {
+            builder
         };
         let server = arguments
             .config
