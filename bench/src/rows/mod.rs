@@ -5,6 +5,7 @@ mod at_once;
 mod beside;
 mod bulk;
 mod cold;
+mod event_loop;
 mod fleet;
 mod git;
 mod idle;
@@ -44,6 +45,7 @@ pub(crate) const ROWS: &[Row] = &[
     at_once::ROW,
     sockets::ROW,
     transfers::ROW,
+    event_loop::ROW,
     python_warm::ROW,
     six_operations::ROW,
 ];
