@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trunkline
 from conftest import Testbed, run_python
+from trunkline import _options
 
 
 @pytest.fixture
@@ -92,8 +95,21 @@ def test_a_daemon_that_ends_is_told_and_replaced(box: trunkline.Connection) -> N
     assert box.run("echo again").stdout == "again\n"
 
 
+def test_the_program_comes_with_the_package(testbed: Testbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRUNKLINE_PROGRAM", raising=False)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    # A socket's path has room for 107 bytes, which pytest's folders use up.
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TRUNKLINE_DIR", folder)
+        with trunkline.connect(testbed.aliases[0], config=testbed.config, daemon=True) as box:
+            assert box.run("echo in").stdout == "in\n"
+        program = Path(sys.executable).with_name("trunkline")
+        subprocess.run([program, "stop", "--now"], check=True, capture_output=True)
+
+
 def test_without_the_program_there_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRUNKLINE_PROGRAM", raising=False)
+    monkeypatch.setattr(_options, "_packaged_program", lambda: None)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(FileNotFoundError, match="TRUNKLINE_PROGRAM"):
         trunkline.connect("box1", daemon=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -101,7 +102,7 @@ class Options:
             return [] if _native.daemon_runs() else None
         if self.daemon is not True:
             raise ValueError('daemon is True, False or "auto"')
-        program = os.environ.get("TRUNKLINE_PROGRAM") or shutil.which("trunkline")
+        program = os.environ.get("TRUNKLINE_PROGRAM") or _packaged_program() or shutil.which("trunkline")
         if program is None:
             raise FileNotFoundError("daemon=True needs the program trunkline on PATH, or TRUNKLINE_PROGRAM set to its file")
         return [program, "daemon", "--detach"]
@@ -117,6 +118,16 @@ class Options:
             return _native.Host(engine, world, destination, [*args, *more], ask, daemon)
 
         return reach
+
+
+def _packaged_program() -> str | None:
+    """The program that was installed with this package, as wheels bring it."""
+    try:
+        files = importlib.metadata.files("trunkline") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    programs = (str(file.locate()) for file in files if file.parts[-2:] == ("bin", "trunkline"))
+    return next(filter(os.path.isfile, programs), None)
 
 
 def _quoted(value: str) -> str:
