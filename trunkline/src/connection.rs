@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 use trunkline_proto::kex::KexMethod;
 use trunkline_proto::{ChannelKind, GlobalRequest, SessionRequest};
 
@@ -72,6 +73,8 @@ struct Inner {
     info: Arc<OnceLock<ConnectionInfo>>,
     metrics: Arc<Metrics>,
     incoming: Arc<Incoming>,
+    /// Ends a handshake that is under way.
+    abandoned: CancellationToken,
 }
 
 impl Connection {
@@ -89,10 +92,15 @@ impl Connection {
             info: info.clone(),
             metrics: metrics.clone(),
             incoming: incoming.clone(),
+            abandoned: CancellationToken::new(),
         };
+        let abandoned = inner.abandoned.clone();
         let counters = metrics;
         tokio::spawn(async move {
-            let end = handshake::run(handshake, ops_rx, counters, &state_tx, &info, &incoming).await;
+            let end = handshake::run(
+                handshake, ops_rx, counters, &state_tx, &info, &incoming, &abandoned,
+            )
+            .await;
             tracing::debug!(%end, "connection ended");
             state_tx.send_replace(State::Ended(end));
             incoming.clear();
@@ -326,6 +334,8 @@ impl Connection {
 
     /// Ends now; `why` is told to the server and to everyone who still waits.
     pub fn close(&self, why: &str) {
+        // A handshake takes no operations: it is told apart.
+        self.inner.abandoned.cancel();
         self.send(Op::Disconnect { why: why.to_owned() });
     }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_util::sync::CancellationToken;
 use trunkline_proto::cipher::Cipher;
 use trunkline_proto::kex::KexMethod;
 use trunkline_proto::mac::Mac;
@@ -58,6 +59,7 @@ pub(crate) async fn run(
     state: &watch::Sender<State>,
     info: &OnceLock<ConnectionInfo>,
     incoming: &Arc<Incoming>,
+    abandoned: &CancellationToken,
 ) -> Error {
     let mut ops = ops;
     let mut attempt = Attempt {
@@ -67,7 +69,10 @@ pub(crate) async fn run(
     loop {
         let (offers_tx, offers) = mpsc::unbounded_channel();
         // Boxed, so that the task does not carry the handshake's state through the connection's life.
-        let established = Box::pin(establish(&handshake, attempt, ops, offers_tx, &metrics, info)).await;
+        let established = Box::pin(establish(
+            &handshake, attempt, ops, offers_tx, &metrics, info, abandoned,
+        ))
+        .await;
         let error = match established {
             Ok(Established { driver, updates }) => {
                 state.send_replace(State::Ready);
@@ -89,9 +94,12 @@ pub(crate) async fn run(
                 match attempt.after(&error, &greeting) {
                     Some((next, delay)) => {
                         tracing::debug!(%error, ?delay, "trying again");
-                        tokio::time::sleep(delay).await;
-                        attempt = next;
-                        continue;
+                        let pause = tokio::time::sleep(delay);
+                        if abandoned.run_until_cancelled(pause).await.is_some() {
+                            attempt = next;
+                            continue;
+                        }
+                        handshake.closed()
                     }
                     None if greeting.is_empty() => error,
                     None => Error::Usage(format!("{error}; it said: {greeting}")),
@@ -121,6 +129,14 @@ impl Handshake {
             let host = HostId::new(&self.host.hostname, self.host.port, &self.host.user);
             self.memory
                 .update(&host, |facts| facts.learn(Refusal::Algorithms));
+        }
+    }
+
+    /// The end of one that was abandoned.
+    fn closed(&self) -> Error {
+        Error::Closed {
+            host: self.host.original_host.clone(),
+            why: "it was asked to close".into(),
         }
     }
 }
@@ -190,6 +206,7 @@ async fn establish(
     offers: mpsc::UnboundedSender<Box<Offer>>,
     metrics: &Arc<Metrics>,
     info: &OnceLock<ConnectionInfo>,
+    abandoned: &CancellationToken,
 ) -> Result<Established, Failed> {
     let Handshake {
         host,
@@ -201,9 +218,18 @@ async fn establish(
         ..
     } = handshake;
     // Held until the connection is authenticated, or has failed.
-    let _permits = match gate {
-        None => None,
-        Some((all, server)) => Some((server.acquire().await, all.acquire().await)),
+    let waiting = async {
+        match gate {
+            None => None,
+            Some((all, server)) => Some((server.acquire().await, all.acquire().await)),
+        }
+    };
+    let Some(_permits) = abandoned.run_until_cancelled(waiting).await else {
+        return Err(Failed {
+            error: handshake.closed(),
+            ops: Some(ops),
+            greeting: String::new(),
+        });
     };
     engine_metrics.connections_started.add(1);
     let begun = Instant::now();
@@ -213,7 +239,11 @@ async fn establish(
     if login.judges_host_keys() {
         policy.strict = StrictHostKeyChecking::Yes;
     }
-    let prepared = Prepared::new(handshake, attempt, &facts, &policy).await;
+    let preparing = Prepared::new(handshake, attempt, &facts, &policy);
+    let prepared = abandoned
+        .run_until_cancelled(preparing)
+        .await
+        .unwrap_or_else(|| Err(handshake.closed()));
     let Prepared {
         dialed,
         identities,
@@ -253,7 +283,7 @@ async fn establish(
         address,
     };
     let remembered = facts.key.as_ref();
-    let outcome = log_in(
+    let logging_in = log_in(
         &mut driver,
         handshake,
         &policy,
@@ -261,8 +291,11 @@ async fn establish(
         &server,
         identities,
         remembered,
-    )
-    .await;
+    );
+    let outcome = abandoned
+        .run_until_cancelled(logging_in)
+        .await
+        .unwrap_or_else(|| Err(handshake.closed()));
     let LoggedIn { accepted, key } = match outcome {
         Ok(outcome) => outcome,
         Err(error) => {
