@@ -4,7 +4,10 @@ import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { lookup } from 'node:dns/promises';
 import { once } from 'node:events';
-import { closeSync, constants, createReadStream, mkdtempSync, openSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import {
+  closeSync, constants, createReadStream, existsSync, mkdtempSync, openSync, readFileSync, readdirSync, rmSync, statSync,
+  writeFileSync,
+} from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { createConnection, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -144,6 +147,22 @@ test('a reader that goes away ends a command, as a broken pipe does', async (t) 
   await closed;
   assert.match(stream.failure.message, /writing the command's output/);
   assert.equal(stream.failure.execution, 'may have started');
+});
+
+test('streams that are closed leave no descriptor behind, taken or not', async (t) => {
+  const { client: ssh } = await client(t);
+  const dir = folder(t);
+  const descriptors = () => readdirSync('/proc/self/fd').length;
+  await ended(ssh, 'true', ['ignore', `unix:${join(dir, 'first')}`]);
+  const before = descriptors();
+  for (let n = 0; n < 20; n += 1) {
+    const path = join(dir, `${n}`);
+    const { stream, closed } = await start(ssh, 'cat /dev/zero', ['ignore', n % 2 ? `unix:${path}` : `fifo:${path}`]);
+    stream.close();
+    await closed;
+  }
+  while (descriptors() > before) await new Promise(setImmediate);
+  assert.ok(!existsSync(join(dir, '1')));
 });
 
 test('what is no stream is refused where it is asked for', async (t) => {

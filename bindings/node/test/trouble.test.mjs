@@ -2,13 +2,15 @@ import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { readdirSync } from 'node:fs';
+import { createServer } from 'node:net';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
 
 
 import { hub } from '../lib/hub.js';
-import { all, ask, client, config, ending, fresh, servers } from './testbed.mjs';
+import { Client } from '../lib/index.mjs';
+import { all, ask, client, config, ending, fresh, servers, testbed } from './testbed.mjs';
 
 const HANG_UP = 'echo started; kill -KILL $PPID; sleep 1000';
 
@@ -75,6 +77,46 @@ test('a client that is ended while it connects closes without an error', async (
   ssh.end();
   await once(ssh, 'close');
   assert.deepEqual(hub.held(), [0, 0]);
+});
+
+test('thousands of clients that wait for a server are closed at once and leave nothing behind', async (t) => {
+  const sockets = new Set();
+  const silent = createServer((socket) => {
+    sockets.add(socket);
+    socket.on('error', () => {}).on('close', () => sockets.delete(socket)).resume();
+  }).listen(0, '127.0.0.1');
+  await once(silent, 'listening');
+  t.after(() => new Promise((done) => silent.close(done)));
+  const descriptors = () => readdirSync('/proc/self/fd').length;
+  const before = descriptors();
+  const { port } = silent.address();
+  const clients = Array.from({ length: 2000 }, () => {
+    const ssh = new Client();
+    ssh.on('error', (error) => assert.fail(error));
+    return ssh.connect({ host: '127.0.0.1', port, username: 'me', password: 'no', knownHosts: false, readyTimeout: 0 });
+  });
+  assert.equal(hub.held()[0], 2000);
+  const closed = clients.map(ending);
+  for (const ssh of clients) ssh.end();
+  await Promise.all(closed);
+  assert.deepEqual(hub.held(), [0, 0]);
+  // The server's ends, which are this process's too, go when it has noticed.
+  while (sockets.size > 0) await new Promise(setImmediate);
+  assert.ok(descriptors() <= before + 8, `${before} descriptors became ${descriptors()}`);
+});
+
+test('a thousand clients of one destination share a connection, and none ends the others', async (t) => {
+  const bed = await testbed(t);
+  const where = { destination: 'box1', config: bed.ssh_config, daemon: false };
+  const clients = Array.from({ length: 1000 }, () => fresh().connect(where));
+  await Promise.all(clients.map((ssh) => once(ssh, 'ready')));
+  const [kept, ...others] = clients;
+  assert.equal(kept.lanes().length, 1);
+  const closed = others.map(ending);
+  for (const ssh of others) ssh.end();
+  await Promise.all(closed);
+  assert.deepEqual(hub.held(), [1, 0]);
+  assert.equal((await all(await ask(kept, 'exec', 'echo still'))).toString(), 'still\n');
 });
 
 /** Runs a module of its own with the config as its argument; returns how it ended. */
