@@ -62,6 +62,15 @@ pub enum SessionRequest {
     AgentForwarding,
     /// `eow@openssh.com` (OpenSSH's PROTOCOL, section 2.1): nobody reads the command's output any more.
     EndOfWrite,
+    /// Any other that starts nothing, as it goes on the wire.
+    Other {
+        /// The request's name.
+        name: String,
+        /// Whether the server is asked to answer.
+        wants_reply: bool,
+        /// What follows the two.
+        body: Bytes,
+    },
 }
 
 impl SessionRequest {
@@ -73,10 +82,11 @@ impl SessionRequest {
     /// Whether the server is asked to answer. As OpenSSH's client: window changes, signals and variables are not
     /// worth one.
     pub fn wants_reply(&self) -> bool {
-        !matches!(
-            self,
-            Self::WindowChange(_) | Self::Signal(_) | Self::Env { .. } | Self::EndOfWrite
-        )
+        match self {
+            Self::WindowChange(_) | Self::Signal(_) | Self::Env { .. } | Self::EndOfWrite => false,
+            Self::Other { wants_reply, .. } => *wants_reply,
+            _ => true,
+        }
     }
 
     /// The message, with the recipient's number left at zero.
@@ -95,6 +105,7 @@ impl SessionRequest {
             Self::Break(milliseconds) => ("break", Writer::new().u32(*milliseconds)),
             Self::AgentForwarding => ("auth-agent-req@openssh.com", Writer::new()),
             Self::EndOfWrite => ("eow@openssh.com", Writer::new()),
+            Self::Other { name, body, .. } => (name.as_str(), Writer::new().raw(body)),
         };
         let message = Writer::message(message::CHANNEL_REQUEST)
             .u32(0)

@@ -427,15 +427,17 @@ impl ChannelWriter {
         Ok(())
     }
 
-    /// Waits until all that was written is on its way to the server: closing the channel drops what is not. Fails as
-    /// [`Self::send`].
+    /// Waits until all that was written is on its way to the server: closing the channel drops what is not. Fails with
+    /// `BrokenPipe` once the channel is closed.
     pub async fn drained(&self) -> io::Result<()> {
         std::future::poll_fn(|cx| {
             self.shared.writer.register(cx.waker());
-            match self.room() {
-                Ok(WRITE_LIMIT) => Poll::Ready(Ok(())),
-                Ok(_) => Poll::Pending,
-                Err(error) => Poll::Ready(Err(error)),
+            if self.shared.is_closed() || self.ops.is_closed() {
+                Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))
+            } else if self.shared.queued.load(Ordering::Acquire) == 0 {
+                Poll::Ready(Ok(()))
+            } else {
+                Poll::Pending
             }
         })
         .await

@@ -172,7 +172,7 @@ impl Connection {
     }
 
     pub(crate) fn start_with(&self, command: &Command, lease: Option<Lease>) -> Session {
-        let (port, parts) = channel(&self.inner.ops, command.what(), true, lease);
+        let (port, parts) = channel(&self.inner.ops, command.what(), command.starts(), lease);
         let open = Op::Open {
             kind: ChannelKind::Session,
             requests: command.requests(),

@@ -428,8 +428,13 @@ impl Driver {
                     return;
                 };
                 port.what = what;
-                port.started = Some(started);
                 port.lease = lease;
+                if requests.iter().any(SessionRequest::starts) {
+                    port.started = Some(started);
+                } else {
+                    // It is open already, and nothing is to be confirmed.
+                    let _ = started.send(Ok(()));
+                }
                 for request in requests {
                     self.request(id, &mut port, &request, None);
                 }

@@ -608,6 +608,24 @@ impl Host {
         self.pool.session(command, &self.interaction).await
     }
 
+    /// Opens a session in which nothing runs yet, for a caller that speaks of it request by request:
+    /// [`SessionControl::request`](crate::SessionControl::request). Where a spare session is there, at once.
+    ///
+    /// # Errors
+    /// The server's refusal; the loss of the connection. A host that forwards the agent has no such sessions: the server
+    /// would lend it to them unasked.
+    pub async fn open_session(&self) -> Result<Session, Error> {
+        if self.config.forward_agent != ForwardAgent::No {
+            let name = &self.config.original_host;
+            return Err(Error::Usage(format!(
+                "connections to {name} forward the agent, which was not asked for"
+            )));
+        }
+        let mut session = self.pool.session(&Command::later(), &self.interaction).await?;
+        session.started().await?;
+        Ok(session)
+    }
+
     /// Runs a command without input to its end and returns its output.
     ///
     /// # Errors

@@ -42,4 +42,4 @@ pub use login::{HostKeyVerifier, Login, Verification, refused_by_program};
 pub use pool::LaneStatus;
 pub use session::{Command, Output, Pty, Session, SessionControl, SessionEnd, SessionParts};
 pub use settings::Settings;
-pub use trunkline_proto::TerminalSize;
+pub use trunkline_proto::{SessionRequest, TerminalSize};

@@ -16,6 +16,8 @@ enum Program {
     Exec(Vec<u8>),
     Shell,
     Subsystem(String),
+    /// What is asked for later: [`SessionControl::request`].
+    Later,
 }
 
 /// A terminal for a session.
@@ -69,6 +71,11 @@ impl Command {
         Self::new(Program::Subsystem(name.into()))
     }
 
+    /// Nothing yet.
+    pub(crate) fn later() -> Self {
+        Self::new(Program::Later)
+    }
+
     /// Asks for an environment variable. Servers take only those that their AcceptEnv names, and say nothing of others.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
@@ -98,6 +105,11 @@ impl Command {
         self.agent_forwarding
     }
 
+    /// Whether the session is to begin something at once.
+    pub(crate) fn starts(&self) -> bool {
+        self.program != Program::Later
+    }
+
     /// The requests in the order that OpenSSH's client sends them.
     pub(crate) fn requests(&self) -> Vec<SessionRequest> {
         let mut requests = Vec::with_capacity(2 + self.env.len());
@@ -111,10 +123,11 @@ impl Command {
             name: name.clone(),
             value: value.clone(),
         }));
-        requests.push(match &self.program {
-            Program::Exec(command) => SessionRequest::Exec(command.clone()),
-            Program::Shell => SessionRequest::Shell,
-            Program::Subsystem(name) => SessionRequest::Subsystem(name.clone()),
+        requests.extend(match &self.program {
+            Program::Exec(command) => Some(SessionRequest::Exec(command.clone())),
+            Program::Shell => Some(SessionRequest::Shell),
+            Program::Subsystem(name) => Some(SessionRequest::Subsystem(name.clone())),
+            Program::Later => None,
         });
         requests
     }
@@ -125,6 +138,7 @@ impl Command {
             Program::Exec(_) => "to run the command".into(),
             Program::Shell => "to start a shell".into(),
             Program::Subsystem(name) => format!("to start the subsystem {name}"),
+            Program::Later => "another session".into(),
         }
     }
 }
@@ -311,11 +325,25 @@ pub struct SessionControl {
 
 impl SessionControl {
     fn send(&self, request: SessionRequest) {
+        self.ask(request, None);
+    }
+
+    fn ask(&self, request: SessionRequest, reply: Option<oneshot::Sender<bool>>) {
         let _ = self.ops.send(Op::Request {
             channel: self.shared.clone(),
             request,
-            reply: None,
+            reply,
         });
+    }
+
+    /// Asks for anything that a session can be asked for. It is on its way when this returns; the result waits for the
+    /// answer: `true` for success, `false` for failure, for the session's end, and where the request wants none.
+    ///
+    /// A refused exec, shell or subsystem ends the session.
+    pub fn request(&self, request: SessionRequest) -> impl Future<Output = bool> + Send + use<> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(request, Some(reply));
+        async move { answer.await.unwrap_or(false) }
     }
 
     /// Sends a signal, by name without "SIG". OpenSSH's servers take ABRT, ALRM, FPE, HUP, ILL, INT, KILL, PIPE, QUIT,
@@ -331,14 +359,7 @@ impl SessionControl {
 
     /// Sends a break (RFC 4335) of `milliseconds`; `true` when the server could.
     pub async fn send_break(&self, milliseconds: u32) -> bool {
-        let (reply, answer) = oneshot::channel();
-        let request = SessionRequest::Break(milliseconds);
-        let _ = self.ops.send(Op::Request {
-            channel: self.shared.clone(),
-            request,
-            reply: Some(reply),
-        });
-        answer.await.unwrap_or(false)
+        self.request(SessionRequest::Break(milliseconds)).await
     }
 
     /// Whether the session still waits on this side, for a connection to the right server: nothing of it was sent.
