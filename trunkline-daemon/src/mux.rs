@@ -7,6 +7,7 @@
 mod client;
 mod forwards;
 mod packets;
+mod proxy;
 mod session;
 mod typed;
 mod wire;

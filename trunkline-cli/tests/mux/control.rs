@@ -32,15 +32,6 @@ fn stop_and_exit_remove_the_socket_and_listening_again_brings_it_back() {
 }
 
 #[test]
-fn proxy_mode_is_refused_by_name() {
-    let stock = Stock::new(server());
-    let output = stock.control(&["proxy"]);
-    assert_status(&output, 255);
-    let said = text(&output.stderr);
-    assert!(said.contains("proxy mode is not supported"), "{said}");
-}
-
-#[test]
 fn only_its_owner_can_use_a_socket() {
     let stock = Stock::new(server());
     let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;

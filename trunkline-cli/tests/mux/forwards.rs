@@ -11,7 +11,7 @@ use crate::home::{Home, assert_status, finish, finish_with, server, sshd, text, 
 use crate::stock::{self, Stock};
 
 /// A server that sends back what it gets, to each of its clients.
-fn echo() -> u16 {
+pub(crate) fn echo() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     thread::spawn(move || {
@@ -27,7 +27,7 @@ fn echo() -> u16 {
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -35,14 +35,14 @@ fn free_port() -> u16 {
         .port()
 }
 
-fn says(mut stream: impl std::io::Read + std::io::Write, word: &str) -> bool {
+pub(crate) fn says(mut stream: impl std::io::Read + std::io::Write, word: &str) -> bool {
     let mut back = vec![0; word.len()];
     stream.write_all(word.as_bytes()).is_ok()
         && stream.read_exact(&mut back).is_ok()
         && back == word.as_bytes()
 }
 
-fn works(port: u16) -> bool {
+pub(crate) fn works(port: u16) -> bool {
     TcpStream::connect(("127.0.0.1", port)).is_ok_and(|stream| says(stream, "hello"))
 }
 

@@ -8,6 +8,7 @@ mod forwards;
     reason = "shared with the tests of the program, which use other parts of it"
 )]
 mod home;
+mod proxy;
 mod rude;
 mod session;
 mod stock;

@@ -13,12 +13,12 @@ const HELLO: &[u8] = &[0, 0, 0, 8, 0, 0, 0, 1, 0, 0, 0, 4];
 const NEW_SESSION: u32 = 0x1000_0002;
 const FAILURE: u32 = 0x8000_0003;
 
-fn packet(kind: u32, body: &[u8]) -> Vec<u8> {
+pub(crate) fn packet(kind: u32, body: &[u8]) -> Vec<u8> {
     let len = u32::try_from(4 + body.len()).unwrap();
     [&len.to_be_bytes()[..], &kind.to_be_bytes(), body].concat()
 }
 
-fn string(text: &str) -> Vec<u8> {
+pub(crate) fn string(text: &str) -> Vec<u8> {
     [
         &u32::try_from(text.len()).unwrap().to_be_bytes()[..],
         text.as_bytes(),
@@ -40,7 +40,7 @@ fn session() -> Vec<u8> {
     packet(NEW_SESSION, &body.concat())
 }
 
-fn greeted(stock: &Stock) -> UnixStream {
+pub(crate) fn greeted(stock: &Stock) -> UnixStream {
     let mut stream = UnixStream::connect(&stock.socket).unwrap();
     stream.set_read_timeout(Some(crate::home::PATIENCE)).unwrap();
     stream.write_all(HELLO).unwrap();
@@ -50,7 +50,7 @@ fn greeted(stock: &Stock) -> UnixStream {
     stream
 }
 
-fn reply(stream: &mut UnixStream) -> (u32, Vec<u8>) {
+pub(crate) fn reply(stream: &mut UnixStream) -> (u32, Vec<u8>) {
     let mut len = [0; 4];
     stream.read_exact(&mut len).unwrap();
     let mut packet = vec![0; u32::from_be_bytes(len) as usize];
@@ -68,7 +68,7 @@ fn send_fds(stream: &UnixStream, fds: &[BorrowedFd<'_>]) {
     sendmsg(stream, &[IoSlice::new(&[0])], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
 }
 
-fn is_closed(stream: &mut UnixStream) -> bool {
+pub(crate) fn is_closed(stream: &mut UnixStream) -> bool {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {
         Ok(_) => rest.is_empty(),

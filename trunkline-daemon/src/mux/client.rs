@@ -54,6 +54,11 @@ pub(super) struct Door<'a> {
 }
 
 impl Door<'_> {
+    /// Done when the daemon is ending.
+    pub(super) async fn ending(self) {
+        ending(&self.sockets.ending).await;
+    }
+
     /// The host behind it.
     pub(super) async fn host(self) -> Result<Host, Error> {
         self.sockets.host(self.socket).await
@@ -121,6 +126,7 @@ impl Client<'_> {
             },
             Request::NewSession(request) => return self.session(id, *request).await,
             Request::NewStdioForward { target } => return self.stdio_forward(id, &target).await,
+            Request::Proxy => return self.proxy(id).await,
             Request::OpenForward(asked) => self.open_forward(asked).await,
             Request::CloseForward(asked) => match self.door.socket.forwards.close(&asked).await {
                 true => Reply::Ok,
@@ -135,7 +141,6 @@ impl Client<'_> {
                 self.door.sockets.terminate(self.door.socket).await;
                 Reply::Ok
             }
-            Request::Proxy => Reply::Failure("proxy mode is not supported".into()),
             // mux.c's words.
             Request::Unknown => Reply::Failure("unsupported request".into()),
         };

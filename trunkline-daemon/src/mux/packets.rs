@@ -3,9 +3,10 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
+use tokio::net::unix::{ReadHalf, WriteHalf};
 
 use super::wire::{MAX_PACKET, Malformed, Reply, Request};
 use crate::socket::receive;
@@ -84,6 +85,13 @@ impl Packets {
                 return;
             }
         }
+    }
+
+    /// The socket, for a client that goes over to another protocol, and what has come of that already.
+    pub(super) fn halves(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>, BytesMut) {
+        let come = BytesMut::from(&std::mem::take(&mut self.buffer)[..]);
+        let (reader, writer) = self.stream.split();
+        (reader, writer, come)
     }
 
     /// Answers request `id`.

@@ -38,6 +38,7 @@ const S_ALIVE: u32 = 0x8000_0005;
 const S_SESSION_OPENED: u32 = 0x8000_0006;
 const S_REMOTE_PORT: u32 = 0x8000_0007;
 const S_TTY_ALLOC_FAIL: u32 = 0x8000_0008;
+const S_PROXY: u32 = 0x8000_000f;
 
 const FWD_LOCAL: u32 = 1;
 const FWD_REMOTE: u32 = 2;
@@ -245,6 +246,8 @@ pub(super) enum Reply {
     },
     SessionOpened,
     RemotePort(u16),
+    /// From here on the connection protocol is spoken.
+    Proxy,
     /// Of a session, not to a request.
     TtyAllocFail,
     /// Of a session, not to a request.
@@ -264,6 +267,7 @@ impl Reply {
             Self::Alive { pid } => packet(S_ALIVE).u32(id).u32(*pid),
             Self::SessionOpened => packet(S_SESSION_OPENED).u32(id).u32(SESSION),
             Self::RemotePort(port) => packet(S_REMOTE_PORT).u32(id).u32(u32::from(*port)),
+            Self::Proxy => packet(S_PROXY).u32(id),
             Self::TtyAllocFail => packet(S_TTY_ALLOC_FAIL).u32(SESSION),
             Self::Exit(status) => packet(S_EXIT_MESSAGE).u32(SESSION).u32(*status),
         };

@@ -1,0 +1,385 @@
+//! A client in proxy mode (PROTOCOL.mux section 9): from `MUX_S_PROXY` on it speaks the connection protocol (RFC 4254),
+//! unencrypted, and this side is its server. Each channel of the client's gets one of the engine's, with windows of its
+//! own on both sides: one that a client leaves unread holds up nothing else, and short commands take spare sessions.
+//!
+//! A client lives as long as the connection that it came to, as with OpenSSH's master.
+
+mod channel;
+mod listen;
+mod message;
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::ops::ControlFlow;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::unix::{ReadHalf, WriteHalf};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use trunkline::config::{ForwardAgent, Listen};
+use trunkline::{ChannelStream, Error, Host};
+use trunkline_proto::OpenFailure;
+
+use super::client::Client;
+use super::wire::{MAX_PACKET, Reply};
+use channel::{Door, Inside, Misuse};
+use listen::{Asked, Offer};
+use message::{Global, Malformed, Message, Open, Peer, Target};
+
+/// Channels of one client, which each may hold a window of data.
+const MAX_CHANNELS: usize = 1024;
+
+/// Packets that wait for a client to read them; those of data are of 32 KiB at most.
+const OUT_PACKETS: usize = 32;
+
+/// Global requests that wait for their turn, and connections that wait to be offered.
+const WAITING: usize = 16;
+
+/// Why a client in proxy mode is sent away.
+#[derive(Debug, thiserror::Error)]
+enum Offence {
+    #[error("the socket failed: {0}")]
+    Io(#[from] std::io::Error),
+    #[error("a packet of {0} bytes")]
+    TooLong(usize),
+    #[error("it ended in the middle of a packet")]
+    CutOff,
+    #[error("a message makes no sense: {0}")]
+    Malformed(#[from] Malformed),
+    #[error("channel {0} is not open")]
+    NotOpen(u32),
+    #[error("channel {0}: {1}")]
+    Misuse(u32, Misuse),
+    #[error("it opened channel {0}, which takes no data")]
+    NoData(u32),
+}
+
+impl Client<'_> {
+    /// Serves the client in proxy mode, to its end or the connection's.
+    pub(super) async fn proxy(&mut self, id: u32) -> anyhow::Result<ControlFlow<()>> {
+        let host = match self.door.host().await {
+            Ok(host) => host,
+            Err(error) => return self.refuse(id, &error.to_string()).await,
+        };
+        // sshd lends the agent to every session of a connection. These cannot ask for it.
+        if host.config().forward_agent != ForwardAgent::No {
+            let why = "this connection forwards the agent, which proxy mode does not";
+            return self.refuse(id, why).await;
+        }
+        let connection = host.hold();
+        if let Err(error) = connection.ready().await {
+            return self.refuse(id, &error.to_string()).await;
+        }
+        self.packets.reply(id, &Reply::Proxy).await?;
+        let door = self.door;
+        let (reader, writer, come) = self.packets.halves();
+        let (out, packets) = mpsc::channel(OUT_PACKETS);
+        let (ask, asked) = mpsc::channel(WAITING);
+        let (offer, offers) = mpsc::channel(WAITING);
+        let globals = listen::serve(host.clone(), asked, offer, out.clone());
+        let proxy = Proxy {
+            reader: Reader { socket: reader, come },
+            host,
+            out,
+            ask,
+            offers,
+            channels: HashMap::new(),
+            next: 0,
+            tasks: JoinSet::new(),
+            no_more_sessions: false,
+        };
+        tokio::select! {
+            done = proxy.run(door.ending()) => done?,
+            failed = write(writer, packets) => match failed? {},
+            () = async { globals.await; std::future::pending().await } => {}
+            error = connection.ended() => tracing::info!("a proxy client is sent away: {error}"),
+        }
+        Ok(ControlFlow::Break(()))
+    }
+}
+
+/// What a client in proxy mode has.
+struct Proxy<'a> {
+    reader: Reader<'a>,
+    host: Host,
+    out: mpsc::Sender<Bytes>,
+    ask: mpsc::Sender<Asked>,
+    offers: mpsc::Receiver<Offer>,
+    /// By our number. A channel stays until both sides have closed it.
+    channels: HashMap<u32, Door>,
+    /// Numbers are not used again, so that a late message is never taken for another channel's.
+    next: u32,
+    /// The channels' tasks, which end with this, and return their numbers.
+    tasks: JoinSet<Ended>,
+    no_more_sessions: bool,
+}
+
+/// A channel's task has ended: the client has been told that it is closed, or it was never open.
+struct Ended {
+    channel: u32,
+    opened: bool,
+}
+
+impl Proxy<'_> {
+    async fn run(mut self, ending: impl Future<Output = ()>) -> Result<(), Offence> {
+        let mut ending = std::pin::pin!(ending);
+        let mut last = false;
+        // A client with nothing under way does not hold up the daemon's end.
+        while !last || !self.channels.is_empty() {
+            tokio::select! {
+                packet = self.reader.packet() => match packet? {
+                    Some(packet) => match Message::decode(&packet)? {
+                        Message::Disconnect => return Ok(()),
+                        message => self.handle(message).await?,
+                    },
+                    None => return Ok(()),
+                },
+                Some(offer) = self.offers.recv() => self.offer(offer).await,
+                Some(ended) = self.tasks.join_next() => {
+                    // A panic in one is the client's end.
+                    self.ended(&ended.map_err(std::io::Error::other)?);
+                }
+                () = &mut ending, if !last => last = true,
+            }
+        }
+        Ok(())
+    }
+
+    async fn handle(&mut self, message: Message) -> Result<(), Offence> {
+        match message {
+            Message::Global { request, wants_reply } => {
+                self.no_more_sessions |= request == Global::NoMoreSessions;
+                // Its receiver lives as long as this.
+                let _ = self.ask.send(Asked { request, wants_reply }).await;
+            }
+            Message::Open { kind, peer } => return self.open(kind, peer).await,
+            Message::Confirmation { channel, peer } => {
+                takes_data(channel, &peer)?;
+                self.with(channel, |door| door.confirm(peer))?;
+            }
+            Message::OpenFailure { channel } => self.with(channel, Door::refuse)?,
+            Message::WindowAdjust { channel, bytes } => self.with(channel, |door| door.adjust(bytes))?,
+            Message::Data { channel, data } => self.with(channel, |door| door.data(&data))?,
+            Message::ExtendedData { channel, len } => self.with(channel, |door| door.discard(len))?,
+            Message::Eof { channel } => self.door(channel)?.eof(),
+            Message::Request { channel, request } => self.door(channel)?.request(request).await,
+            Message::Close { channel } => {
+                let door = self.door(channel)?;
+                door.close();
+                if door.done {
+                    self.channels.remove(&channel);
+                }
+            }
+            Message::Disconnect | Message::Ignored => {}
+        }
+        Ok(())
+    }
+
+    fn door(&mut self, channel: u32) -> Result<&mut Door, Offence> {
+        let door = self.channels.get_mut(&channel);
+        door.filter(|door| !door.is_closed())
+            .ok_or(Offence::NotOpen(channel))
+    }
+
+    fn with(
+        &mut self,
+        channel: u32,
+        act: impl FnOnce(&mut Door) -> Result<(), Misuse>,
+    ) -> Result<(), Offence> {
+        act(self.door(channel)?).map_err(|misuse| Offence::Misuse(channel, misuse))
+    }
+
+    /// A new channel, if there may be one.
+    fn channel(&mut self) -> Option<(&mut Door, Inside)> {
+        if self.channels.len() >= MAX_CHANNELS {
+            return None;
+        }
+        let number = self.next;
+        self.next = number.checked_add(1)?;
+        let (door, inside) = channel::channel(number, self.out.clone());
+        Some((self.channels.entry(number).or_insert(door), inside))
+    }
+
+    /// Opens a channel for the client.
+    async fn open(&mut self, kind: Open, peer: Peer) -> Result<(), Offence> {
+        takes_data(peer.channel, &peer)?;
+        let target = match kind {
+            Open::Unknown => Err((OpenFailure::UNKNOWN_CHANNEL_TYPE, "unknown channel type")),
+            Open::Session if self.no_more_sessions => {
+                let why = "there were to be no more sessions";
+                Err((OpenFailure::ADMINISTRATIVELY_PROHIBITED, why))
+            }
+            Open::Session => Ok(None),
+            Open::Stream(target) => Ok(Some(target)),
+        };
+        let placed = target.and_then(|target| match self.channel() {
+            Some((_, inside)) => Ok((target, inside)),
+            None => Err((OpenFailure::RESOURCE_SHORTAGE, "too many channels")),
+        });
+        match placed {
+            Ok((target, inside)) => {
+                self.tasks.spawn(serve(self.host.clone(), target, peer, inside));
+            }
+            Err((reason, why)) => {
+                let failure = message::open_failure(peer.channel, reason, why);
+                // That the client has left is noticed elsewhere.
+                let _ = self.out.send(failure).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Offers the client a connection that came to where the server listens for it.
+    async fn offer(&mut self, offer: Offer) {
+        let Offer { listen, connection } = offer;
+        // Without room for it, it is refused by being dropped.
+        let Some((door, inside)) = self.channel() else {
+            return;
+        };
+        let confirmed = door.offer();
+        let originator = match &listen {
+            Listen::Tcp { .. } => originator(connection.originator()),
+            Listen::Socket(_) => ("", 0),
+        };
+        let ours = inside.ours();
+        inside.say(message::open(&ours, &listen, originator)).await;
+        self.tasks.spawn(async move {
+            let opened = inside.incoming(connection, confirmed).await;
+            Ended {
+                channel: ours.channel,
+                opened,
+            }
+        });
+    }
+
+    fn ended(&mut self, ended: &Ended) {
+        if let Some(door) = self.channels.get_mut(&ended.channel) {
+            door.done = true;
+            if door.is_closed() || !ended.opened {
+                self.channels.remove(&ended.channel);
+            }
+        }
+    }
+}
+
+/// A channel that may carry no data would wait for ever.
+fn takes_data(channel: u32, peer: &Peer) -> Result<(), Offence> {
+    match peer.max_data {
+        0 => Err(Offence::NoData(channel)),
+        _ => Ok(()),
+    }
+}
+
+/// A channel that a client opens, from its opening to its end: a session, or a connection to a target.
+async fn serve(host: Host, target: Option<Target>, peer: Peer, inside: Inside) -> Ended {
+    let channel = inside.ours().channel;
+    let refused = match target {
+        None => match host.open_session().await {
+            Ok(session) => {
+                inside.session(peer, session).await;
+                return Ended {
+                    channel,
+                    opened: true,
+                };
+            }
+            Err(error) => error,
+        },
+        Some(target) => match connect(&host, &target).await {
+            Ok(stream) => {
+                inside.stream(peer, stream).await;
+                return Ended {
+                    channel,
+                    opened: true,
+                };
+            }
+            Err(error) => error,
+        },
+    };
+    let (reason, why) = refusal(&refused);
+    inside
+        .say(message::open_failure(peer.channel, reason, &why))
+        .await;
+    Ended {
+        channel,
+        opened: false,
+    }
+}
+
+async fn connect(host: &Host, target: &Target) -> Result<ChannelStream, Error> {
+    let port = |port: u32| u16::try_from(port).map_err(|_| Error::Usage(format!("there is no port {port}")));
+    match target {
+        Target::Tcp {
+            host: name,
+            port: to,
+            originator: (from, from_port),
+        } => {
+            let originator = (from.as_str(), port(*from_port)?);
+            host.direct_tcpip(name, port(*to)?, originator).await
+        }
+        Target::Socket(path) => host.direct_streamlocal(path).await,
+    }
+}
+
+/// The server's words where it was the one that refused.
+fn refusal(error: &Error) -> (OpenFailure, String) {
+    match error {
+        Error::Refused {
+            reason, description, ..
+        } if *reason != 0 => (OpenFailure(*reason), description.clone()),
+        Error::Usage(why) => (OpenFailure::ADMINISTRATIVELY_PROHIBITED, why.clone()),
+        other => (OpenFailure::CONNECT_FAILED, other.to_string()),
+    }
+}
+
+/// An address and a port, from `address:port` with brackets around IPv6.
+fn originator(shown: &str) -> (&str, u32) {
+    let (host, port) = shown.rsplit_once(':').unwrap_or((shown, ""));
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    (bare.unwrap_or(host), port.parse().unwrap_or_default())
+}
+
+/// What the client sends, packet by packet.
+struct Reader<'a> {
+    socket: ReadHalf<'a>,
+    come: BytesMut,
+}
+
+impl Reader<'_> {
+    /// The next packet, without its length; `None` at the end. Cancel-safe.
+    async fn packet(&mut self) -> Result<Option<Bytes>, Offence> {
+        loop {
+            if let Some(len) = self
+                .come
+                .first_chunk()
+                .map(|len| u32::from_be_bytes(*len) as usize)
+            {
+                if len > MAX_PACKET {
+                    return Err(Offence::TooLong(len));
+                }
+                if self.come.len() >= 4 + len {
+                    self.come.advance(4);
+                    return Ok(Some(self.come.split_to(len).freeze()));
+                }
+            }
+            self.come.reserve(READ);
+            if self.socket.read_buf(&mut self.come).await? == 0 {
+                return match self.come.is_empty() {
+                    true => Ok(None),
+                    false => Err(Offence::CutOff),
+                };
+            }
+        }
+    }
+}
+
+/// Room for one read: a few full messages.
+const READ: usize = 128 * 1024;
+
+/// Gives the client what there is for it.
+async fn write(mut socket: WriteHalf<'_>, mut packets: mpsc::Receiver<Bytes>) -> std::io::Result<Infallible> {
+    while let Some(packet) = packets.recv().await {
+        socket.write_all(&packet).await?;
+    }
+    std::future::pending().await
+}

@@ -1,0 +1,125 @@
+//! What a client in proxy mode asks of the connection as a whole, most of all to have the server listen.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use trunkline::config::Listen;
+use trunkline::{Host, IncomingConnection, RemoteListener};
+
+use super::message::{self, Global};
+
+/// A global request, in its turn.
+pub(super) struct Asked {
+    pub(super) request: Global,
+    pub(super) wants_reply: bool,
+}
+
+/// A connection that came to where the server listens.
+pub(super) struct Offer {
+    pub(super) listen: Listen,
+    pub(super) connection: IncomingConnection,
+}
+
+/// Addresses that a client may have the server listen on at once.
+const MAX_LISTENERS: usize = 256;
+
+/// Answers global requests, one after the other, as their answers have no numbers. What the server listens on ends with
+/// this.
+pub(super) async fn serve(
+    host: Host,
+    mut requests: mpsc::Receiver<Asked>,
+    offers: mpsc::Sender<Offer>,
+    out: mpsc::Sender<Bytes>,
+) {
+    let mut listening = Listening {
+        host,
+        offers,
+        standing: HashMap::new(),
+    };
+    while let Some(Asked { request, wants_reply }) = requests.recv().await {
+        let reply = match request {
+            Global::Listen(listen) => listening.begin(listen).await,
+            Global::Cancel(listen) => listening.cancel(&listen).await,
+            Global::NoMoreSessions => message::global_reply(true, None),
+            // Among them keepalive@openssh.com, for which any answer will do.
+            Global::Unknown => message::global_reply(false, None),
+        };
+        if wants_reply {
+            // That the client has left is noticed elsewhere.
+            let _ = out.send(reply).await;
+        }
+    }
+}
+
+struct Listening {
+    host: Host,
+    offers: mpsc::Sender<Offer>,
+    standing: HashMap<Listen, Standing>,
+}
+
+/// What the server listens on. Dropping it ends that.
+struct Standing {
+    stop: DropGuard,
+    task: JoinHandle<()>,
+}
+
+impl Listening {
+    async fn begin(&mut self, listen: Listen) -> Bytes {
+        self.standing.retain(|_, standing| !standing.task.is_finished());
+        if self.standing.len() >= MAX_LISTENERS {
+            return message::global_reply(false, None);
+        }
+        let listener = match self.host.listen_remote(&listen).await {
+            Ok(listener) => listener,
+            Err(error) => {
+                tracing::info!("the server does not listen for a proxy client: {error}");
+                return message::global_reply(false, None);
+            }
+        };
+        let at = listener.listening().clone();
+        let chosen = match (&listen, &at) {
+            (Listen::Tcp { port: 0, .. }, Listen::Tcp { port, .. }) => Some(*port),
+            _ => None,
+        };
+        let stop = CancellationToken::new();
+        let task = hand_over(listener, at.clone(), stop.clone(), self.offers.clone());
+        let standing = Standing {
+            stop: stop.drop_guard(),
+            task: tokio::spawn(task),
+        };
+        self.standing.insert(at, standing);
+        message::global_reply(true, chosen)
+    }
+
+    async fn cancel(&mut self, listen: &Listen) -> Bytes {
+        let Some(Standing { stop, task }) = self.standing.remove(listen) else {
+            return message::global_reply(false, None);
+        };
+        drop(stop);
+        // A panic in it would have been its end as well.
+        let _ = task.await;
+        message::global_reply(true, None)
+    }
+}
+
+async fn hand_over(
+    mut listener: RemoteListener,
+    listen: Listen,
+    stop: CancellationToken,
+    offers: mpsc::Sender<Offer>,
+) {
+    loop {
+        let connection = tokio::select! {
+            () = stop.cancelled() => return listener.close().await,
+            connection = listener.next() => connection,
+        };
+        let Some(connection) = connection else { return };
+        let listen = listen.clone();
+        if offers.send(Offer { listen, connection }).await.is_err() {
+            return;
+        }
+    }
+}
