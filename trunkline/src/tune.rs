@@ -6,14 +6,18 @@
 //! | `flow` | a session over which data flows to be timed |
 //! | `sample` | the data: text and random bytes |
 //! | `report` | the figures |
+//! | `rsync` | rsync over plain ssh, run for real |
+//! | `advice` | what to tell plain ssh, scp and rsync |
 //! | `local` | what this machine alone does |
 //! | `choice` | what is best by the figures; how it is remembered and applied to copies |
 
+mod advice;
 mod choice;
 mod flow;
 mod local;
 mod plan;
 mod report;
+mod rsync;
 mod sample;
 
 use std::collections::HashMap;
@@ -29,13 +33,15 @@ use crate::connection::ConnectionInfo;
 use crate::engine::{Engine, Host};
 use crate::error::Error;
 use crate::interaction::Interaction;
-use crate::sftp::Sftp;
+use crate::session::Command;
+use crate::sftp::{Sftp, StatusCode};
 use crate::transfer::{NEAR, SESSIONS_A_CONNECTION};
 pub use choice::Choice;
 use flow::{Lane, Moved, Names};
 pub use local::{LocalReport, LocalRow, SIZES, SignatureRow, measure_local};
 use plan::{Budget, Cell, Shape, Slot, Stage};
 pub use report::{Advice, CipherRow, Direction, Link, Rates, Report, RequestRow, RsyncRow, StreamsRow};
+use rsync::{Rsync, Variant};
 use sample::Samples;
 
 /// How to tune.
@@ -177,8 +183,21 @@ impl Tuning<'_> {
         self.measure_requests((name.unwrap_or(usual.0), choice.compression))
             .await?;
         self.measure_streams(&choice).await?;
+        // ssh has the first of its own list that the server takes.
+        let ours = self.config.ciphers.iter();
+        let mut common = ours.filter(|name| info.server_ciphers.contains(&name.as_str()));
+        let stock = common.next().cloned().unwrap_or_default();
+        let compresses = self.config.compression && info.server_compresses;
+        self.report.advice = advice::for_ssh(&self.report, &stock, compresses);
+        let ssh = self.report.advice.first().map(|advice| advice.options.clone());
+        self.measure_rsync(&ssh.unwrap_or_default()).await?;
+        let for_rsync = advice::for_rsync(&self.report.rsync);
+        self.report.advice.extend(for_rsync);
         self.report.seconds = self.begun.elapsed().as_secs_f64();
-        self.report.choice = Choice::decide(&self.report, usual.0, usual.1);
+        self.report.choice = Choice {
+            rsync: advice::rsync_options(&self.report.advice, choice.compression),
+            ..Choice::decide(&self.report, usual.0, usual.1)
+        };
         Ok(())
     }
 
@@ -217,7 +236,7 @@ impl Tuning<'_> {
         let limits = sftp.limits().await?;
         self.largest = limits.max_read.min(limits.max_write);
         let names = Names::new(&flow::folder(&sftp, self.options.folder.as_deref()).await?);
-        let mut lane = Lane::new(sftp, &self.samples);
+        let mut lane = Lane::new(sftp, &self.samples, self.rtt);
         // Named before they are made: whatever was made is removed.
         self.names = Some(names.clone());
         lane.create(&names).await?;
@@ -355,7 +374,7 @@ impl Tuning<'_> {
         if !host.connection().info().is_some_and(is) {
             return Ok(None);
         }
-        let mut lane = Lane::new(host.sftp().await?, &self.samples);
+        let mut lane = Lane::new(host.sftp().await?, &self.samples, self.rtt);
         if let Some(names) = &self.names {
             lane.open(names, self.length).await?;
         }
@@ -382,7 +401,8 @@ impl Tuning<'_> {
         for _ in 0..rounds {
             for &shape in &shapes {
                 for direction in Direction::BOTH {
-                    if self.is_spent(Stage::Requests) {
+                    // One of each direction at least.
+                    if done > 1 && self.is_spent(Stage::Requests) {
                         break;
                     }
                     let Shape { size, depth } = shape;
@@ -455,11 +475,71 @@ impl Tuning<'_> {
         } else {
             host.sftp().await?
         };
-        let mut lane = Lane::new(sftp, &self.samples);
+        let mut lane = Lane::new(sftp, &self.samples, self.rtt);
         if let Some(names) = &self.names {
             lane.open(names, self.length).await?;
         }
         Ok(lane)
+    }
+
+    /// rsync over the system's ssh, where both ends have it. `ssh`: what was found to be best for plain ssh.
+    async fn measure_rsync(&mut self, ssh: &[String]) -> Result<(), Error> {
+        let Some(names) = self.names.clone() else {
+            return Ok(());
+        };
+        if !rsync::is_here(&self.request) {
+            self.note("rsync: there is none on this machine");
+            return Ok(());
+        }
+        let host = self.host(None)?;
+        let there = host.run(&Command::exec("command -v rsync")).await;
+        if !there.is_ok_and(|output| output.status.success()) {
+            self.note("rsync: the server has none, or runs no commands");
+            return Ok(());
+        }
+        let sftp = host.sftp().await?;
+        let variants = Variant::all(ssh);
+        let runs = (variants.len() * rsync::RUNS) as u64;
+        let rate = self.report.link.rates.up.unwrap_or(1e6);
+        let most = (rate * RSYNC_SECONDS) as u64;
+        let bytes = most
+            .min(self.left(Stage::Rsync).bytes / runs)
+            .clamp(1 << 20, 64 << 20);
+        let prepared = Rsync::prepare(&self.request, &sftp, names.rsync, &self.samples, bytes);
+        let outcome = match prepared {
+            Ok(mut rsync) => self.run_rsync(&mut rsync, &variants).await,
+            Err(why) => Err(why),
+        };
+        if let Err(why) = outcome {
+            self.note(&format!("rsync: {why}"));
+        }
+        Ok(())
+    }
+
+    async fn run_rsync(&mut self, rsync: &mut Rsync, variants: &[Variant]) -> Result<(), String> {
+        let runs = variants.len() * rsync::RUNS;
+        self.tell(Stage::Rsync, 0, runs, "as it is");
+        let one = rsync.run(&variants[0]).await?;
+        let left = self.left(Stage::Rsync);
+        let needed = one * u32::try_from(runs).unwrap_or(u32::MAX);
+        if needed > left.time || rsync.bytes() * runs as u64 > left.bytes {
+            return Err(format!(
+                "{runs} runs of {:.1} s each do not fit into the budget",
+                one.as_secs_f64()
+            ));
+        }
+        let bytes = rsync.bytes();
+        let mut rows: Vec<RsyncRow> = variants.iter().map(|variant| variant.row(bytes)).collect();
+        for run in 0..rsync::RUNS {
+            for (nth, variant) in variants.iter().enumerate() {
+                let what = format!("{}, {}", rows[nth].work, rows[nth].options.join(" "));
+                self.tell(Stage::Rsync, run * variants.len() + nth, runs, &what);
+                rows[nth].seconds.push(rsync.run(variant).await?.as_secs_f64());
+                self.report.bytes += bytes;
+            }
+        }
+        self.report.rsync = rows;
+        Ok(())
     }
 
     /// What several sessions move together.
@@ -477,9 +557,7 @@ impl Tuning<'_> {
             .map(|(lane, nth)| lane.run(direction, false, shape, slot, step * nth));
         let moved: u64 = try_join_all(flows).await?.iter().map(|moved| moved.bytes).sum();
         self.report.bytes += moved;
-        // The first answers take a round trip, in which nothing moves.
-        let time = begun.elapsed().saturating_sub(self.rtt).as_secs_f64();
-        Ok(moved as f64 / time.max(1e-9))
+        Ok(flow::rate(moved, begun.elapsed(), self.rtt))
     }
 
     async fn run(
@@ -624,7 +702,12 @@ impl Tuning<'_> {
         let Some(sftp) = sftp else { return };
         for name in names.all() {
             let removed = tokio::time::timeout(PATIENCE, sftp.remove(name)).await;
-            if !matches!(removed, Ok(Ok(()))) {
+            let is_gone = match removed {
+                Ok(Ok(())) => true,
+                Ok(Err(Error::File { status, .. })) => status.code == StatusCode::NO_SUCH_FILE,
+                _ => false,
+            };
+            if !is_gone {
                 tracing::warn!("{name} on {} could not be removed", self.config.original_host);
             }
         }
@@ -637,5 +720,7 @@ const PINGS: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Connections that are made at once: half of what sshd's MaxStartups allows before it drops any.
 const LOGINS: usize = 4;
+/// How long a file for rsync takes at the rate of one session: longer than what ssh and rsync take to begin.
+const RSYNC_SECONDS: f64 = 0.3;
 /// What is under way at first, in bytes.
 const FIRST_UNDER_WAY: f64 = 64e3;

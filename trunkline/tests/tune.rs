@@ -186,3 +186,42 @@ async fn copies_use_what_is_remembered_but_for_what_the_caller_sets() {
     assert_eq!(usual.config().sharing_key(), config.sharing_key());
     assert!(usual.tuned().is_none());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rsync_is_run_three_times_with_each_of_its_options() {
+    let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let request = request(&sshd.ssh_config(), sshd.alias(), &["-o", "Ciphers=aes128-ctr"]);
+    // Little data, so that all of it fits in however slow the machine is.
+    let mut options = options(120, folder.path());
+    options.bytes = 128 << 20;
+    let report = tuned(&engine(), &request, &options).await;
+    assert!(report.rsync.len() >= 5, "{:?}", report.notes);
+    for row in &report.rsync {
+        assert_eq!(row.seconds.len(), 3, "{row:?}");
+    }
+    for options in [&["-z"][..], &["-W"], &["--block-size=131072"]] {
+        assert!(report.rsync.iter().any(|row| row.options == options));
+    }
+    let for_rsync = report.advice.iter().filter(|advice| advice.tool == "rsync");
+    assert_eq!(for_rsync.count(), 2);
+    assert!(is_empty(folder.path()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_only_does_sftp_is_measured_without_rsync_and_the_report_says_so() {
+    let sshd = Sshd::builder()
+        .config("ForceCommand internal-sftp")
+        .start()
+        .unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let request = request(&sshd.ssh_config(), sshd.alias(), &["-o", "Ciphers=aes128-ctr"]);
+    let report = tuned(&engine(), &request, &options(4, folder.path())).await;
+    assert!(report.ciphers[0].incompressible.both().is_some());
+    assert!(report.rsync.is_empty());
+    assert!(
+        report.notes.iter().any(|note| note.contains("runs no commands")),
+        "{:?}",
+        report.notes
+    );
+    assert!(is_empty(folder.path()));
+}

@@ -7,7 +7,7 @@ use trunkline_proto::cipher::Cipher;
 
 use super::report::{CipherRow, Rates, Report, RequestRow, StreamsRow};
 use crate::config::{HostConfig, Request};
-use crate::memory::{HostId, Memory};
+use crate::memory::{HostFacts, HostId, Memory};
 
 /// What is best for moving data on one path. Kept in host memory as JSON.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -32,12 +32,12 @@ pub struct Choice {
     pub rates: Rates,
     /// See `rates`.
     pub usual_rates: Rates,
-    /// rsync's options that paid, for a command line.
+    /// rsync's own options that paid for whatever it copies.
     pub rsync: Vec<String>,
 }
 
 /// How much better something must be than what is usual to be chosen: more than rates differ from run to run.
-const WORTH: f64 = 1.08;
+pub(super) const WORTH: f64 = 1.08;
 
 /// Sessions that a choice may ask for at most, whatever the memory's file says.
 const MOST_STREAMS: usize = 16;
@@ -69,8 +69,12 @@ impl Choice {
 
     /// What host memory holds for a host.
     pub fn remembered(memory: &Memory, config: &HostConfig) -> Option<Self> {
-        let json = memory.facts(&id(config))?.tuning?;
-        let choice: Self = serde_json::from_str(&json)
+        Self::of(&memory.facts(&id(config))?)
+    }
+
+    /// What is among the facts about a host.
+    pub fn of(facts: &HostFacts) -> Option<Self> {
+        let choice: Self = serde_json::from_str(facts.tuning.as_ref()?)
             .inspect_err(|error| tracing::debug!("what tuning found cannot be read: {error}"))
             .ok()?;
         Some(Self {
@@ -145,13 +149,13 @@ fn id(config: &HostConfig) -> HostId {
     HostId::new(&config.hostname, config.port, &config.user)
 }
 
-fn row<'a>(rows: &'a [CipherRow], cipher: &str, compression: bool) -> Option<&'a CipherRow> {
+pub(super) fn row<'a>(rows: &'a [CipherRow], cipher: &str, compression: bool) -> Option<&'a CipherRow> {
     rows.iter()
         .find(|row| row.cipher == cipher && row.compression == compression)
 }
 
 /// The fastest cipher for data that does not compress, which is bound by nothing else.
-fn best_cipher(rows: &[CipherRow], usual: &str) -> String {
+pub(super) fn best_cipher(rows: &[CipherRow], usual: &str) -> String {
     let rate = |row: &CipherRow| row.incompressible.both();
     let plain = || rows.iter().filter(|row| !row.compression);
     let Some(bar) = row(rows, usual, false).and_then(rate) else {
@@ -166,7 +170,7 @@ fn best_cipher(rows: &[CipherRow], usual: &str) -> String {
 
 /// Whether compression is worth having for everything: it speeds up what compresses, and slows nothing down. `None` where
 /// that was not measured.
-fn pays(rows: &[CipherRow], cipher: &str) -> Option<bool> {
+pub(super) fn pays(rows: &[CipherRow], cipher: &str) -> Option<bool> {
     let [plain, zlib] = [row(rows, cipher, false)?, row(rows, cipher, true)?];
     let gain = zlib.compressible.both()? / plain.compressible.both().or(plain.incompressible.both())?;
     let cost = plain.incompressible.both()? / zlib.incompressible.both()?;

@@ -20,6 +20,8 @@ pub(super) struct Names {
     pub(super) text: String,
     pub(super) random: String,
     pub(super) scratch: String,
+    /// rsync's.
+    pub(super) rsync: String,
 }
 
 impl Names {
@@ -34,11 +36,18 @@ impl Names {
             text: name("text"),
             random: name("random"),
             scratch: name("scratch"),
+            rsync: name("rsync"),
         }
     }
 
-    pub(super) fn all(&self) -> [&str; 3] {
+    /// Those that lanes open.
+    fn open(&self) -> [&str; 3] {
         [&self.text, &self.random, &self.scratch]
+    }
+
+    /// Everything that may have been made.
+    pub(super) fn all(&self) -> [&str; 4] {
+        [&self.text, &self.random, &self.scratch, &self.rsync]
     }
 }
 
@@ -46,7 +55,7 @@ impl Names {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moved {
     pub(super) bytes: u64,
-    /// Bytes a second, without the time until the first answer.
+    /// Bytes a second, without the round trip until the first answer.
     pub(super) rate: f64,
 }
 
@@ -60,18 +69,20 @@ pub(super) struct Lane {
     random: Option<File>,
     scratch: Option<File>,
     samples: Samples,
+    rtt: Duration,
     /// The length of the files that are read.
     pub(super) length: u64,
 }
 
 impl Lane {
-    pub(super) fn new(sftp: Sftp, samples: &Samples) -> Self {
+    pub(super) fn new(sftp: Sftp, samples: &Samples, rtt: Duration) -> Self {
         Self {
             sftp,
             text: None,
             random: None,
             scratch: None,
             samples: samples.clone(),
+            rtt,
             length: 0,
         }
     }
@@ -99,7 +110,7 @@ impl Lane {
 
     /// Opens the files that another lane made, of that length.
     pub(super) async fn open(&mut self, names: &Names, length: u64) -> Result<(), Error> {
-        let [text, random, scratch] = names.all().map(|name| {
+        let [text, random, scratch] = names.open().map(|name| {
             let sftp = self.sftp.clone();
             async move {
                 sftp.open(
@@ -160,7 +171,7 @@ impl Lane {
         let Shape { size, depth } = shape;
         let size = u64::from(size).min(self.length.max(1));
         let places = (self.length / size).max(1);
-        let mut clock = Clock::start(slot);
+        let mut clock = Clock::start(slot, self.rtt);
         let mut flight = FuturesUnordered::new();
         let mut next = start / size;
         loop {
@@ -189,7 +200,7 @@ impl Lane {
         let sample = self.samples.of(compressible);
         let size = (size as usize).min(sample.len());
         let places = (span / size as u64).max(1);
-        let mut clock = Clock::start(slot);
+        let mut clock = Clock::start(slot, self.rtt);
         let mut flight = FuturesUnordered::new();
         let mut next = 0;
         loop {
@@ -223,21 +234,21 @@ fn slice(sample: &Bytes, nth: u64, size: usize) -> Bytes {
 /// Times what moves.
 struct Clock {
     slot: Slot,
+    rtt: Duration,
     begun: Instant,
     asked: u64,
-    first: Option<(Instant, u64)>,
     last: Instant,
     bytes: u64,
 }
 
 impl Clock {
-    fn start(slot: Slot) -> Self {
+    fn start(slot: Slot, rtt: Duration) -> Self {
         let now = Instant::now();
         Self {
             slot,
+            rtt,
             begun: now,
             asked: 0,
-            first: None,
             last: now,
             bytes: 0,
         }
@@ -255,22 +266,21 @@ impl Clock {
     fn moved(&mut self, bytes: u64) {
         self.last = Instant::now();
         self.bytes += bytes;
-        self.first.get_or_insert((self.last, bytes));
     }
 
     fn stop(self) -> Moved {
-        let rate = |bytes: u64, time: Duration| bytes as f64 / time.as_secs_f64().max(1e-9);
-        let rate = match self.first {
-            Some((first, bytes)) if self.last > first && self.bytes > 2 * bytes => {
-                rate(self.bytes - bytes, self.last - first)
-            }
-            _ => rate(self.bytes, self.last - self.begun),
-        };
         Moved {
             bytes: self.bytes,
-            rate,
+            rate: rate(self.bytes, self.last - self.begun, self.rtt),
         }
     }
+}
+
+/// Bytes a second, without the round trip before the first answer, in which nothing moves. Where that is most of the time,
+/// half of the time counts: answers that come in one piece would else have taken none.
+pub(super) fn rate(bytes: u64, elapsed: Duration, rtt: Duration) -> f64 {
+    let moving = elapsed.saturating_sub(rtt).max(elapsed / 2);
+    bytes as f64 / moving.as_secs_f64().max(1e-9)
 }
 
 /// The folder that relative paths begin at, or the one that was asked for, made absolute by the server.
@@ -278,4 +288,24 @@ pub(super) async fn folder(sftp: &Sftp, asked: Option<&str>) -> Result<String, E
     let path = sftp.realpath(asked.unwrap_or(".")).await?;
     String::from_utf8(path.to_vec())
         .map_err(|_| Error::Usage("the folder's name on the server is no text; name another".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_leaves_out_the_first_round_trip_and_never_runs_away() {
+        let ms = Duration::from_millis;
+        assert_eq!(rate(1000, ms(1100), ms(100)), 1000.0);
+        assert_eq!(rate(1000, ms(100), ms(100)), 20_000.0);
+        assert_eq!(rate(1000, ms(100), ms(500)), 20_000.0);
+    }
+
+    #[test]
+    fn pieces_of_a_sample_go_round() {
+        let sample = Bytes::from_static(b"abcdefg");
+        let pieces: Vec<Bytes> = (0..4).map(|nth| slice(&sample, nth, 3)).collect();
+        assert_eq!(pieces, ["abc", "def", "abc", "def"]);
+    }
 }

@@ -19,6 +19,7 @@ pub(super) enum Stage {
     Compression,
     Requests,
     Streams,
+    Rsync,
 }
 
 impl Stage {
@@ -29,7 +30,8 @@ impl Stage {
             Self::Ciphers => 0.24,
             Self::Compression => 0.46,
             Self::Requests => 0.58,
-            Self::Streams => 1.0,
+            Self::Streams => 0.70,
+            Self::Rsync => 1.0,
         }
     }
 
@@ -40,6 +42,7 @@ impl Stage {
             Self::Compression => "compression",
             Self::Requests => "request sizes",
             Self::Streams => "sessions",
+            Self::Rsync => "rsync",
         }
     }
 }
