@@ -66,7 +66,12 @@ async fn try_run(
     } = client;
     let asked = crate::server::engine_request(&request.host);
     let deadline = request.limit.map(Deadline::after);
-    let host = match engine.host_for(&asked, interaction).await {
+    let host = if moves_data(&request.program) {
+        engine.host_for_copies(&asked, interaction).await
+    } else {
+        engine.host_for(&asked, interaction).await
+    };
+    let host = match host {
         Ok(host) => host,
         Err(Error::NeedsSystemSsh { reasons, .. }) => {
             let config = engine.resolve(&asked).await?;
@@ -198,6 +203,18 @@ impl Deadline {
             doing: format!("the command on {name}"),
             after: limit,
         }
+    }
+}
+
+/// Whether a session is what rsync, scp and sftp run: it is worth a connection that is tuned.
+fn moves_data(program: &Program) -> bool {
+    match program {
+        Program::Exec(command) => {
+            let starts = |words: &str| command.starts_with(words.as_bytes());
+            starts("rsync --server") || starts("scp -")
+        }
+        Program::Subsystem(name) => name == "sftp",
+        _ => false,
     }
 }
 
