@@ -12,8 +12,9 @@ use anyhow::Context as _;
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use trunkline::Interaction;
-use trunkline::tune::{Choice, Rates, Report, Step, TuneOptions, tune};
-use trunkline_daemon::protocol::{Reply, Request};
+use trunkline::tune::{Advice, Choice, LocalReport, LocalRow, Rates, Report, SIZES, Step, TuneOptions};
+use trunkline::tune::{measure_local, tune};
+use trunkline_daemon::protocol::{HostRequest, Reply, Request};
 
 use crate::backend::{Backend, host_request, runtime};
 use crate::commands::cp::size;
@@ -45,11 +46,25 @@ pub(crate) struct Args {
     /// Forget what was found before, and measure nothing.
     #[arg(long, conflicts_with_all = ["full", "time", "size", "folder", "report", "json"])]
     forget: bool,
+    /// Measure this machine alone: ciphers, MACs and signatures on one core.
+    #[arg(long, conflicts_with_all = ["destination", "full", "time", "size", "folder", "report", "forget"])]
+    local: bool,
     /// A host, as for ssh(1).
-    destination: String,
+    #[arg(required_unless_present = "local")]
+    destination: Option<String>,
+}
+
+impl Args {
+    fn host(&self) -> anyhow::Result<HostRequest> {
+        let destination = self.destination.as_deref().context("tune needs a host")?;
+        host_request(destination, self.ssh.to_args())
+    }
 }
 
 pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    if args.local {
+        return local(args.json);
+    }
     if args.forget {
         return forget(args, backend);
     }
@@ -76,13 +91,54 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 fn forget(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let own = Backend::new(true);
     runtime(&own)?.block_on(remember(args, backend, &own, None))?;
-    println!("{}: forgotten", args.destination);
+    println!("forgotten");
     Ok(ExitCode::SUCCESS)
+}
+
+/// How long each algorithm is measured at each size.
+const EACH: Duration = Duration::from_millis(50);
+
+fn local(json: bool) -> anyhow::Result<ExitCode> {
+    let report = measure_local(EACH).map_err(anyhow::Error::msg)?;
+    let mut out = std::io::stdout().lock();
+    if json {
+        serde_json::to_writer_pretty(&mut out, &report)?;
+        writeln!(out)?;
+    } else {
+        print_local(&mut out, &report)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_local(out: &mut impl std::io::Write, report: &LocalReport) -> anyhow::Result<()> {
+    writeln!(out, "{}", report.cpu)?;
+    writeln!(out, "features: {}\n", report.features.join(", "))?;
+    let sizes = SIZES.map(|size| BinaryBytes(size as u64).to_string());
+    for (title, rows) in [("CIPHER, SEALING", &report.ciphers), ("MAC", &report.macs)] {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_header(std::iter::once(title.to_owned()).chain(sizes.iter().cloned()));
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        for LocalRow { algorithm, rates } in rows {
+            let cells = rates.iter().map(|(_, bytes)| rate(Some(*bytes)));
+            table.add_row(std::iter::once(algorithm.clone()).chain(cells));
+        }
+        writeln!(out, "{table}\n")?;
+    }
+    let mut table = table(["KEY", "SIGNED/S", "VERIFIED/S"]);
+    for row in &report.signatures {
+        let [signed, verified] = [row.signed, row.verified].map(|rate| format!("{rate:.0}"));
+        table.add_row([row.algorithm.clone(), signed, verified]);
+    }
+    writeln!(out, "{table}")?;
+    Ok(())
 }
 
 async fn measure(args: &Args, backend: &Backend) -> anyhow::Result<Report> {
     let engine = backend.own_engine()?;
-    let host = host_request(&args.destination, args.ssh.to_args())?;
+    let host = args.host()?;
     let request = trunkline_daemon::server::engine_request(&host);
     let mut options = TuneOptions::new(args.full);
     if let Some(seconds) = args.time {
@@ -121,7 +177,7 @@ async fn remember(
     own: &Backend,
     choice: Option<Choice>,
 ) -> anyhow::Result<()> {
-    let host = host_request(&args.destination, args.ssh.to_args())?;
+    let host = args.host()?;
     let mut client = match backend.connect_if_running().await? {
         Some(client) => client,
         None => own.connect().await?,
@@ -175,8 +231,34 @@ fn print(out: &mut impl std::io::Write, report: &Report) -> anyhow::Result<()> {
         table.add_row(cells);
     }
     writeln!(out, "\n{table}\n")?;
+    if !report.rsync.is_empty() {
+        let mut table = self::table(["RSYNC", "FILE", "MEDIAN OF 3"]);
+        for row in &report.rsync {
+            let median = row.median().unwrap_or_default();
+            table.add_row([
+                format!("{}: {}", row.work, shown_options(&row.options)),
+                BinaryBytes(row.bytes).to_string(),
+                format!("{median:.2} s"),
+            ]);
+        }
+        writeln!(out, "{table}\n")?;
+    }
     for note in &report.notes {
         writeln!(out, "{note}")?;
+    }
+    for advice in &report.advice {
+        let Advice {
+            tool,
+            data,
+            options,
+            gain,
+        } = advice;
+        if options.is_empty() {
+            writeln!(out, "{tool}, {data}: best as they are")?;
+        } else {
+            let options = shown_options(options);
+            writeln!(out, "{tool}, {data}: {options} ({gain:.2} times as fast)")?;
+        }
     }
     writeln!(out, "`trunkline cp` uses: {}", report.choice.describe())?;
     writeln!(
@@ -186,6 +268,18 @@ fn print(out: &mut impl std::io::Write, report: &Report) -> anyhow::Result<()> {
         BinaryBytes(report.bytes)
     )?;
     Ok(())
+}
+
+/// Options as they are typed.
+fn shown_options(options: &[String]) -> String {
+    if options.is_empty() {
+        return "as it is".into();
+    }
+    let quoted = options.iter().map(|option| match option.contains(' ') {
+        true => format!("'{option}'"),
+        false => option.clone(),
+    });
+    quoted.collect::<Vec<_>>().join(" ")
 }
 
 fn table<const N: usize>(header: [&str; N]) -> Table {

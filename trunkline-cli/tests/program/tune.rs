@@ -58,7 +58,7 @@ fn what_is_measured_is_printed_drawn_remembered_and_forgotten() {
     assert!(fs::read_dir(&folder).unwrap().next().is_none());
 
     let page = fs::read_to_string(page).unwrap();
-    assert!(page.matches("<svg").count() >= 4, "{page}");
+    assert_eq!(page.matches("<svg").count(), 5, "{page}");
     assert!(page.contains("prefers-color-scheme: dark"));
     // Nothing is fetched, and no colour is fixed.
     for foreign in ["src=", "href=", "url(", "@import", "#010101", "#030301"] {
@@ -77,6 +77,15 @@ fn what_is_measured_is_printed_drawn_remembered_and_forgotten() {
     };
     assert!(copied("a").contains("with zlib"), "{}", describe(&output));
 
+    let mut setup = home.trunkline();
+    let output = finish(setup.args(["setup", "rsync", "--file"]).arg(home.path("profile")));
+    assert_status(&output, 0);
+    assert!(
+        text(&output.stdout).contains("measured best with"),
+        "{}",
+        describe(&output)
+    );
+
     let output = tune(&["--forget"]);
     assert_status(&output, 0);
     assert!(!explained().contains("tuned"));
@@ -94,11 +103,36 @@ fn a_table_is_for_people() {
     for words in [
         "round trip",
         "CIPHER",
-        "aes256-gcm@openssh.com",
+        "aes128-gcm@openssh.com",
         "SESSIONS",
         "`trunkline cp` uses:",
     ] {
         assert!(table.contains(words), "{words} is not in {table}");
     }
     assert!(text(&output.stderr).contains("measuring for up to 3 s and 64.00 MiB"));
+}
+
+#[test]
+fn this_machine_alone_is_measured_without_a_host() {
+    let home = Home::new();
+    let output = finish(home.trunkline().args(["tune", "--local", "--json"]));
+    assert_status(&output, 0);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let names = |list: &str| -> Vec<String> {
+        let rows = report[list].as_array().unwrap().iter();
+        rows.map(|row| row["algorithm"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert!(names("ciphers").contains(&"chacha20-poly1305@openssh.com".to_owned()));
+    assert_eq!(names("macs").len(), 2);
+    assert!(names("signatures").contains(&"ssh-ed25519".to_owned()));
+    assert!(!home.socket().exists());
+
+    let output = finish(home.trunkline().args(["tune"]));
+    assert_status(&output, 2);
+    assert!(
+        text(&output.stderr).contains("DESTINATION"),
+        "{}",
+        describe(&output)
+    );
 }

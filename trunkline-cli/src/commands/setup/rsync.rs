@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use trunkline::memory::{HostId, Memory};
+use trunkline::tune::Choice;
 
 use super::block::Block;
 use super::{FileArgs, Lines, Outcome, program};
@@ -36,8 +38,37 @@ pub(super) fn main(args: &FileArgs) -> anyhow::Result<()> {
     };
     if lines.change(&path, args.change)? == Outcome::Written {
         println!("shells that you start from now on see it");
+        for line in measured()? {
+            println!("{line}");
+        }
     }
     Ok(())
+}
+
+/// What `trunkline tune` found for rsync, a line for each host. Cipher and compression go by themselves: they are those of
+/// the connection.
+fn measured() -> anyhow::Result<Vec<String>> {
+    let state = crate::backend::place()?.state;
+    if !state.exists() {
+        return Ok(Vec::new());
+    }
+    let hosts = Memory::open(&state).list();
+    let tuned = hosts
+        .iter()
+        .filter_map(|(host, facts)| Some((host, Choice::of(facts)?)));
+    Ok(tuned
+        .map(|(host, choice)| {
+            let options = match choice.rsync.join(" ") {
+                none if none.is_empty() => "no options of its own".into(),
+                options => options,
+            };
+            let HostId { hostname, port, user } = host;
+            format!(
+                "{user}@{hostname}:{port}: measured best with {options}, over {}",
+                choice.describe()
+            )
+        })
+        .collect())
 }
 
 /// The file that a login of this shell reads, by the shells' manuals.

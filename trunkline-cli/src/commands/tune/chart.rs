@@ -98,18 +98,10 @@ pub(super) fn bars(labels: &[String], series: &[Series]) -> Result<String, Faile
     Ok(themed(&svg))
 }
 
-/// Lines over places on the x axis that are as far apart from each other as their logarithms. Values are bytes a second,
-/// on a logarithmic axis if `logarithmic`.
-pub(super) fn lines(
-    places: &[(f64, String)],
-    series: &[Series],
-    logarithmic: bool,
-) -> Result<String, Failed> {
-    let xs: Vec<f64> = places.iter().map(|(at, _)| at.log2()).collect();
-    let (Some(first), Some(last)) = (xs.first(), xs.last()) else {
-        return Ok(String::new());
-    };
-    let margin = ((last - first) * 0.04).max(0.1);
+/// Lines over places on the x axis, one beside the other. Values are bytes a second, on a logarithmic axis if
+/// `logarithmic`.
+pub(super) fn lines(places: &[String], series: &[Series], logarithmic: bool) -> Result<String, Failed> {
+    let last = places.len().saturating_sub(1) as f64;
     let scale = |value: f64| {
         if logarithmic {
             value.max(1.0).log10()
@@ -131,7 +123,7 @@ pub(super) fn lines(
             .margin(8)
             .x_label_area_size(30)
             .y_label_area_size(72)
-            .build_cartesian_2d(first - margin..last + margin, lowest..scale(largest(series)))?;
+            .build_cartesian_2d(-0.3..last + 0.3, lowest..scale(largest(series)))?;
         chart
             .configure_mesh()
             .disable_x_mesh()
@@ -144,19 +136,16 @@ pub(super) fn lines(
             .label_style(TEXT.into_font().color(&INK))
             .draw()?;
         let bottom = chart.backend_coord(&(0.0, lowest)).1;
-        // As many labels as fit beside each other.
-        let every = places.len().div_ceil(9);
-        for ((_, label), at) in places.iter().zip(&xs).step_by(every) {
-            let x = chart.backend_coord(&(*at, lowest)).0;
+        for (at, label) in places.iter().enumerate() {
+            let x = chart.backend_coord(&(at as f64, lowest)).0;
             let style = TEXT.into_font().color(&INK).pos(CENTRED);
             root.draw(&Text::new(label.clone(), (x, bottom + 8), style))?;
         }
         for (nth, one) in series.iter().enumerate() {
             let colour = SERIES[nth % SERIES.len()].0;
-            let points: Vec<(f64, f64)> = xs
-                .iter()
-                .zip(&one.values)
-                .filter_map(|(x, value)| Some((*x, scale((*value)?))))
+            let values = one.values.iter().enumerate();
+            let points: Vec<(f64, f64)> = values
+                .filter_map(|(at, value)| Some((at as f64, scale((*value)?))))
                 .collect();
             chart.draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?;
             chart.draw_series(points.into_iter().map(|at| Circle::new(at, 3, colour.filled())))?;
@@ -204,7 +193,7 @@ fn themed(svg: &str) -> String {
         .replace("#020202", "var(--grid)")
         .replace(
             "<svg width=",
-            "<svg role=\"img\" style=\"max-width:100%;height:auto\" width=",
+            "<svg role=\"img\" style=\"width:100%;height:auto\" width=",
         );
     for (nth, (_, colour)) in SERIES.iter().enumerate() {
         svg = svg.replace(colour, &format!("var(--s{nth})"));

@@ -31,7 +31,7 @@ const STYLE: &str = "
   main { max-width: 1200px; margin: 0 auto; padding: 24px; }
   h1 { font-size: 1.5rem; margin: 0 0 .2em; } h2 { font-size: 1.15rem; margin: 2em 0 .4em; }
   p { margin: .3em 0; } .soft { color: var(--soft); }
-  .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); gap: 16px; }
+  .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 480px), 1fr)); gap: 16px; }
   figure { margin: 0; background: var(--panel); border-radius: 8px; padding: 12px; }
   figcaption { font-weight: 600; margin-bottom: 4px; }
   .key { display: flex; flex-wrap: wrap; gap: 2px 14px; margin: 0 0 6px; padding: 0; list-style: none; }
@@ -154,7 +154,7 @@ fn requests(out: &mut String, report: &Report) -> anyhow::Result<()> {
     };
     let sizes = distinct(report.requests.iter().map(|row| u64::from(row.size)).collect());
     let depths = distinct(report.requests.iter().map(|row| row.depth as u64).collect());
-    let places: Vec<(f64, String)> = sizes.iter().map(|&size| (size as f64, bytes(size))).collect();
+    let places: Vec<String> = sizes.iter().map(|&size| bytes(size)).collect();
     let charts = Direction::BOTH.map(|direction| {
         let series: Vec<Series> = depths
             .iter()
@@ -181,11 +181,7 @@ fn streams(out: &mut String, report: &Report) -> anyhow::Result<()> {
         return Ok(());
     }
     writeln!(out, "<h2>Sessions at once</h2>")?;
-    let places: Vec<(f64, String)> = report
-        .streams
-        .iter()
-        .map(|row| (row.streams as f64, row.streams.to_string()))
-        .collect();
+    let places: Vec<String> = report.streams.iter().map(|row| row.streams.to_string()).collect();
     let series: Vec<Series> = Direction::BOTH
         .iter()
         .map(|&direction| Series {
