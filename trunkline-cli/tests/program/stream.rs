@@ -211,7 +211,7 @@ fn a_server_that_refuses_the_key_is_not_asked_again() {
     ]));
     assert_status(&output, 1);
     assert_eq!(text(&output.stderr).lines().count(), 1, "{output:?}");
-    assert!(text(&output.stderr).contains("Permission denied"), "{output:?}");
+    assert!(text(&output.stderr).contains("permission denied"), "{output:?}");
 }
 
 #[test]
