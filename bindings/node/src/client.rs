@@ -342,14 +342,15 @@ impl Begun {
             ready_timeout,
             ..
         } = self;
-        let ready = async {
+        // What connecting takes is given back before the client's long life.
+        let ready = Box::pin(async {
             match ready_timeout {
                 None => client.hold().await,
                 Some(limit) => tokio::time::timeout(limit, client.hold())
                     .await
                     .unwrap_or_else(|_| Err(Fault::not_ready_in_time())),
             }
-        };
+        });
         let end = match client.cancel.run_until_cancelled(ready).await {
             None => Value::Null,
             Some(Err(fault)) => {
