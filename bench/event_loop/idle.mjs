@@ -44,8 +44,8 @@ const cpu = process.cpuUsage();
 await delay(WATCH * 1000);
 const { utilization } = performance.eventLoopUtilization(performance.eventLoopUtilization(), loop);
 const { user, system } = process.cpuUsage(cpu);
-const resident = process.memoryUsage.rss();
+const { rss: resident, heapTotal: heap, external } = process.memoryUsage();
 process.stdout.write(
-  `${JSON.stringify({ connections: connections.length, resident, utilization, cpu: (user + system) / 1000 / WATCH })}\n`,
+  `${JSON.stringify({ connections: connections.length, resident, heap, external, utilization, cpu: (user + system) / 1000 / WATCH })}\n`,
   () => process.exit(),
 );
