@@ -3,6 +3,7 @@
 //! Everything of one row runs in turns, round after round, so that what else the machine does hits all alike. A round's
 //! figure is the median of its samples; a row's figure the median of its rounds.
 
+mod chart;
 mod lab;
 mod measure;
 mod peer;

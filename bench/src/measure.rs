@@ -199,6 +199,15 @@ pub(crate) fn cpu_of(pid: u32) -> anyhow::Result<Duration> {
     Ok(Duration::from_millis(ticks * 10))
 }
 
+/// The most resident memory that a process has had, in bytes (`VmHWM` of proc_pid_status(5)).
+pub(crate) fn peak_memory_of(pid: u32) -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    let kib: u64 = number.context("status tells no VmHWM")?.parse()?;
+    Ok(kib * 1024)
+}
+
 /// How busy the machine is, in processes (`/proc/loadavg`, the last minute).
 pub(crate) fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();

@@ -28,6 +28,7 @@ pub(crate) struct Peers {
     pub(crate) parallel_ssh: Peer,
     pub(crate) six_operations: Peer,
     pub(crate) ansible: Peer,
+    pub(crate) asyncssh: Peer,
 }
 
 impl Peers {
@@ -73,6 +74,7 @@ impl Peers {
             group: python("trunkline.Group", "bench/peers/python/group.py"),
             parallel_ssh: python("parallel-ssh", "bench/peers/python/parallel.py"),
             six_operations: python("Python's libraries", "bench/six_operations/run.py"),
+            asyncssh: python("asyncssh's SFTP", "bench/peers/python/asyncssh_copy.py"),
             ansible: find(
                 "ansible-core",
                 "python",

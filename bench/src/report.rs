@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
+use crate::chart;
 use crate::lab::Lab;
 use crate::measure::Samples;
 use crate::rows::{Outcome, Row, Target, Verdict};
@@ -71,6 +72,13 @@ impl Report {
             let path = folder.join(name);
             std::fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         }
+        for (row, outcome) in &self.rows {
+            for (nth, table) in outcome.tables.iter().enumerate() {
+                let path = folder.join(chart_name(row, nth));
+                std::fs::write(&path, chart::bars(table)?)
+                    .with_context(|| format!("writing {}", path.display()))?;
+            }
+        }
         Ok(())
     }
 
@@ -133,11 +141,13 @@ fn row_as_markdown(row: &Row, outcome: &Outcome) -> String {
         text,
         "- Load of the machine before and after: {before:.1}, {after:.1}."
     );
-    for table in &outcome.tables {
+    for (nth, table) in outcome.tables.iter().enumerate() {
         let _ = writeln!(
             text,
-            "\n{} ({})\n\n| who | median | lowest and highest round | rounds |\n|---|---:|---:|---:|",
-            table.title, table.unit
+            "\n![{0}]({2})\n\n{0} ({1})\n\n| who | median | lowest and highest round | rounds |\n|---|---:|---:|---:|",
+            table.title,
+            table.unit,
+            chart_name(row, nth)
         );
         for samples in &table.samples {
             let _ = writeln!(text, "{}", samples_as_markdown(samples));
@@ -156,6 +166,10 @@ fn row_as_markdown(row: &Row, outcome: &Outcome) -> String {
         );
     }
     text
+}
+
+fn chart_name(row: &Row, table: usize) -> String {
+    format!("{}-{table}.svg", row.name)
 }
 
 fn samples_as_markdown(samples: &Samples) -> String {

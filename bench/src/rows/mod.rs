@@ -9,6 +9,7 @@ mod event_loop;
 mod fleet;
 mod git;
 mod idle;
+mod kinds;
 mod python_warm;
 mod six_operations;
 mod sockets;
@@ -46,6 +47,7 @@ pub(crate) const ROWS: &[Row] = &[
     sockets::ROW,
     transfers::ROW,
     event_loop::ROW,
+    kinds::ROW,
     python_warm::ROW,
     six_operations::ROW,
 ];

@@ -1,6 +1,7 @@
 //! Files and trees, both ways, near and far.
 
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -18,9 +19,9 @@ pub(super) const ROW: Row = Row {
     measure,
 };
 
-const TRUNKLINE_CP: &str = "trunkline cp";
-const SCP: &str = "scp";
-const RSYNC: &str = "rsync";
+pub(super) const TRUNKLINE_CP: &str = "trunkline cp";
+pub(super) const SCP: &str = "scp";
+pub(super) const RSYNC: &str = "rsync";
 const MIB: u64 = 1 << 20;
 /// scp takes several round trips for each file: it gets a part of the files, and is reckoned up.
 const SCP_SHARE: usize = 20;
@@ -98,19 +99,56 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
         RSYNC,
         Target::AtMost(1.5),
     )?;
+    memory(lab, &mut outcome, &near, &place)?;
     Ok(outcome)
 }
 
+/// The most memory that a daemon takes up while it moves a file that is mostly a hole, both ways.
+fn memory(lab: &Lab, outcome: &mut Outcome, near: &Way, place: &TempDir) -> anyhow::Result<()> {
+    let way = Way {
+        config: near.config.clone(),
+        alias: near.alias.clone(),
+        daemon: lab.daemon()?,
+    };
+    let gib = lab.size(20, 2);
+    let [source, there, back] = ["sparse", "there", "back"].map(|name| place.path().join(name));
+    let file = std::fs::File::create(&source)?;
+    for nth in 0..gib {
+        file.write_all_at(&[1; MIB as usize], nth * 1024 * MIB)?;
+    }
+    file.set_len(gib * 1024 * MIB)?;
+    let remote = |path: &Path| format!("{}:{}", way.alias, path.display());
+    let here = |path: &Path| path.display().to_string();
+    for (from, to) in [(here(&source), remote(&there)), (remote(&there), here(&back))] {
+        measure::time(&mut way.copy(TRUNKLINE_CP, &from, &to))?;
+    }
+    let room = back.metadata()?.blocks() * 512;
+    ensure!(
+        back.metadata()?.len() == gib * 1024 * MIB && room < 2 * gib * MIB,
+        "of the holes {room} bytes are filled"
+    );
+    let pid = way.daemon.pid().context("the daemon has ended")?;
+    let what = format!("memory of the daemon, {gib} GiB with holes, both ways");
+    let peak = measure::peak_memory_of(pid)? as f64 / 1e6;
+    outcome.verdicts.push(Verdict {
+        what,
+        measured: Some(peak),
+        target: Target::AtMost(150.0),
+        unit: "MB",
+    });
+    Ok(())
+}
+
 /// A way to the server.
-struct Way {
-    config: PathBuf,
-    alias: String,
-    daemon: Daemon,
+pub(super) struct Way {
+    pub(super) config: PathBuf,
+    pub(super) alias: String,
+    pub(super) daemon: Daemon,
 }
 
 impl Way {
     /// A copy by one of the programs, from one path to another; the server's is written with its name.
-    fn copy(&self, program: &str, from: &str, to: &str) -> Command {
+    pub(super) fn copy(&self, program: &str, from: &str, to: &str) -> Command {
         let config = self.config.display();
         match program {
             TRUNKLINE_CP => {
@@ -204,7 +242,7 @@ fn compare(
     Ok(())
 }
 
-fn file(place: &TempDir, name: &str, bytes: u64) -> anyhow::Result<PathBuf> {
+pub(super) fn file(place: &TempDir, name: &str, bytes: u64) -> anyhow::Result<PathBuf> {
     let path = place.path().join(name);
     let mut random = std::fs::File::open("/dev/urandom")?.take(bytes);
     std::io::copy(&mut random, &mut std::fs::File::create(&path)?).context("filling a file in /dev/shm")?;
@@ -247,7 +285,7 @@ fn files(place: &Path) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// Whether all has come; then the target goes. rsync puts a tree into a folder of its name.
-fn check(source: &Path, target: &Path) -> anyhow::Result<()> {
+pub(super) fn check(source: &Path, target: &Path) -> anyhow::Result<()> {
     let size = |place| -> anyhow::Result<u64> {
         let files = files(place)?;
         Ok(files
