@@ -504,7 +504,7 @@ impl Tuning<'_> {
         let most = (rate * RSYNC_SECONDS) as u64;
         let bytes = most
             .min(self.left(Stage::Rsync).bytes / runs)
-            .clamp(1 << 20, 64 << 20);
+            .clamp(1 << 20, LONGEST_FILE / 2);
         let prepared = Rsync::prepare(&self.request, &sftp, names.rsync, &self.samples, bytes);
         let outcome = match prepared {
             Ok(mut rsync) => self.run_rsync(&mut rsync, &variants).await,

@@ -28,9 +28,9 @@ impl Stage {
         match self {
             Self::Link => 0.06,
             Self::Ciphers => 0.24,
-            Self::Compression => 0.46,
-            Self::Requests => 0.58,
-            Self::Streams => 0.70,
+            Self::Compression => 0.44,
+            Self::Requests => 0.54,
+            Self::Streams => 0.64,
             Self::Rsync => 1.0,
         }
     }
