@@ -135,22 +135,33 @@ impl<'a> Forwards<'a> {
 
     async fn list(&self) -> String {
         let standing = self.standing.lock().await;
-        let mut list = format!("{} forwardings:", standing.len());
-        for Standing { kind, asked, handle } in &*standing {
-            let counters = handle.counters();
-            // Writing to a String cannot fail.
-            let _ = write!(
-                list,
-                "\n  {} {} to {}: {} connections now, {} so far",
-                kind.option(),
-                handle.listening().first().unwrap_or(&asked.listen),
-                asked.target,
-                counters.open,
-                counters.accepted,
-            );
-        }
-        list
+        list(
+            standing
+                .iter()
+                .map(|forward| (forward.kind, &forward.asked, &forward.handle)),
+        )
     }
+}
+
+/// Forwardings, a line for each, for people.
+pub(crate) fn list<'a>(
+    forwards: impl ExactSizeIterator<Item = (ForwardKind, &'a Forward, &'a ForwardHandle)>,
+) -> String {
+    let mut list = format!("{} forwardings:", forwards.len());
+    for (kind, asked, handle) in forwards {
+        let counters = handle.counters();
+        // Writing to a String cannot fail.
+        let _ = write!(
+            list,
+            "\n  {} {} to {}: {} connections now, {} so far",
+            kind.option(),
+            handle.listening().first().unwrap_or(&asked.listen),
+            asked.target,
+            counters.open,
+            counters.accepted,
+        );
+    }
+    list
 }
 
 /// Every forwarding that a configuration names.

@@ -47,7 +47,7 @@ pub(crate) struct Sockets {
 /// Where the clients of one destination come.
 struct Socket {
     path: PathBuf,
-    forwards: Forwards,
+    forwards: Arc<Forwards>,
     /// Guards what decides who may come, and what has become of it.
     state: Mutex<State>,
 }
@@ -200,7 +200,7 @@ impl Sockets {
         let socket = table.entry(path.to_owned()).or_insert_with(|| {
             Arc::new(Socket {
                 path: path.to_owned(),
-                forwards: Forwards::default(),
+                forwards: Arc::default(),
                 state: Mutex::new(State {
                     request: request.clone(),
                     host: host.clone(),

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::home::{server, sshd, wait_until};
+use crate::forwards::free_port;
+use crate::home::{assert_status, finish_with, server, sshd, text, wait_until};
 use crate::stock::Stock;
 use crate::tty::Terminal;
 
@@ -57,6 +58,12 @@ fn escape_sequences_are_obeyed_or_explained() {
     terminal.expect("ready");
     terminal.send("\r~?");
     terminal.expect("end this session");
+    let port = free_port();
+    let forward = format!("{port}:127.0.0.1:9");
+    assert_status(&stock.control(&["forward", "-L", &forward]), 0);
+    terminal.send("~#");
+    terminal.expect("1 forwardings:");
+    terminal.expect(&format!("{port} to 127.0.0.1:9: 0 connections now, 0 so far"));
     terminal.send("~\x1a");
     terminal.expect("does not work in a shared session");
     terminal.send("~~x\r");
@@ -64,6 +71,34 @@ fn escape_sequences_are_obeyed_or_explained() {
     terminal.send("~.");
     assert_eq!(terminal.end().code(), Some(255));
     wait_until("the session is gone", || stock.home.sessions() == 0);
+}
+
+#[test]
+fn escapes_are_obeyed_in_input_from_a_pipe_if_the_session_has_a_terminal() {
+    let stock = Stock::new(server());
+    let alias = stock.server.alias();
+    let listed = finish_with(
+        stock.ssh().args(["-tt", alias, "read line; echo got $line"]),
+        b"~#x\n",
+    );
+    assert_status(&listed, 0);
+    assert!(
+        text(&listed.stderr).contains("0 forwardings:"),
+        "{}",
+        text(&listed.stderr)
+    );
+    assert!(text(&listed.stdout).contains("got x"), "{}", text(&listed.stdout));
+    let ended = finish_with(stock.ssh().args(["-tt", alias, "sleep 1000"]), b"~.");
+    assert_status(&ended, 255);
+    let plain = finish_with(
+        stock
+            .ssh()
+            .args(["-tt", "-e", "none", alias, "read line; echo got $line"]),
+        b"~#x\n",
+    );
+    assert!(text(&plain.stdout).contains("got ~#x"), "{}", text(&plain.stdout));
+    let piped = finish_with(stock.ssh().args([alias, "cat"]), b"~.\n");
+    assert_eq!(text(&piped.stdout), "~.\n");
 }
 
 #[test]

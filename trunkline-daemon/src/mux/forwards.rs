@@ -8,6 +8,7 @@ use trunkline::config::{self, ForwardTarget, Listen};
 use trunkline::{Error, ForwardHandle, Host};
 
 use super::wire::{Address, Forward, Reply};
+use crate::forwards::list;
 use crate::protocol::ForwardKind;
 
 /// Those that stand.
@@ -20,6 +21,7 @@ pub(super) struct Forwards {
 
 struct Standing {
     asked: Forward,
+    meant: config::Forward,
     handle: ForwardHandle,
 }
 
@@ -40,7 +42,11 @@ impl Forwards {
             ForwardKind::Dynamic => host.forward_dynamic(&wanted.listen).await?,
             ForwardKind::Remote => host.forward_remote(&wanted).await?,
         };
-        let opened = Standing { asked, handle };
+        let opened = Standing {
+            asked,
+            meant: wanted,
+            handle,
+        };
         let answer = opened.answer();
         standing.push(opened);
         Ok(answer)
@@ -55,6 +61,17 @@ impl Forwards {
         let ended = standing.swap_remove(found);
         ended.handle.close().await;
         true
+    }
+
+    /// All of them, for people.
+    pub(super) async fn list(&self) -> String {
+        let mut standing = self.standing.lock().await;
+        standing.retain(|forward| !forward.handle.has_ended());
+        list(
+            standing
+                .iter()
+                .map(|forward| (forward.asked.kind, &forward.meant, &forward.handle)),
+        )
     }
 
     /// Ends all of them, with what they carry.

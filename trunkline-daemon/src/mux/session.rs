@@ -34,10 +34,14 @@ impl Client<'_> {
         // All that can go wrong on this side goes wrong before the command is on its way: a client that gets no answer
         // would run it again.
         let (begins, begun) = oneshot::channel();
-        let is_terminal = rustix::termios::isatty(&fds[0]);
+        // Escapes are obeyed in what a terminal's session is given from elsewhere, too (mux.c registers the filter for any
+        // session that wants a terminal).
+        let is_typed = request.tty && (request.escape.is_some() || rustix::termios::isatty(&fds[0]));
         let mut streams = Streams::new([Stdio::Passed; 3], vec_of(&fds)?)?;
-        if request.tty && is_terminal {
-            let typed = Typed::new(fds[0].try_clone()?, fds[2].try_clone()?, request.escape, begun)?;
+        if is_typed {
+            let forwards = self.door.socket.forwards.clone();
+            let [input, screen] = [fds[0].try_clone()?, fds[2].try_clone()?];
+            let typed = Typed::new(input, screen, request.escape, forwards, begun)?;
             streams = streams.typed(typed);
         }
         drop(fds);

@@ -1,12 +1,14 @@
-//! What is typed on a terminal that stock ssh has passed: the client has made it raw and sleeps, so that escape
-//! sequences are this side's business (mux.c registers `client_simple_escape_filter` on the session's channel).
+//! What is typed on a terminal that stock ssh has passed, or given to a session with a terminal: the client sleeps, so that
+//! escape sequences are this side's business (mux.c registers `client_simple_escape_filter` on the session's channel).
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
 use trunkline::{ChannelWriter, Host, SessionControl};
 
+use super::forwards::Forwards;
 use crate::stdio::{Input, Output};
 use crate::terminal::escape::{Action, Available, EscapeFilter, Step};
 
@@ -19,6 +21,8 @@ pub(crate) struct Typed {
     /// Where answers to escape sequences are shown.
     screen: Output,
     escapes: EscapeFilter,
+    /// What `~#` lists.
+    forwards: Arc<Forwards>,
     /// Done when the session has begun.
     begun: oneshot::Receiver<()>,
 }
@@ -32,12 +36,14 @@ impl Typed {
         terminal: OwnedFd,
         screen: OwnedFd,
         escape: Option<u8>,
+        forwards: Arc<Forwards>,
         begun: oneshot::Receiver<()>,
     ) -> std::io::Result<Self> {
         Ok(Self {
             input: Input::new(terminal)?,
             screen: Output::new(screen)?,
             escapes: EscapeFilter::new(escape, Available::Shared),
+            forwards,
             begun,
         })
     }
@@ -68,6 +74,10 @@ impl Typed {
                 };
                 let shown = match action {
                     Action::Help => self.escapes.help(),
+                    Action::ListForwards => {
+                        let list = self.forwards.list().await.replace('\n', "\r\n");
+                        format!("{}{list}\r\n", self.escapes.echo(action))
+                    }
                     _ => self.escapes.echo(action),
                 };
                 // A screen that takes nothing is no reason to leave the user without the action.

@@ -184,7 +184,7 @@ impl EscapeFilter {
         };
         let shared = matches!(
             own,
-            Action::Disconnect | Action::Break | Action::Rekey | Action::Help
+            Action::Disconnect | Action::Break | Action::Rekey | Action::ListForwards | Action::Help
         );
         Some(match self.available {
             Available::Shared if !shared => Action::Unavailable(byte),
@@ -209,7 +209,7 @@ const HELP: &[(&str, &str)] = &[
 ];
 
 /// Those of [`HELP`] that a shared session has.
-const SHARED: &[&str] = &[".", "B", "R", "?"];
+const SHARED: &[&str] = &[".", "#", "B", "R", "?"];
 
 /// A byte as people write it: `~`, or `^A` for a control character.
 fn caret(byte: u8) -> String {
