@@ -6,6 +6,7 @@
 
 mod client;
 mod forwards;
+mod info;
 mod packets;
 mod proxy;
 mod session;

@@ -44,10 +44,14 @@ pub(crate) fn greeted(stock: &Stock) -> UnixStream {
     let mut stream = UnixStream::connect(&stock.socket).unwrap();
     stream.set_read_timeout(Some(crate::home::PATIENCE)).unwrap();
     stream.write_all(HELLO).unwrap();
-    let mut hello = [0; 12];
-    stream.read_exact(&mut hello).unwrap();
-    assert_eq!(hello, HELLO);
+    assert_eq!(reply(&mut stream), hello());
     stream
+}
+
+/// The server's hello, as OpenSSH 10.3's master says it.
+fn hello() -> (u32, Vec<u8>) {
+    let body = [&4_u32.to_be_bytes()[..], &string("info"), &string("0")];
+    (1, body.concat())
 }
 
 pub(crate) fn reply(stream: &mut UnixStream) -> (u32, Vec<u8>) {
@@ -137,14 +141,36 @@ fn what_is_not_known_is_refused_by_name_and_the_talk_goes_on() {
 }
 
 #[test]
-fn extensions_of_newer_clients_are_ignored() {
+fn a_client_of_openssh_10_3_is_told_of_connections_and_channels() {
     let stock = Stock::new(server());
     let mut stream = UnixStream::connect(&stock.socket).unwrap();
-    let body = [&4_u32.to_be_bytes()[..], &string("info"), &string("0")].concat();
+    let extensions = [string("info"), string("0"), string("else"), string("1")].concat();
+    let body = [&4_u32.to_be_bytes()[..], &extensions].concat();
     stream.write_all(&packet(1, &body)).unwrap();
-    let mut hello = [0; 12];
-    stream.read_exact(&mut hello).unwrap();
-    assert_eq!(hello, HELLO);
+    assert_eq!(reply(&mut stream), hello());
+    let mut ask = |about: &str| {
+        let body = [&3_u32.to_be_bytes()[..], &string(about)].concat();
+        stream.write_all(&packet(0x2000_0001, &body)).unwrap();
+        let (kind, body) = reply(&mut stream);
+        assert_eq!((kind, &body[..4]), (0x9000_0001, &3_u32.to_be_bytes()[..]));
+        (body[7], String::from_utf8(body[12..].to_vec()).unwrap())
+    };
+    let (known, connection) = ask("connection");
+    assert_eq!(known, 1);
+    for part in [
+        "1: SSH-2.0-OpenSSH",
+        "kexalgorithm ",
+        "hostkeyalgorithm ",
+        "cipher ",
+        "bytes in",
+    ] {
+        assert!(connection.contains(part), "{connection}");
+    }
+    let (known, channels) = ask("channels");
+    assert_eq!(known, 1);
+    assert!(channels.contains("1: 0 sessions, 0 tunnels"), "{channels}");
+    assert!(channels.ends_with("0 forwardings:\r\n"), "{channels}");
+    assert_eq!(ask("weather"), (0, "info request type not supported".into()));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use trunkline::{Error, Host};
 
+use super::info;
 use super::packets::Packets;
 use super::wire::{Forward, Reply, Request, VERSION};
 use super::{Socket, Sockets};
@@ -76,7 +77,11 @@ impl Door<'_> {
                 format!("Disable further multiplexing on shared connection to {host}? ")
             }
             // What OpenSSH's master does without asking.
-            Request::Hello { .. } | Request::AliveCheck | Request::CloseForward(_) | Request::Unknown => {
+            Request::Hello { .. }
+            | Request::AliveCheck
+            | Request::CloseForward(_)
+            | Request::Info(_)
+            | Request::Unknown => {
                 return true;
             }
         };
@@ -126,6 +131,7 @@ impl Client<'_> {
             },
             Request::NewSession(request) => return self.session(id, *request).await,
             Request::NewStdioForward { target } => return self.stdio_forward(id, &target).await,
+            Request::Info(about) => self.info(&about).await,
             Request::Proxy => return self.proxy(id).await,
             Request::OpenForward(asked) => self.open_forward(asked).await,
             Request::CloseForward(asked) => match self.door.socket.forwards.close(&asked).await {
@@ -170,6 +176,22 @@ impl Client<'_> {
         drop(self.packets.descriptors(descriptors).await?);
         self.packets.reply(id, &Reply::PermissionDenied).await?;
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// `ssh -O conninfo` and `ssh -O channels` of OpenSSH 10.3.
+    async fn info(&self, about: &str) -> Reply {
+        let host = match self.door.host().await {
+            Ok(host) => host,
+            Err(error) => return Reply::Info(Some(format!("{error}\r\n"))),
+        };
+        match about {
+            "connection" => Reply::Info(Some(info::connections(&host))),
+            "channels" => {
+                let forwards = self.door.socket.forwards.list().await;
+                Reply::Info(Some(info::channels(&host, &forwards)))
+            }
+            _ => Reply::Info(None),
+        }
     }
 
     /// Says why a request is not done. A client that wanted a session makes a connection of its own for it.

@@ -30,6 +30,7 @@ const C_CLOSE_FWD: u32 = 0x1000_0007;
 const C_NEW_STDIO_FWD: u32 = 0x1000_0008;
 const C_STOP_LISTENING: u32 = 0x1000_0009;
 const C_PROXY: u32 = 0x1000_000f;
+const C_EXT_INFO: u32 = 0x2000_0001;
 const S_OK: u32 = 0x8000_0001;
 const S_PERMISSION_DENIED: u32 = 0x8000_0002;
 const S_FAILURE: u32 = 0x8000_0003;
@@ -39,6 +40,7 @@ const S_SESSION_OPENED: u32 = 0x8000_0006;
 const S_REMOTE_PORT: u32 = 0x8000_0007;
 const S_TTY_ALLOC_FAIL: u32 = 0x8000_0008;
 const S_PROXY: u32 = 0x8000_000f;
+const S_EXT_INFO: u32 = 0x9000_0001;
 
 const FWD_LOCAL: u32 = 1;
 const FWD_REMOTE: u32 = 2;
@@ -74,6 +76,8 @@ pub(super) enum Request {
     StopListening,
     /// Go over to the connection protocol's messages.
     Proxy,
+    /// What is there to be told of this (OpenSSH 10.3's `info` extension; mux.c, `mux_client_request_info`)?
+    Info(String),
     /// Something newer.
     Unknown,
 }
@@ -137,6 +141,7 @@ impl Request {
             }
             C_STOP_LISTENING => Self::StopListening,
             C_PROXY => Self::Proxy,
+            C_EXT_INFO => Self::Info(reader.utf8()?.to_owned()),
             _ => Self::Unknown,
         };
         Ok((id, request))
@@ -248,6 +253,8 @@ pub(super) enum Reply {
     RemotePort(u16),
     /// From here on the connection protocol is spoken.
     Proxy,
+    /// For people, with a terminal's line ends; `None` when nothing is known by that name.
+    Info(Option<String>),
     /// Of a session, not to a request.
     TtyAllocFail,
     /// Of a session, not to a request.
@@ -259,7 +266,7 @@ impl Reply {
     pub(super) fn encode(&self, id: u32) -> Bytes {
         let packet = |kind: u32| Writer::new().u32(kind);
         let body = match self {
-            Self::Hello => packet(MSG_HELLO).u32(VERSION),
+            Self::Hello => packet(MSG_HELLO).u32(VERSION).string("info").string("0"),
             Self::Ok => packet(S_OK).u32(id),
             // mux.c's words.
             Self::PermissionDenied => packet(S_PERMISSION_DENIED).u32(id).string("Permission denied"),
@@ -268,6 +275,12 @@ impl Reply {
             Self::SessionOpened => packet(S_SESSION_OPENED).u32(id).u32(SESSION),
             Self::RemotePort(port) => packet(S_REMOTE_PORT).u32(id).u32(u32::from(*port)),
             Self::Proxy => packet(S_PROXY).u32(id),
+            Self::Info(Some(text)) => packet(S_EXT_INFO).u32(id).u32(1).string(text),
+            // mux.c's words.
+            Self::Info(None) => {
+                let info = packet(S_EXT_INFO).u32(id).u32(0);
+                info.string("info request type not supported")
+            }
             Self::TtyAllocFail => packet(S_TTY_ALLOC_FAIL).u32(SESSION),
             Self::Exit(status) => packet(S_EXIT_MESSAGE).u32(SESSION).u32(*status),
         };
