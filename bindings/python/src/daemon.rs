@@ -8,19 +8,16 @@ use std::time::Duration;
 use bytes::BytesMut;
 use pyo3::prelude::*;
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, oneshot};
 use trunkline::config::Request;
-use trunkline::prompt::{Prompt, PromptKind};
-use trunkline::{ExitStatus, Interaction};
-use trunkline_daemon::client::{Client, ClientError, ReplyReader, RequestWriter};
+use trunkline_daemon::client::{Client, ClientError, session};
 use trunkline_daemon::place::Place;
 use trunkline_daemon::protocol::{
-    self, Exit, HostRequest, Program, Reply, SessionRequest, Stdio, TerminalInfo, Tty,
+    self, HostRequest, Program, Reply, SessionRequest, Stdio, TerminalInfo, Tty,
 };
 
 use crate::error::Failure;
 use crate::reach::{Reach, Wanted, Way};
-use crate::session::{Control, Ending, Incoming, Outgoing, Parts, Source, Status};
+use crate::session::{Control, Ending, Incoming, Outgoing, Parts, Source};
 
 /// Whether a daemon of this user listens.
 #[pyfunction]
@@ -30,7 +27,7 @@ pub(crate) fn daemon_runs() -> bool {
 }
 
 impl Reach {
-    pub(crate) async fn client(&self) -> Result<Client, Failure> {
+    async fn client(&self) -> Result<Client, Failure> {
         match &self.way {
             Way::Daemon { place, starter } => Ok(Client::connect(place, starter.as_ref()).await?),
             Way::Engine { .. } => Err(ClientError::NotRunning.into()),
@@ -59,20 +56,9 @@ impl Reach {
     }
 
     /// The daemon's answer to a request without a session.
-    pub(crate) async fn answer(&self, client: &mut Client) -> Result<Reply, Failure> {
-        loop {
-            match client.next().await? {
-                Reply::Welcome { .. } => {}
-                Reply::Notice(text) => self.interaction.notice(&text),
-                Reply::Ask { text, echo, kind } => {
-                    let answer = ask(&self.interaction, text, echo, &kind).await;
-                    client.send(&protocol::Request::Answer(answer)).await?;
-                }
-                Reply::Failed(failure) => return Err(failure.into()),
-                Reply::UseSystemSsh { reasons, .. } => return Err(needs_system_ssh(&reasons)),
-                reply => return Ok(reply),
-            }
-        }
+    pub(crate) async fn answer(&self, request: &protocol::Request) -> Result<Reply, Failure> {
+        let mut client = self.client().await?;
+        Ok(session::ask(&mut client, request, &self.interaction).await?)
     }
 
     /// Starts a session in the daemon, which gets the far ends of sockets for its streams.
@@ -117,23 +103,7 @@ impl Reach {
         };
         let fds = [far_stdin.as_fd(), far_stdout.as_fd(), far_stderr.as_fd()];
         let fds = if with_input { &fds[..] } else { &fds[1..] };
-        client
-            .send_with(&protocol::Request::Session(Box::new(request)), fds)
-            .await?;
-        let (replies, requests) = client.into_split();
-        let (control, commands) = mpsc::unbounded_channel();
-        let (started, when_started) = oneshot::channel();
-        let (done, when_done) = oneshot::channel();
-        let attended = Attended {
-            replies,
-            requests,
-            started: Some(started),
-            interaction: self.interaction.clone(),
-        };
-        tokio::spawn(async move {
-            let outcome = attended.attend(commands).await;
-            let _ = done.send(outcome);
-        });
+        let (control, end) = session::start(client, request, fds, &self.interaction).await?;
         Ok(Parts {
             stdin: if with_input {
                 Outgoing::Socket(stdin)
@@ -143,10 +113,7 @@ impl Reach {
             stdout: Incoming::Socket(stdout, BytesMut::new()),
             stderr: Incoming::Socket(stderr, BytesMut::new()),
             control: Control::Daemon(std::sync::Mutex::new(Some(control))),
-            end: Ending::new(Source::Daemon {
-                started: when_started,
-                done: when_done,
-            }),
+            end: Ending::new(Source::Daemon(end)),
         })
     }
 }
@@ -171,79 +138,4 @@ pub(crate) async fn sftp_over(parts: Parts, host: &str) -> Result<trunkline::sft
         drop(control);
     });
     Ok(trunkline::sftp::Sftp::over(stdout, stdin, host))
-}
-
-async fn ask(interaction: &Interaction, text: String, echo: bool, kind: &str) -> Option<String> {
-    let kind = match kind {
-        "passphrase" => PromptKind::Passphrase,
-        "password" => PromptKind::Password,
-        "host key" => PromptKind::HostKey,
-        "keyboard-interactive" => PromptKind::KeyboardInteractive,
-        _ => PromptKind::Confirm,
-    };
-    let prompt = Prompt { text, echo, kind };
-    let answer = interaction.prompter().ask(&prompt).await;
-    answer.map(|answer| answer.to_string())
-}
-
-fn needs_system_ssh(reasons: &[String]) -> Failure {
-    Failure::usage(format!(
-        "this host needs the system's ssh: {}",
-        reasons.join("; ")
-    ))
-}
-
-/// A session of the daemon, looked after until it has ended.
-struct Attended {
-    replies: ReplyReader,
-    requests: RequestWriter,
-    started: Option<oneshot::Sender<Result<(), Failure>>>,
-    interaction: Interaction,
-}
-
-impl Attended {
-    /// Passes on what Python says of the session, until it is closed: `commands` end. The daemon then closes the channel,
-    /// because its client has left.
-    async fn attend(
-        mut self,
-        mut commands: mpsc::UnboundedReceiver<protocol::Request>,
-    ) -> Result<Status, Failure> {
-        let outcome = loop {
-            tokio::select! {
-                command = commands.recv() => match command {
-                    Some(command) => self.requests.send(&command).await?,
-                    None => break Err(Failure::closed("session").after_start()),
-                },
-                reply = self.replies.next() => match reply {
-                    Ok(Reply::Exit(exit)) => break Ok(told(exit)),
-                    Ok(Reply::Failed(failure)) => break Err(failure.into()),
-                    Ok(Reply::UseSystemSsh { reasons, .. }) => break Err(needs_system_ssh(&reasons)),
-                    Ok(Reply::Notice(text)) => self.interaction.notice(&text),
-                    Ok(Reply::Begun { .. }) => self.tell_start(Ok(())),
-                    Ok(Reply::Ask { text, echo, kind }) => {
-                        let answer = ask(&self.interaction, text, echo, &kind).await;
-                        self.requests.send(&protocol::Request::Answer(answer)).await?;
-                    }
-                    Ok(_) => {}
-                    Err(error) => break Err(error.into()),
-                },
-            }
-        };
-        self.tell_start(outcome.as_ref().map(drop).map_err(Clone::clone));
-        outcome
-    }
-
-    fn tell_start(&mut self, outcome: Result<(), Failure>) {
-        if let Some(started) = self.started.take() {
-            let _ = started.send(outcome);
-        }
-    }
-}
-
-fn told(exit: Exit) -> Status {
-    crate::session::told(&match exit {
-        Exit::Status(status) => ExitStatus::Exited(status),
-        Exit::Signal(signal, core_dumped) => ExitStatus::Signaled { signal, core_dumped },
-        Exit::Unknown => ExitStatus::Unknown,
-    })
 }

@@ -298,14 +298,11 @@ impl Reach {
 
     async fn connect(&self) -> Result<(), Failure> {
         let Way::Engine { engine, host } = &self.way else {
-            let mut client = self.client().await?;
-            client
-                .send(&protocol::Request::Warm {
-                    host: self.host_request(&[]),
-                    pin: false,
-                })
-                .await?;
-            return self.answer(&mut client).await.map(drop);
+            let warm = protocol::Request::Warm {
+                host: self.host_request(&[]),
+                pin: false,
+            };
+            return self.answer(&warm).await.map(drop);
         };
         let host = self.host(engine, host).await?;
         Ok(host.warm().await?)
@@ -350,13 +347,11 @@ impl Reach {
             let config = self.host(engine, host).await?.config();
             return Ok(engine.close(false, |other| config.is_same_account(other)));
         }
-        let mut client = self.client().await?;
         let request = protocol::Request::Close {
             host: Some(self.host_request(&[])),
             at_once: false,
         };
-        client.send(&request).await?;
-        match self.answer(&mut client).await? {
+        match self.answer(&request).await? {
             Reply::Closed(closed) => Ok(closed),
             _ => Err(Failure::local("the daemon answered something else")),
         }
@@ -366,11 +361,8 @@ impl Reach {
         if let Way::Engine { engine, host } = &self.way {
             return Ok(self.host(engine, host).await?.lanes().iter().map(lane).collect());
         }
-        let mut client = self.client().await?;
-        client
-            .send(&protocol::Request::Explain(self.host_request(&[])))
-            .await?;
-        let Reply::Explained(explanation) = self.answer(&mut client).await? else {
+        let request = protocol::Request::Explain(self.host_request(&[]));
+        let Reply::Explained(explanation) = self.answer(&request).await? else {
             return Err(Failure::local("the daemon answered something else"));
         };
         Ok(explanation

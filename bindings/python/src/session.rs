@@ -9,13 +9,14 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 use trunkline::{
     ChannelCloser, ChannelReader, ChannelStream, ChannelWriter, Execution, ExitStatus, SessionControl,
     SessionEnd, SessionParts, TerminalSize,
 };
-use trunkline_daemon::protocol::Request;
+use trunkline_daemon::client::session;
+use trunkline_daemon::protocol::{Exit, Request};
 
 use crate::data::{Data, duration};
 use crate::error::Failure;
@@ -256,15 +257,15 @@ pub(crate) enum Control {
     Engine(SessionControl),
     /// A tunnel can only be closed.
     Tunnel(ChannelCloser),
-    /// Requests of the daemon; dropped when the session is closed. Guarded while it is looked at.
-    Daemon(StdMutex<Option<mpsc::UnboundedSender<Request>>>),
+    /// Of the daemon; dropped when the session is closed. Guarded while it is looked at.
+    Daemon(StdMutex<Option<session::Control>>),
 }
 
 impl Control {
     fn request(&self, request: Request) {
-        let Self::Daemon(requests) = self else { return };
-        if let Some(requests) = &*requests.lock().unwrap_or_else(PoisonError::into_inner) {
-            let _ = requests.send(request);
+        let Self::Daemon(control) = self else { return };
+        if let Some(control) = &*control.lock().unwrap_or_else(PoisonError::into_inner) {
+            control.send(request);
         }
     }
 
@@ -290,8 +291,8 @@ impl Control {
         match self {
             Self::Engine(control) => control.close(),
             Self::Tunnel(closer) => closer.close(),
-            Self::Daemon(requests) => {
-                requests.lock().unwrap_or_else(PoisonError::into_inner).take();
+            Self::Daemon(control) => {
+                control.lock().unwrap_or_else(PoisonError::into_inner).take();
             }
         }
     }
@@ -315,10 +316,7 @@ pub(crate) struct Ending {
 /// Who tells of start and end.
 pub(crate) enum Source {
     Engine(SessionEnd),
-    Daemon {
-        started: oneshot::Receiver<Result<(), Failure>>,
-        done: oneshot::Receiver<Result<Status, Failure>>,
-    },
+    Daemon(session::End),
     /// A tunnel has begun when it is there, and has no status.
     Tunnel,
 }
@@ -337,9 +335,7 @@ impl Ending {
         if self.started.is_none() {
             self.started = Some(match &mut self.source {
                 Source::Engine(end) => end.started().await.map_err(Failure::from),
-                Source::Daemon { started, .. } => started
-                    .await
-                    .unwrap_or_else(|_| Err(Failure::closed("session").after_start())),
+                Source::Daemon(end) => end.started().await.map_err(Failure::from),
                 Source::Tunnel => Ok(()),
             });
         }
@@ -357,16 +353,22 @@ impl Ending {
                 .await
                 .map(|status| told(&status))
                 .map_err(Failure::from),
-            Source::Daemon { done, .. } => done
-                .await
-                .unwrap_or_else(|_| Err(Failure::closed("session").after_start())),
+            Source::Daemon(end) => end.wait().await.map(told_by_daemon).map_err(Failure::from),
             Source::Tunnel => Err(Failure::closed("tunnel").after_start()),
         };
         self.outcome.insert(outcome).clone()
     }
 }
 
-pub(crate) fn told(status: &ExitStatus) -> Status {
+fn told_by_daemon(exit: Exit) -> Status {
+    told(&match exit {
+        Exit::Status(status) => ExitStatus::Exited(status),
+        Exit::Signal(signal, core_dumped) => ExitStatus::Signaled { signal, core_dumped },
+        Exit::Unknown => ExitStatus::Unknown,
+    })
+}
+
+fn told(status: &ExitStatus) -> Status {
     let signal = match status {
         ExitStatus::Signaled { signal, .. } => Some(signal.clone()),
         ExitStatus::Exited(_) | ExitStatus::Unknown => None,

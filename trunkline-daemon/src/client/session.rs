@@ -10,6 +10,9 @@ use trunkline::{ErrorKind, Execution, Interaction};
 use super::{Client, ClientError, ReplyReader, RequestWriter};
 use crate::protocol::{Exit, Failure, Reply, Request, SessionRequest};
 
+/// The [`Failure::kind`] of a session that was closed on this side.
+pub const CLOSED: &str = "closed";
+
 /// What can be said to a session. It ends with its last clone: the daemon's client has left.
 #[derive(Debug, Clone)]
 pub struct Control(mpsc::UnboundedSender<Request>);
@@ -182,8 +185,8 @@ impl Attended {
 
 fn closed() -> Failure {
     Failure {
-        kind: ErrorKind::Local.as_str().into(),
-        message: "the session was closed".into(),
+        kind: CLOSED.into(),
+        message: "the session is closed".into(),
         execution: Execution::MayHaveStarted.as_str().into(),
     }
 }
