@@ -273,7 +273,7 @@ impl HostConfig {
         }
         for kind in &KINDS {
             let configured = (kind.configured)(self);
-            if !configured.iter().any(|name| (kind.has)(name)) {
+            if !configured.is_empty() && !configured.iter().any(|name| (kind.has)(name)) {
                 add(
                     kind.directive,
                     configured.join(","),
