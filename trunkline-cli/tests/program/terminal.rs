@@ -126,7 +126,9 @@ fn forwarding(home: &Home, server: &Sshd, path: &Path, port: u16) -> Terminal {
     let mut terminal = Terminal::start(&command);
     terminal.send("PS1='pro''mpt> '; bind 'set enable-bracketed-paste off'\n");
     terminal.expect("prompt> ");
-    terminal.send("\r~C");
+    terminal.send("\r");
+    terminal.expect("prompt> ");
+    terminal.send("~C");
     terminal.expect("ssh> ");
     terminal.send(&format!("-L {}:127.0.0.1:{port}\n", path.display()));
     terminal.expect("Forwarding port.");

@@ -345,12 +345,20 @@ mod tests {
         assert_eq!(forward(65536).unwrap_err(), Malformed::Port(65536));
     }
 
+    /// These bytes behind their length.
+    fn packet_of(body: &[u8]) -> Bytes {
+        Writer::new().string(body).finish()
+    }
+
     #[test]
     fn replies_are_packets_with_the_requests_number() {
         let failure = Reply::Failure("no".into()).encode(9);
         let expected = [0, 0, 0, 14, 0x80, 0, 0, 3, 0, 0, 0, 9, 0, 0, 0, 2, b'n', b'o'];
         assert_eq!(&failure[..], expected);
-        assert_eq!(&Reply::Hello.encode(0)[..], [0, 0, 0, 8, 0, 0, 0, 1, 0, 0, 0, 4]);
+        let hello = packet_of(&[
+            0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0, 4, b'i', b'n', b'f', b'o', 0, 0, 0, 1, b'0',
+        ]);
+        assert_eq!(Reply::Hello.encode(0), hello);
     }
 
     proptest! {
