@@ -495,22 +495,27 @@ impl Flow {
 
     /// Reads a source to its end.
     async fn fill(self: &Arc<Self>, source: &mut Source) {
-        while let Some(chunk) = source.chunk().await {
-            self.append(&chunk);
+        let mut pieces = Vec::new();
+        while source.chunks(&mut pieces).await > 0 {
+            self.append(&pieces);
+            pieces.clear();
             while self.state().bytes.len() >= Self::LIMIT {
                 self.room.notified().await;
             }
         }
     }
 
-    fn append(self: &Arc<Self>, chunk: &[u8]) {
+    fn append(self: &Arc<Self>, pieces: &[Bytes]) {
         let mut state = self.state();
         let before = state.bytes.len();
         if before == 0 {
-            let room = chunk.len().max(state.last);
+            let coming = pieces.iter().map(Bytes::len).sum();
+            let room = state.last.max(coming);
             state.bytes.reserve_exact(room);
         }
-        state.bytes.extend_from_slice(chunk);
+        for piece in pieces {
+            state.bytes.extend_from_slice(piece);
+        }
         let plenty = state.bytes.len() >= Outbox::PLENTY;
         let urgency = if plenty || state.prompted {
             Urgency::Now
@@ -605,28 +610,36 @@ pub(crate) enum Source {
 /// The most that is read from a pipe or socket at once.
 const CHUNK: usize = 64 * 1024;
 
+/// Pieces of a channel taken at once: 512 KiB of sshd's packets.
+const PIECES: usize = 16;
+
 impl Source {
-    async fn chunk(&mut self) -> Option<Bytes> {
-        match self {
-            Self::Channel(reader) => reader.chunk().await,
+    /// Adds what is there to `pieces`, and waits while there is nothing. 0 at the end.
+    async fn chunks(&mut self, pieces: &mut Vec<Bytes>) -> usize {
+        let chunk = match self {
+            Self::Channel(reader) => return reader.chunks(pieces, PIECES).await,
             Self::Pipe(pipe) => {
                 let mut chunk = BytesMut::with_capacity(CHUNK);
                 match pipe.read_buf(&mut chunk).await {
-                    Ok(len) if len > 0 => Some(chunk.freeze()),
-                    _ => None,
+                    Ok(len) if len > 0 => chunk,
+                    _ => return 0,
                 }
             }
             Self::Socket(socket) => loop {
                 // No buffer while nothing comes: most streams are silent most of the time.
-                socket.readable().await.ok()?;
+                if socket.readable().await.is_err() {
+                    return 0;
+                }
                 let mut chunk = BytesMut::with_capacity(CHUNK);
                 match socket.try_read_buf(&mut chunk) {
-                    Ok(len) if len > 0 => return Some(chunk.freeze()),
+                    Ok(len) if len > 0 => break chunk,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    _ => return None,
+                    _ => return 0,
                 }
             },
-        }
+        };
+        pieces.push(chunk.freeze());
+        1
     }
 
     /// Whether the end was the other side's word. To be asked at the end; `None` where only the session knows.
