@@ -6,7 +6,7 @@ import { Worker } from 'node:worker_threads';
 import type { Config } from './config.js';
 import { LoopMeter } from './loop.js';
 import type { Action, FromWorker, InstanceReport, LogEvent, LoopDelay, ToWorker, WorkerStart } from './messages.js';
-import { instanceId } from './messages.js';
+import { instanceId, unknownInstance } from './messages.js';
 
 /** Samples of an instance that a page is given to begin with. */
 const HISTORY = 90;
@@ -56,7 +56,7 @@ export class Fleet extends EventEmitter<FleetEvents> {
         for (const instance of host.instances) {
           const id = instanceId(host, instance);
           this.#owner.set(id, worker);
-          this.instances.set(id, unknown(id));
+          this.instances.set(id, unseen(id));
         }
       }
     }
@@ -103,7 +103,7 @@ export class Fleet extends EventEmitter<FleetEvents> {
   }
 
   #reported(report: InstanceReport): void {
-    const before = this.instances.get(report.id) ?? unknown(report.id);
+    const before = this.instances.get(report.id) ?? unseen(report.id);
     const isNew = report.sample !== null && report.sample.time !== before.sample?.time;
     const history = isNew && report.sample ? [...before.history, report.sample.transactions].slice(-HISTORY) : before.history;
     const events: LogEvent[] = [...before.events, ...report.events].slice(-EVENTS);
@@ -112,20 +112,6 @@ export class Fleet extends EventEmitter<FleetEvents> {
   }
 }
 
-function unknown(id: string): InstanceView {
-  return {
-    id,
-    state: 'connecting',
-    problem: null,
-    version: '',
-    rtt: null,
-    log: null,
-    socket: null,
-    sample: null,
-    locks: [],
-    running: [],
-    statements: [],
-    events: [],
-    history: [],
-  };
+function unseen(id: string): InstanceView {
+  return { ...unknownInstance(id), history: [] };
 }

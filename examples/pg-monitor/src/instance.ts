@@ -10,6 +10,7 @@ import type { Channel, Connection } from 'trunkline';
 import type { InstanceConfig } from './config.js';
 import { duration, type LogRecord } from './log/record.js';
 import type { Action, Backend, InstanceReport, Lock, LogEvent, Sample, Statement, WorkerSettings } from './messages.js';
+import { unknownInstance } from './messages.js';
 import * as queries from './queries.js';
 import { Tail } from './tail.js';
 
@@ -42,20 +43,7 @@ export class Instance {
     private readonly config: InstanceConfig,
     private readonly settings: WorkerSettings,
   ) {
-    this.#report = {
-      id,
-      state: 'connecting',
-      problem: null,
-      version: '',
-      rtt: null,
-      log: null,
-      socket: null,
-      sample: null,
-      locks: [],
-      running: [],
-      statements: [],
-      events: [],
-    };
+    this.#report = unknownInstance(id);
   }
 
   /** What is new; null where nothing is. */

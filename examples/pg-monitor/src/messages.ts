@@ -96,6 +96,24 @@ export interface InstanceReport {
   events: LogEvent[];
 }
 
+/** An instance of which nothing is known yet. */
+export function unknownInstance(id: string): InstanceReport {
+  return {
+    id,
+    state: 'connecting',
+    problem: null,
+    version: '',
+    rtt: null,
+    log: null,
+    socket: null,
+    sample: null,
+    locks: [],
+    running: [],
+    statements: [],
+    events: [],
+  };
+}
+
 /** Delays of an event loop over the last second, in milliseconds. */
 export interface LoopDelay {
   thread: string;

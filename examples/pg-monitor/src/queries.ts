@@ -1,5 +1,7 @@
 // What PostgreSQL is asked. Version 13 and later; a role with pg_monitor may see all of it.
 
+import type { Backend } from './messages.js';
+
 /** The name under which the monitor's own sessions are known, and left out. */
 export const APPLICATION = 'pg-monitor';
 
@@ -63,15 +65,7 @@ export const ACTIVITY = `
    ORDER BY holders IS NULL, query_start
    LIMIT 100`;
 
-export interface ActivityRow {
-  pid: number;
-  user: string;
-  database: string;
-  application: string;
-  state: string;
-  query: string;
-  queryStart: string;
-  seconds: number;
+export interface ActivityRow extends Backend {
   holders: number[] | null;
   what: string | null;
 }
