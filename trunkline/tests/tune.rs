@@ -151,14 +151,12 @@ async fn copies_use_what_is_remembered_but_for_what_the_caller_sets() {
         Bytes::from(format!("{}/target", folder.path().display())),
     );
     let progress = Arc::new(Progress::default());
-    let copied = copy(
-        &[Location::Local(source)],
-        &target,
-        &CopyOptions::default(),
-        &progress,
-    )
-    .await
-    .unwrap();
+    // Slow enough that all sessions open before it ends, on however fast a machine.
+    let mut slow = CopyOptions::default();
+    slow.limit = Some(10 << 20);
+    let copied = copy(&[Location::Local(source)], &target, &slow, &progress)
+        .await
+        .unwrap();
     assert_eq!(copied.streams, 3);
     let lanes = host.lanes();
     assert!(!lanes.is_empty());
