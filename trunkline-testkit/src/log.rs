@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::Error;
 
 /// How long the kit waits for anything: long against what a loaded machine needs, short against a human's patience.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often a log file is looked at while something is awaited in it.
 const POLL: Duration = Duration::from_millis(2);

@@ -172,7 +172,7 @@ fn stdio_is_forwarded_and_a_refusal_told() {
     let stock = Stock::new(server());
     let before = {
         stock.warm();
-        stock.descriptors()
+        stock.home.descriptors()
     };
     let target = format!("127.0.0.1:{}", echo());
     let output = finish_with(
@@ -188,7 +188,7 @@ fn stdio_is_forwarded_and_a_refusal_told() {
         "{}",
         text(&output.stderr)
     );
-    stock.wait_for_descriptors(before);
+    stock.home.wait_for_descriptors(&before);
     stock.assert_logins(1);
 }
 

@@ -84,7 +84,7 @@ pub(crate) fn is_closed(stream: &mut UnixStream) -> bool {
 fn nonsense_ends_its_own_client_only() {
     let stock = Stock::new(server());
     stock.warm();
-    let before = stock.descriptors();
+    let before = stock.home.descriptors();
     let mut bystander = stock.ssh();
     bystander
         .args([stock.server.alias(), "cat"])
@@ -121,7 +121,7 @@ fn nonsense_ends_its_own_client_only() {
     }
     drop(bystander.stdin.take());
     assert!(bystander.wait().unwrap().success());
-    stock.wait_for_descriptors(before);
+    stock.home.wait_for_descriptors(&before);
     stock.assert_logins(1);
 }
 
@@ -177,7 +177,7 @@ fn a_client_of_openssh_10_3_is_told_of_connections_and_channels() {
 fn sessions_without_or_with_too_many_descriptors_are_refused_and_leak_nothing() {
     let stock = Stock::new(server());
     stock.warm();
-    let before = stock.descriptors();
+    let before = stock.home.descriptors();
     let null = std::fs::File::open("/dev/null").unwrap();
     for fds in [0, 1, 30] {
         let mut stream = greeted(&stock);
@@ -194,7 +194,7 @@ fn sessions_without_or_with_too_many_descriptors_are_refused_and_leak_nothing() 
             assert_eq!(reply(&mut stream).0, FAILURE);
         }
     }
-    stock.wait_for_descriptors(before);
+    stock.home.wait_for_descriptors(&before);
     stock.warm();
 }
 
@@ -214,9 +214,11 @@ fn a_client_that_stops_reading_holds_up_nobody() {
     for _ in 0..3 {
         stock.warm();
     }
-    let before = stock.descriptors();
+    let before = stock.home.descriptors();
     rude.kill().unwrap();
     rude.wait().unwrap();
     drop(flood);
-    crate::home::wait_until("both are gone", || stock.descriptors() + 3 <= before);
+    crate::home::wait_until("both are gone", || {
+        stock.home.descriptors().len() + 3 <= before.len()
+    });
 }

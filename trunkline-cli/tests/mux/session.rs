@@ -1,5 +1,6 @@
 //! Sessions of stock ssh.
 
+use std::io::{Read, Write};
 use std::process::Stdio;
 use std::thread;
 
@@ -33,18 +34,48 @@ fn a_command_that_a_signal_ends_makes_ssh_exit_as_over_its_own_connection() {
 }
 
 #[test]
-fn streams_are_binary_clean_both_ways() {
+fn a_gigabyte_passes_both_ways_unchanged() {
+    const BLOCKS: u64 = 1024;
     let stock = Stock::new(server());
-    let mut bytes = vec![0_u8; 64 << 20];
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    for chunk in bytes.chunks_exact_mut(8) {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        chunk.copy_from_slice(&state.to_le_bytes());
-    }
-    let output = finish_with(stock.ssh().args([stock.server.alias(), "cat"]), &bytes);
-    assert_status(&output, 0);
-    assert!(output.stdout == bytes, "what cat was given comes back");
+    let mut child = stock
+        .ssh()
+        .args([stock.server.alias(), "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut block = megabyte();
+            for nth in 0..BLOCKS {
+                block[..8].copy_from_slice(&nth.to_le_bytes());
+                input.write_all(&block).unwrap();
+            }
+        });
+        let (mut expected, mut block) = (megabyte(), vec![0; 1 << 20]);
+        for nth in 0..BLOCKS {
+            expected[..8].copy_from_slice(&nth.to_le_bytes());
+            output.read_exact(&mut block).unwrap();
+            assert!(
+                block == expected,
+                "what cat was given comes back, at block {nth} too"
+            );
+        }
+        assert_eq!(output.read(&mut block).unwrap(), 0, "and nothing else");
+    });
+    assert_eq!(end_of(&mut child, "ssh").code(), Some(0));
     stock.assert_logins(1);
+}
+
+/// A megabyte in which every byte occurs.
+fn megabyte() -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let words = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        state.to_le_bytes()
+    });
+    words.take((1 << 20) / 8).flatten().collect()
 }
 
 #[test]
@@ -109,7 +140,7 @@ fn a_client_that_is_interrupted_takes_its_command_with_it() {
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
         let stock = Stock::new(server());
         stock.warm();
-        let before = stock.descriptors();
+        let before = stock.home.descriptors();
         let mut ssh = stock.ssh();
         ssh.args([stock.server.alias(), "echo $$; exec sleep 1000"]);
         let mut child = ssh.stdout(Stdio::piped()).spawn().unwrap();
@@ -123,7 +154,7 @@ fn a_client_that_is_interrupted_takes_its_command_with_it() {
         end_of(&mut child, "ssh");
         // sshd closes the command's pipes; one that does not write does not notice, but its session is gone.
         wait_until("the session is gone", || stock.home.sessions() == 0);
-        stock.wait_for_descriptors(before);
+        stock.home.wait_for_descriptors(&before);
         stock.warm();
         stock.assert_logins(1);
     }
@@ -257,9 +288,9 @@ fn what_the_connection_does_not_forward_is_left_to_ssh_itself() {
 fn a_client_leaves_no_descriptor_behind() {
     let stock = Stock::new(server());
     stock.warm();
-    let before = stock.descriptors();
+    let before = stock.home.descriptors();
     for _ in 0..5 {
         assert_status(&stock.on("cat"), 0);
     }
-    stock.wait_for_descriptors(before);
+    stock.home.wait_for_descriptors(&before);
 }

@@ -10,7 +10,7 @@ use trunkline_daemon::place::Place;
 use trunkline_daemon::protocol::{Failure, HostRequest, Reply, Request};
 use trunkline_testkit::Sshd;
 
-use crate::home::{Home, assert_status, finish, program, wait_until};
+use crate::home::{Home, assert_status, finish, program};
 
 /// A host whose connections stock ssh can use.
 pub(crate) struct Stock {
@@ -33,7 +33,7 @@ impl Stock {
     /// The same, with a configuration of the test's own. Where the host cannot be had, the daemon says so if it knows in
     /// time; the socket is there all the same.
     pub(crate) fn with_config(server: Sshd, config: PathBuf) -> Self {
-        let home = Home::new();
+        let home = Home::never_busy();
         let socket = socket(&home, "host");
         let stock = Self {
             home,
@@ -83,18 +83,6 @@ impl Stock {
     #[track_caller]
     pub(crate) fn assert_logins(&self, count: usize) {
         assert_eq!(self.server.authentications(), count);
-    }
-
-    /// The number of file descriptors that the daemon has open.
-    pub(crate) fn descriptors(&self) -> usize {
-        let pid = self.home.daemon().unwrap();
-        let folder = format!("/proc/{}/fd", pid.as_raw_nonzero());
-        std::fs::read_dir(folder).unwrap().count()
-    }
-
-    /// Waits until the daemon has as many descriptors open as `before`.
-    pub(crate) fn wait_for_descriptors(&self, before: usize) {
-        wait_until("no descriptor is left behind", || self.descriptors() <= before);
     }
 
     /// Connects, and sees that it works.

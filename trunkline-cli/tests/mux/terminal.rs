@@ -29,8 +29,9 @@ fn the_command_learns_of_every_new_size() {
     let mut terminal = Terminal::start(stock.ssh().args([
         "-t",
         stock.server.alias(),
-        // Bash forgets a signal that comes while its trap runs.
-        "while :; do stty size; sleep 0.01; done",
+        // The terminal is asked, since bash forgets a SIGWINCH that comes while its trap for it runs. Without a trap of its
+        // own, SIGINT ends the loop only if it ends the command that runs in it, too.
+        "trap exit INT; while :; do stty size; sleep 0.01; done",
     ]));
     terminal.expect("24 80");
     // The client begins to pass the signal on a moment after the command has begun. Asked too often, it does nothing else.

@@ -38,7 +38,7 @@ impl Bench {
     }
 
     fn with_hosts(server: Sshd, way: Way, hosts: Vec<trunkline_testkit::HostEntry>) -> Self {
-        let home = Home::new();
+        let home = Home::never_busy();
         let config = home.path("config");
         let path = format!("ControlPath {}", stock::socket(&home, "%n").display());
         let hosts = hosts.into_iter().map(|host| match way {

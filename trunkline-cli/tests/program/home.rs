@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use trunkline_testkit::{Sshd, SshdBuilder};
 
 /// How long anything may take before a test gives up. Far more than a loaded machine needs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A home and a `TRUNKLINE_DIR`. Dropping it ends the daemon and whatever else runs with it.
 pub(crate) struct Home {
@@ -25,6 +25,14 @@ impl Home {
         let dir = tempfile::Builder::new().prefix("tl-").tempdir().unwrap();
         fs::create_dir(dir.path().join("home")).unwrap();
         Self { dir }
+    }
+
+    /// The same, in which no connection is ever too busy for the next session: how many there are does not depend on how
+    /// fast a test's data flows.
+    pub(crate) fn never_busy() -> Self {
+        let home = Self::new();
+        home.settings("busy_above = 1_000_000_000_000\n");
+        home
     }
 
     /// For files of the test's own.
@@ -151,6 +159,30 @@ impl Home {
             .sum()
     }
 
+    /// What the daemon has open: its descriptors and what each of them is.
+    pub(crate) fn descriptors(&self) -> Vec<String> {
+        let Some(daemon) = self.daemon() else {
+            return Vec::new();
+        };
+        let entries = fs::read_dir(format!("/proc/{}/fd", daemon.as_raw_nonzero())).unwrap();
+        let shown = entries.flatten().filter_map(|entry| {
+            let what = fs::read_link(entry.path()).ok()?;
+            Some(format!("{} {}", entry.file_name().display(), what.display()))
+        });
+        shown.collect()
+    }
+
+    /// Waits until the daemon has no more descriptors open than `before`.
+    pub(crate) fn wait_for_descriptors(&self, before: &[String]) {
+        wait_until_or("no descriptor is left behind", || {
+            let now = self.descriptors();
+            if now.len() <= before.len() {
+                return Ok(());
+            }
+            Err(format!("before: {before:#?}\nnow: {now:#?}"))
+        });
+    }
+
     /// The processes that run in this home.
     fn processes(&self) -> Vec<Pid> {
         let wanted = format!("TRUNKLINE_DIR={}", self.trunkline_dir().display());
@@ -257,9 +289,17 @@ pub(crate) fn end_of(child: &mut Child, what: impl std::fmt::Debug) -> ExitStatu
 
 /// Waits until a condition holds.
 pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    wait_until_or(what, || if holds() { Ok(()) } else { Err(String::new()) });
+}
+
+/// Waits until a condition holds, and shows what was there instead when it never does.
+fn wait_until_or(what: &str, mut look: impl FnMut() -> Result<(), String>) {
     let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < PATIENCE, "waited in vain until {what}");
+    while let Err(instead) = look() {
+        assert!(
+            started.elapsed() < PATIENCE,
+            "waited in vain until {what}\n{instead}"
+        );
         pause();
     }
 }

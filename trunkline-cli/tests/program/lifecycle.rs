@@ -251,13 +251,6 @@ fn a_daemon_of_a_newer_protocol_is_left_alone() {
     assert!(!newer.join().unwrap(), "it was asked to stop");
 }
 
-/// The descriptors that a process has open.
-fn descriptors(pid: Pid) -> usize {
-    fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero()))
-        .unwrap()
-        .count()
-}
-
 #[test]
 fn thousands_of_connections_that_say_nothing_keep_nobody_from_being_served() {
     use rustix::process::{Resource, getrlimit, setrlimit};
@@ -271,7 +264,7 @@ fn thousands_of_connections_that_say_nothing_keep_nobody_from_being_served() {
     let wanted = limit
         .maximum
         .map_or(10_000, |most| (most.saturating_sub(1000)).min(10_000));
-    let before = descriptors(daemon);
+    let before = home.descriptors();
     let silent: Vec<_> = (0..wanted)
         .map(|_| UnixStream::connect(home.socket()).unwrap())
         .collect();
@@ -280,24 +273,22 @@ fn thousands_of_connections_that_say_nothing_keep_nobody_from_being_served() {
     assert_eq!(home.daemon(), Some(daemon));
     drop(silent);
     wait_until("the daemon has let go of them", || {
-        descriptors(daemon) <= before + 2
+        home.descriptors().len() <= before.len() + 2
     });
     assert_eq!(server.authentications(), 1);
 }
 
 #[test]
 fn commands_leave_no_descriptor_behind() {
-    let (server, home) = (server(), Home::new());
+    let (server, home) = (server(), Home::never_busy());
     assert_status(&home.on(&server, "true"), 0);
-    let daemon = home.daemon().unwrap();
-    let count = || {
-        // The next command's session is opened ahead in the background, without a descriptor of its own.
-        wait_until("the session is gone", || home.sessions() == 0);
-        descriptors(daemon)
-    };
-    let before = count();
+    // The next command's session is opened ahead in the background, without a descriptor of its own.
+    let idle = || wait_until("the session is gone", || home.sessions() == 0);
+    idle();
+    let before = home.descriptors();
     for _ in 0..100 {
         assert_status(&home.on(&server, "true"), 0);
     }
-    wait_until("all descriptors are closed", || count() <= before);
+    idle();
+    home.wait_for_descriptors(&before);
 }
