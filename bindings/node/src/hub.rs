@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use napi::bindgen_prelude::{Buffer, Either3, Env, Function, Uint8Array};
+use napi::bindgen_prelude::{BufferSlice, Either3, Env, Function, Uint8Array};
 use napi_derive::napi;
 use serde_json::Value;
 use trunkline::config::{ForwardTarget, Listen};
@@ -22,7 +22,7 @@ use crate::stdio::Routes;
 use crate::stream::{Opening, Outlet, Stream};
 
 /// A number, a chunk or anything else: a third of a triple of [`Hub::drain`].
-type Third = Either3<u32, Buffer, Value>;
+type Third<'env> = Either3<u32, BufferSlice<'env>, Value>;
 
 /// The engine, as one environment sees it. All methods return at once; what comes of them is told by
 /// [`drain`](Self::drain).
@@ -73,16 +73,21 @@ impl Hub {
     }
 
     /// Everything that has happened since the last call: triples of target, kind and value.
+    ///
+    /// # Errors
+    /// The environment is ending.
     #[napi]
-    pub fn drain(&self) -> Vec<Third> {
-        let told = self.inner.outbox.drain();
-        told.into_iter()
-            .map(|told| match told {
-                Told::Number(number) => Either3::A(number),
-                Told::Bytes(bytes) => Either3::B(Buffer::from(bytes)),
+    pub fn drain<'env>(&self, env: &'env Env) -> napi::Result<Vec<Third<'env>>> {
+        let events = self.inner.outbox.drain();
+        let mut triples = Vec::with_capacity(3 * events.len());
+        for (target, kind, told) in events {
+            let told = match told {
+                Told::Bytes(block) => Either3::B(block.into_buffer(env)?),
                 Told::Value(value) => Either3::C(value),
-            })
-            .collect()
+            };
+            triples.extend([Either3::A(target), Either3::A(kind as u32), told]);
+        }
+        Ok(triples)
     }
 
     /// Sets what of the engine can be set; `false` if it is in use already.

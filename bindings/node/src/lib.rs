@@ -8,6 +8,7 @@
 //!
 //! Nothing here runs on a thread of libuv's pool, and nothing blocks the event loop.
 
+mod block;
 mod client;
 mod fault;
 mod hub;

@@ -12,6 +12,7 @@ use napi::Status;
 use napi::threadsafe_function::{ThreadsafeFunction, ThreadsafeFunctionCallMode};
 use serde_json::Value;
 
+use crate::block::Block;
 use crate::runtime;
 use crate::stream::Flow;
 
@@ -56,12 +57,10 @@ pub(crate) enum Kind {
     Placement = 13,
 }
 
-/// An event as it is told.
+/// What an event tells.
 pub(crate) enum Told {
-    /// A number: target or kind.
-    Number(u32),
-    /// Bytes, which become a `Buffer` without being copied.
-    Bytes(Vec<u8>),
+    /// Bytes, which become a `Buffer`.
+    Bytes(Block),
     /// Anything else.
     Value(Value),
 }
@@ -72,6 +71,9 @@ impl From<Value> for Told {
     }
 }
 
+/// A target, what happens to it, and what is told of that.
+pub(crate) type Event = (u32, Kind, Told);
+
 /// The queue of one environment.
 pub(crate) struct Outbox {
     state: Mutex<State>,
@@ -80,7 +82,7 @@ pub(crate) struct Outbox {
 
 #[derive(Default)]
 struct State {
-    events: Vec<(u32, Kind, Told)>,
+    events: Vec<Event>,
     /// Flows with something to deliver, each at most once.
     ready: VecDeque<Arc<Flow>>,
     /// A wake-up is under way: whatever is appended now goes with it.
@@ -173,8 +175,8 @@ impl Outbox {
         let _ = self.wake.call((), ThreadsafeFunctionCallMode::NonBlocking);
     }
 
-    /// Takes everything: triples of target, kind and value. Events of one target stay in order, behind its data.
-    pub(crate) fn drain(&self) -> Vec<Told> {
+    /// Takes everything. Events of one target stay in order, behind its data.
+    pub(crate) fn drain(&self) -> Vec<Event> {
         let (events, ready) = {
             let mut state = self.state();
             state.woken = false;
@@ -184,14 +186,12 @@ impl Outbox {
                 std::mem::take(&mut state.ready),
             )
         };
-        let mut told = Vec::with_capacity(3 * (events.len() + ready.len()));
+        let mut told = Vec::with_capacity(events.len() + ready.len());
         // An end is told behind the last data, and data in front of everything else that came after it.
         for flow in ready {
             flow.deliver(&mut told);
         }
-        for (target, kind, value) in events {
-            told.extend([Told::Number(target), Told::Number(kind as u32), value]);
-        }
+        told.extend(events);
         told
     }
 

@@ -133,7 +133,7 @@ impl SftpSession {
         let answer = self.cancel.run_until_cancelled(self.answer(request, call)).await;
         let (kind, told) = match answer {
             Some(Ok(Outcome::Value(value))) => (Kind::Open, Told::Value(value)),
-            Some(Ok(Outcome::Bytes(bytes))) => (Kind::Open, Told::Bytes(bytes.into())),
+            Some(Ok(Outcome::Bytes(bytes))) => (Kind::Open, Told::Bytes(Vec::from(bytes).into())),
             Some(Err(fault)) => (Kind::Fail, Told::Value(fault.to_json())),
             None => {
                 let closed = Fault::usage("No response from server: the SFTP session was closed");

@@ -23,8 +23,9 @@ use trunkline_daemon::client::session;
 use trunkline_daemon::protocol::{Exit, Request};
 use trunkline_daemon::stdio::{Input, Output};
 
+use crate::block::Blocks;
 use crate::fault::Fault;
-use crate::outbox::{Kind, Outbox, Told, Urgency};
+use crate::outbox::{Event, Kind, Outbox, Told, Urgency};
 use crate::stdio::{Route, Routes};
 
 /// A command whose output cannot be written any more gets this long to notice before its session is closed.
@@ -421,7 +422,7 @@ pub(crate) struct Flow {
 
 #[derive(Default)]
 struct Pending {
-    bytes: Vec<u8>,
+    bytes: Blocks,
     /// How much was taken last time: about as much will come together the next time.
     last: usize,
     /// Nothing more comes.
@@ -508,14 +509,9 @@ impl Flow {
     fn append(self: &Arc<Self>, pieces: &[Bytes]) {
         let mut state = self.state();
         let before = state.bytes.len();
-        if before == 0 {
-            let coming = pieces.iter().map(Bytes::len).sum();
-            let room = state.last.max(coming);
-            state.bytes.reserve_exact(room);
-        }
-        for piece in pieces {
-            state.bytes.extend_from_slice(piece);
-        }
+        let coming = pieces.iter().map(Bytes::len).sum();
+        let expected = state.last.max(coming);
+        state.bytes.append(pieces.iter().map(|piece| &**piece), expected);
         let plenty = state.bytes.len() >= Outbox::PLENTY;
         let urgency = if plenty || state.prompted {
             Urgency::Now
@@ -563,22 +559,19 @@ impl Flow {
     }
 
     /// Gives what is there to JavaScript, if it was asked for.
-    pub(crate) fn deliver(&self, told: &mut Vec<Told>) {
+    pub(crate) fn deliver(&self, told: &mut Vec<Event>) {
         let mut state = self.state();
         state.listed = false;
-        let target = Told::Number(self.target);
         if state.wanted && !state.bytes.is_empty() {
             state.wanted = false;
             state.prompted = false;
             state.last = state.bytes.len().min(Self::LIMIT);
-            let bytes = std::mem::take(&mut state.bytes);
-            told.extend([target, Told::Number(self.data as u32), Told::Bytes(bytes)]);
+            let blocks = state.bytes.take().into_iter();
+            told.extend(blocks.map(|block| (self.target, self.data, Told::Bytes(block))));
             self.room.notify_one();
         }
         if state.ended && state.bytes.is_empty() && !std::mem::replace(&mut state.told_end, true) {
-            let target = Told::Number(self.target);
-            let complete = Told::Value(state.complete.into());
-            told.extend([target, Told::Number(self.end as u32), complete]);
+            told.push((self.target, self.end, Told::Value(state.complete.into())));
         }
     }
 }

@@ -4,6 +4,8 @@ import { once } from 'node:events';
 import { test } from 'node:test';
 import { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
 
 import { all, ask, client } from './testbed.mjs';
 
@@ -15,6 +17,26 @@ test('streams are binary clean and flow both ways', async (t) => {
   for (let at = 0; at < input.length; at += 50_001) pieces.push(input.subarray(at, at + 50_001));
   const [output] = await Promise.all([all(stream), pipeline(Readable.from(pieces), stream)]);
   assert.ok(output.equals(input));
+});
+
+test('what a program keeps of a stream stays as it was while the rest is collected', async (t) => {
+  setFlagsFromString('--expose-gc');
+  const collect = runInNewContext('gc');
+  const { client: ssh } = await client(t);
+  const stream = await ask(ssh, 'exec', 'seq 1 8000000');
+  const kept = [];
+  let at = 0;
+  let count = 0;
+  for await (const chunk of stream) {
+    // Every third, with where it began: the others' memory is used again.
+    if (count++ % 3 === 0) kept.push({ chunk, at });
+    at += chunk.length;
+    if (count % 16 === 0) collect();
+  }
+  const whole = await all(await ask(ssh, 'exec', 'seq 1 8000000'));
+  assert.equal(at, whole.length);
+  assert.ok(kept.length > 16, `${kept.length} chunks were kept`);
+  for (const { chunk, at: from } of kept) assert.ok(chunk.equals(whole.subarray(from, from + chunk.length)), `at ${from}`);
 });
 
 test('a paused stream stops the server, and resumes where it was', async (t) => {
@@ -95,10 +117,15 @@ test('writes after the end are the stream\'s error, not the process\'s end', asy
 
 test('what is written to a command that is gone goes nowhere', async (t) => {
   const { client: ssh } = await client(t);
-  const stream = await ask(ssh, 'exec', 'exit 0');
-  for (let n = 0; n < 64; n += 1) stream.write(Buffer.alloc(65536));
-  stream.resume();
-  assert.deepEqual(await once(stream, 'close'), [0]);
+  const closed = await new Promise((resolve, reject) => {
+    ssh.exec('exit 0', (error, stream) => {
+      if (error) return reject(error);
+      // Here and now: its end may be told together with its opening.
+      for (let n = 0; n < 64; n += 1) stream.write(Buffer.alloc(65536));
+      resolve(once(stream.resume(), 'close'));
+    });
+  });
+  assert.deepEqual(closed, [0]);
 });
 
 test('a destroyed stream hangs up on its command', async (t) => {
