@@ -41,6 +41,8 @@ impl Local {
 /// How a download over some sessions went.
 struct Downloaded {
     local: Vec<u8>,
+    /// Bytes that came.
+    read: u64,
     end: DownloadEvent,
     took: Duration,
     zeros: u64,
@@ -54,14 +56,30 @@ fn download(
     options: DownloadOptions,
     sessions: &mut [Session],
     start: Instant,
+    meanwhile: impl FnMut(u64),
+) -> Downloaded {
+    download_retiring(options, sessions, start, usize::MAX, meanwhile)
+}
+
+/// The same; from the `retires`th step on the first lane is retired.
+fn download_retiring(
+    options: DownloadOptions,
+    sessions: &mut [Session],
+    start: Instant,
+    retires: usize,
     mut meanwhile: impl FnMut(u64),
 ) -> Downloaded {
     let mut download = Download::new(options);
     let mut lanes: Vec<Option<LaneId>> = sessions.iter().map(|_| Some(download.add_lane())).collect();
     let mut now = start;
+    let mut steps = 0;
     let mut local = Local::default();
-    let (mut end, mut zeros, mut losses, mut most_held) = (None, 0, Vec::new(), 0);
+    let (mut end, mut zeros, mut losses, mut most_held, mut read) = (None, 0, Vec::new(), 0, 0);
     loop {
+        if let Some(retired) = lanes[0].filter(|_| steps >= retires) {
+            download.retire_lane(retired);
+        }
+        steps += 1;
         for (session, lane) in sessions.iter_mut().zip(&lanes) {
             if let Some(lane) = lane {
                 download.drive(*lane, &mut session.client, now);
@@ -76,6 +94,7 @@ fn download(
             match event {
                 DownloadEvent::Data { offset, data } => {
                     held += data.len();
+                    read += data.len() as u64;
                     local.write(offset, &data.into_bytes());
                 }
                 DownloadEvent::Zeros { offset, length } => {
@@ -133,6 +152,7 @@ fn download(
     }
     Downloaded {
         local: local.content,
+        read,
         end,
         took: now - start,
         zeros,
@@ -229,6 +249,25 @@ proptest! {
     }
 
     #[test]
+    fn a_retired_lane_brings_what_it_asked_for_and_no_more(
+        manner in manner(),
+        seed: u64,
+        length in 100_000..3_000_000usize,
+        retires in 0..60usize,
+    ) {
+        let disk = disk();
+        let content = Random::new(seed).bytes(length);
+        disk.borrow_mut().files.insert(b"f".to_vec(), content.clone());
+        let start = Instant::now();
+        let mut sessions: Vec<Session> =
+            (0..2).map(|lane| Session::new(&disk, manner.clone(), seed ^ lane, start)).collect();
+        let done = download_retiring(DownloadOptions::new("f"), &mut sessions, start, retires, |_| {});
+        prop_assert_eq!(done.end, DownloadEvent::Finished { length: length as u64, changed: false });
+        prop_assert!(done.local == content);
+        prop_assert_eq!(done.read, length as u64, "no byte comes twice");
+    }
+
+    #[test]
     fn a_download_goes_on_where_it_broke(seed: u64, length in 1..2_000_000usize, breaks in 0..2_000_000u64) {
         let disk = disk();
         let content = Random::new(seed).bytes(length);
@@ -308,6 +347,27 @@ proptest! {
             // The renaming was under way when the session broke.
             prop_assert!(breaks.is_some(), "{:?}", end);
         }
+    }
+
+    #[test]
+    fn a_retired_lane_writes_what_it_was_given_and_leaves_the_rest_to_the_others(
+        manner in manner(),
+        seed: u64,
+        length in 100_000..3_000_000usize,
+        retires in 0..60usize,
+    ) {
+        let disk = disk();
+        let content = Bytes::from(Random::new(seed).bytes(length));
+        let start = Instant::now();
+        let mut sessions: Vec<Session> =
+            (0..2).map(|lane| Session::new(&disk, manner.clone(), seed ^ lane, start)).collect();
+        let mut options = UploadOptions::new("new");
+        options.size = Some(length as u64);
+        options.rename_to = Some("f".into());
+        let end = upload_retiring(options, &content, &mut sessions, start, retires);
+        let finished = matches!(end, Some(UploadEvent::Finished { attributes: Ok(()), .. }));
+        prop_assert!(finished, "{:?}", end);
+        prop_assert!(disk.borrow().files[&b"f"[..]] == content);
     }
 
     #[test]
@@ -915,12 +975,28 @@ fn upload(
     sessions: &mut [Session],
     start: Instant,
 ) -> Option<UploadEvent> {
+    upload_retiring(options, source, sessions, start, usize::MAX)
+}
+
+/// The same; from the `retires`th step on the first lane is retired.
+fn upload_retiring(
+    options: UploadOptions,
+    source: &Bytes,
+    sessions: &mut [Session],
+    start: Instant,
+    retires: usize,
+) -> Option<UploadEvent> {
     let memory = options.memory;
     let mut upload = Upload::new(options);
     let mut lanes: Vec<Option<LaneId>> = sessions.iter().map(|_| Some(upload.add_lane())).collect();
     let mut now = start;
     let mut end = None;
+    let mut steps = 0;
     loop {
+        if let Some(retired) = lanes[0].filter(|_| steps >= retires) {
+            upload.retire_lane(retired);
+        }
+        steps += 1;
         for (session, lane) in sessions.iter_mut().zip(&lanes) {
             let Some(lane) = *lane else { continue };
             loop {

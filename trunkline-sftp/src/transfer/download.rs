@@ -113,6 +113,8 @@ struct Lane {
     state: LaneState,
     /// Whether the lane's file is known to be the same as the others'.
     trusted: bool,
+    /// Only what it has asked for still comes.
+    retired: bool,
     pace: Pace,
     asked: HashMap<RequestId, Asked>,
     /// What is this lane's to ask for: short reads first, then the rest of its stripe.
@@ -184,6 +186,7 @@ impl Download {
         self.lanes.push(Lane {
             state: LaneState::Idle,
             trusted: self.lanes.is_empty(),
+            retired: false,
             pace: Pace::new(LEAST_FLIGHT, self.options.memory as u64).beginning_with(FIRST_FLIGHT),
             asked: HashMap::new(),
             short: VecDeque::new(),
@@ -198,6 +201,21 @@ impl Download {
             return;
         };
         self.under_way -= lane.abandon(&mut self.ranges).1;
+    }
+
+    /// Has a lane ask for nothing more: what it has asked for still comes, and then it is removed. The rest is for the
+    /// others, which want to be driven.
+    pub fn retire_lane(&mut self, lane: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(lane.0) {
+            lane.retired = true;
+            lane.give_back(&mut self.ranges);
+        }
+    }
+
+    /// Whether nothing comes of a lane any more: it was lost, removed, or retired and has brought what it was to bring.
+    pub fn is_gone(&self, lane: LaneId) -> bool {
+        let lane = self.lanes.get(lane.0);
+        lane.is_none_or(|lane| matches!(lane.state, LaneState::Gone))
     }
 
     /// Takes a lane out of the download and closes its file; its session is well.
@@ -219,12 +237,16 @@ impl Download {
 
     /// Asks a lane's session for as much as is worth having in flight. Call it after every other call.
     pub fn drive(&mut self, id: LaneId, client: &mut Client, now: Instant) {
-        if self.over {
-            return self.remove_lane(id, client);
-        }
         let Some(lane) = self.lanes.get_mut(id.0) else {
             return;
         };
+        if lane.retired {
+            // The rest of what came back short too.
+            lane.give_back(&mut self.ranges);
+        }
+        if self.over || lane.retired && lane.asked.is_empty() {
+            return self.remove_lane(id, client);
+        }
         let handle = match &lane.state {
             LaneState::Idle => {
                 let open = client.request(Request::Open {
@@ -304,7 +326,8 @@ impl Download {
 
     fn may_ask(&self, id: LaneId) -> bool {
         let used = self.held + self.under_way;
-        self.lanes[id.0].pace.has_room(0) && (used == 0 || used < self.options.memory)
+        let lane = &self.lanes[id.0];
+        !lane.retired && lane.pace.has_room(0) && (used == 0 || used < self.options.memory)
     }
 
     /// The next range for a lane to read, at most a piece: of its short reads, its stripe, a new stripe, or half of the
@@ -518,8 +541,13 @@ impl Lane {
                 ranges.give_back(range);
             }
         }
+        self.give_back(ranges);
+        (requests, bytes)
+    }
+
+    /// Gives back what it was to ask for.
+    fn give_back(&mut self, ranges: &mut Ranges) {
         self.short.drain(..).for_each(|range| ranges.give_back(range));
         ranges.give_back(std::mem::replace(&mut self.stripe, 0..0));
-        (requests, bytes)
     }
 }

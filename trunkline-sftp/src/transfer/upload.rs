@@ -118,6 +118,8 @@ pub struct Upload {
 
 struct Lane {
     state: LaneState,
+    /// It takes nothing more to write.
+    retired: bool,
     pace: Pace,
     asked: HashMap<RequestId, Asked>,
     /// Bytes that were wanted for this lane and are not being written yet.
@@ -194,6 +196,7 @@ impl Upload {
     pub fn add_lane(&mut self) -> LaneId {
         self.lanes.push(Lane {
             state: LaneState::Idle,
+            retired: false,
             pace: Pace::new(LEAST_FLIGHT, self.options.memory as u64).beginning_with(FIRST_FLIGHT),
             asked: HashMap::new(),
             prepared: 0,
@@ -214,6 +217,20 @@ impl Upload {
             self.finish = Finish::default();
         }
         self.abandon(id);
+    }
+
+    /// Has a lane take nothing more: what it was given it still writes, and then it is removed. The rest is for the others,
+    /// which want to be driven.
+    pub fn retire_lane(&mut self, id: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(id.0) {
+            lane.retired = true;
+        }
+    }
+
+    /// Whether nothing comes of a lane any more: it was lost, removed, or retired and has written what it was to write.
+    pub fn is_gone(&self, id: LaneId) -> bool {
+        let lane = self.lanes.get(id.0);
+        lane.is_none_or(|lane| matches!(lane.state, LaneState::Gone) && lane.asked.is_empty())
     }
 
     /// Takes a lane out of the upload and closes its file; its session is well.
@@ -261,6 +278,7 @@ impl Upload {
         }
         let Some(lane) = self.lanes.get(id.0) else { return };
         match &lane.state {
+            LaneState::Idle if lane.retired => return self.remove_lane(id, client),
             LaneState::Idle => self.open(id, client),
             LaneState::Open(handle) if self.finish.lane != Some(id) => {
                 let handle = handle.clone();
@@ -270,10 +288,15 @@ impl Upload {
         }
         // A session that is being opened may never come: until it has, the others do without what it would take.
         let ready = client.extensions().is_some();
-        if ready && !matches!(self.lanes[id.0].state, LaneState::Gone) {
+        let lane = &self.lanes[id.0];
+        if ready && !lane.retired && !matches!(lane.state, LaneState::Gone) {
             self.want(id, piece(client.limits().max_write));
         }
         self.finish_if_written(id, client);
+        let lane = &self.lanes[id.0];
+        if lane.retired && lane.is_idle() && self.finish.lane != Some(id) {
+            self.remove_lane(id, client);
+        }
     }
 
     /// Takes the answer to one of this lane's requests; gives back that to any other.
@@ -560,6 +583,13 @@ impl Upload {
             self.ranges.give_back(range);
         }
         requests
+    }
+}
+
+impl Lane {
+    /// Whether nothing is wanted for it, waits on it or is under way.
+    fn is_idle(&self) -> bool {
+        self.asked.is_empty() && self.prepared == 0
     }
 }
 
