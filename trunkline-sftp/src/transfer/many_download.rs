@@ -158,6 +158,12 @@ impl ManyDownload {
         self.waiting.len() + self.files.len() + self.waiting_large.len() + self.large.len()
     }
 
+    /// Takes back the files that have not been begun.
+    pub fn take_waiting(&mut self) -> Vec<FileId> {
+        let waiting = self.waiting.drain(..).chain(self.waiting_large.drain(..));
+        waiting.map(|(file, _)| file).collect()
+    }
+
     /// Asks for as many files as are worth having in flight. Call it after every other call.
     pub fn drive(&mut self, client: &mut Client, now: Instant) {
         while let Some((file, wanted)) = self.next_small(client) {

@@ -98,6 +98,7 @@ pub struct ManyUpload {
     pace: Pace,
     events: VecDeque<ManyUploadEvent>,
     held: usize,
+    written: u64,
 }
 
 struct Running {
@@ -118,7 +119,7 @@ struct Running {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Open,
-    Write,
+    Write { length: u64 },
     Attributes,
     Sync,
     Close,
@@ -149,6 +150,7 @@ impl ManyUpload {
             pace: Pace::new(FIRST_FLIGHT, u64::MAX),
             events: VecDeque::new(),
             held: 0,
+            written: 0,
         }
     }
 
@@ -158,6 +160,16 @@ impl ManyUpload {
         self.next_file += 1;
         self.waiting.push_back((id, file));
         id
+    }
+
+    /// Takes back the files that have not been begun.
+    pub fn take_waiting(&mut self) -> Vec<FileId> {
+        self.waiting.drain(..).map(|(file, _)| file).collect()
+    }
+
+    /// Bytes that the server has confirmed, of whichever files.
+    pub fn written(&self) -> u64 {
+        self.written
     }
 
     /// Files added that have neither finished nor failed nor been skipped.
@@ -311,7 +323,7 @@ impl ManyUpload {
                         offset,
                         data,
                     },
-                    Asked::Write,
+                    Asked::Write { length },
                 );
                 offset += length;
             }
@@ -357,6 +369,7 @@ impl ManyUpload {
                 running.handle = Some(handle);
                 self.ready.push(id);
             }
+            (Asked::Write { length }, Ok(_)) => self.written += length,
             (Asked::Attributes, Err(status)) => running.attributes = Some(status),
             (
                 Asked::Sync,
