@@ -148,7 +148,15 @@ impl Engine {
     pub async fn host_for_copies(&self, request: &Request, interaction: &Interaction) -> Result<Host, Error> {
         let config = self.resolve(request).await?;
         let Some(choice) = Choice::remembered(self.memory(), &config) else {
-            return self.host_for(request, interaction).await;
+            let mut host = self.host_for(request, interaction).await?;
+            // Lent connections would have to be asked for again.
+            if !request.sets("compression", b'C') && !config.compression && !self.confirms_use(&config) {
+                host.undecided = Some(Arc::new(Undecided {
+                    engine: Arc::downgrade(&self.inner),
+                    request: request.clone(),
+                }));
+            }
+            return Ok(host);
         };
         let config = choice.apply_to(config, request);
         let mut host = self.host_with(config, request, interaction)?;
@@ -186,6 +194,7 @@ impl Engine {
             config,
             interaction,
             tuned: None,
+            undecided: None,
         })
     }
 
@@ -368,6 +377,7 @@ impl Engine {
             config,
             interaction: interaction.clone(),
             tuned: None,
+            undecided: None,
         })
     }
 
@@ -567,6 +577,20 @@ pub struct Host {
     interaction: Interaction,
     /// What was measured to be best for moving data.
     tuned: Option<Arc<Choice>>,
+    /// Where neither that nor the user has decided whether copies are compressed.
+    undecided: Option<Arc<Undecided>>,
+}
+
+/// What it takes to reach a host anew, with compression.
+struct Undecided {
+    engine: Weak<Inner>,
+    request: Request,
+}
+
+impl fmt::Debug for Undecided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Undecided(..)")
+    }
 }
 
 impl Host {
@@ -578,6 +602,25 @@ impl Host {
     /// What was measured to be best for moving data, if this host is [for that](Engine::host_for_copies).
     pub fn tuned(&self) -> Option<&Choice> {
         self.tuned.as_deref()
+    }
+
+    /// The same host over connections that compress, for a copy that finds on its way that they are faster; nobody is asked
+    /// anything for them. `None` where compression is decided, by the user or by tuning, or the server takes none.
+    pub(crate) fn compressing(&self) -> Option<Self> {
+        let undecided = self.undecided.as_ref()?;
+        let takes_it = |connection: &Connection| connection.info().is_some_and(|info| info.server_compresses);
+        if !self.pool.connections().iter().any(takes_it) {
+            return None;
+        }
+        let engine = Engine {
+            inner: undecided.engine.upgrade()?,
+        };
+        let config = Arc::new(HostConfig {
+            compression: true,
+            ..(*self.config).clone()
+        });
+        let interaction = self.interaction.clone().without_questions();
+        engine.host_with(config, &undecided.request, &interaction).ok()
     }
 
     /// Whether a connection is there already.

@@ -6,14 +6,17 @@
 //! | `down`, `up` | how it is copied: towards this machine, towards a server |
 //! | `folder` | the local folder that is written into, and nowhere else |
 //! | `lanes` | the sessions that a copy goes over |
+//! | `compression` | whether they compress, where nobody has decided it |
 //! | `blocks` | what is right already: both ends' hashes, block by block |
 
 mod blocks;
+mod compression;
 mod down;
 mod folder;
 mod lanes;
 mod list;
 mod plan;
+mod queue;
 mod up;
 
 use std::path::{Path, PathBuf};
@@ -28,6 +31,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use crate::engine::Host;
 use crate::error::Error;
 use crate::sftp::Sftp;
+use compression::Flow;
 use lanes::Lanes;
 pub(crate) use lanes::{NEAR, SESSIONS_A_CONNECTION};
 
@@ -144,6 +148,7 @@ pub struct Progress {
     failed: AtomicU64,
     resumed: AtomicU64,
     streams: AtomicU64,
+    compressed: AtomicBool,
     counted: AtomicBool,
     current: Mutex<Bytes>,
     watcher: Option<Box<dyn Fn(CopyEvent) + Send + Sync>>,
@@ -169,6 +174,8 @@ pub struct Snapshot {
     pub resumed: u64,
     /// The most sessions there were at once.
     pub streams: u64,
+    /// Whether the copy found out on its way that compression pays, and goes over connections that compress.
+    pub compressed: bool,
     /// Whether all names have been found, so that the totals are final.
     pub counted: bool,
     /// The target's path of what was begun last.
@@ -197,6 +204,7 @@ impl Progress {
             failed: load(&self.failed),
             resumed: load(&self.resumed),
             streams: load(&self.streams),
+            compressed: self.compressed.load(Ordering::Relaxed),
             counted: self.counted.load(Ordering::Relaxed),
             current: self
                 .current
@@ -213,6 +221,10 @@ impl Progress {
 
     fn moved(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn compressed(&self, compressed: bool) {
+        self.compressed.store(compressed, Ordering::Relaxed);
     }
 
     fn began(&self, path: &Bytes) {
@@ -270,6 +282,7 @@ pub async fn copy(
         excluded: list::Excluded::new(&options.exclude)?,
         progress: progress.clone(),
         throttle: Throttle::new(options.limit),
+        flow: Flow::default(),
     });
     let several = sources.len() > 1 || is_pattern(sources);
     let (top, ()) = tokio::try_join!(Top::find(&to, target, several), job.open_ahead(&to, sources))?;
@@ -297,7 +310,18 @@ pub async fn copy(
                 (from, Place::Server(lanes)) => up::Up::new(&job, from, lanes, &top.root).run(found).await,
             }
         };
-        tokio::try_join!(names, work)?;
+        let adapting = async {
+            match (&group.place, &to) {
+                (Place::Server(lanes), Place::Local) => compression::adapt(&job, lanes, false).await,
+                (Place::Local, Place::Server(lanes)) => compression::adapt(&job, lanes, true).await,
+                // Which of two servers' links is the slow one cannot be told.
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            done = async { tokio::try_join!(names, work) } => done?,
+            never = adapting => match never {},
+        };
         for place in [&group.place, &to] {
             if let Place::Server(lanes) = place {
                 let most = lanes.most() as u64;
@@ -447,6 +471,7 @@ struct Job {
     excluded: list::Excluded,
     progress: Arc<Progress>,
     throttle: Throttle,
+    flow: Flow,
 }
 
 impl Job {
@@ -501,7 +526,8 @@ impl Job {
         if worth < 2 || lanes.host().is_none() {
             return 1;
         }
-        let tuned = lanes.host().and_then(Host::tuned);
+        let host = lanes.host();
+        let tuned = host.as_ref().and_then(Host::tuned);
         if let Some(streams) = tuned.and_then(|choice| choice.streams(upload)) {
             return streams.min(worth).max(1);
         }

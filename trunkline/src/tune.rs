@@ -42,7 +42,7 @@ pub use local::{LocalReport, LocalRow, SIZES, SignatureRow, measure_local};
 use plan::{Budget, Cell, Shape, Slot, Stage};
 pub use report::{Advice, CipherRow, Direction, Link, Rates, Report, RequestRow, RsyncRow, StreamsRow};
 use rsync::{Rsync, Variant};
-use sample::Samples;
+pub(crate) use sample::Samples;
 
 /// How to tune.
 #[derive(Debug, Clone)]

@@ -841,3 +841,108 @@ async fn a_file_that_is_shorter_or_longer_than_the_server_says_ends_where_it_end
         );
     }
 }
+
+/// Lines that compress as a web server's log does.
+fn text(length: usize) -> Vec<u8> {
+    let numbers = content(length, 7);
+    let mut lines = String::with_capacity(length + 200);
+    for number in numbers.chunks_exact(8) {
+        let [a, b, c, d, e, f, ..] = *number else { break };
+        lines += &format!(
+            "10.0.{a}.{b} - - [21/Nov/2026:12:00:{:02}] \"GET /api/v2/orders/{d} HTTP/1.1\" 200 {} \"-\" \"curl/7.88.1\"\n",
+            c % 60,
+            u32::from(e) * u32::from(f)
+        );
+        if lines.len() > length {
+            break;
+        }
+    }
+    lines.truncate(length);
+    lines.into_bytes()
+}
+
+/// What a copy through a link of 1 MB/s sends or receives, and how it ended.
+async fn through_a_narrow_link(upload: bool, data: &[u8], args: &[&str]) -> (u64, Snapshot) {
+    use trunkline_testkit::Direction::{ToClient, ToServer};
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let relay = Relay::to(sshd.addr()).unwrap();
+    relay.set_rate(ToServer, Some(1_000_000));
+    relay.set_rate(ToClient, Some(1_000_000));
+    let engine = Engine::new(Settings::default(), Default::default());
+    let mut request = Request::new("narrow".parse().unwrap(), Arc::new(World::current().unwrap()));
+    request.ssh_args = vec![
+        "-F".into(),
+        sshd.ssh_config_via("narrow", relay.addr()).unwrap().into(),
+    ];
+    request.ssh_args.extend(args.iter().map(Into::into));
+    let host = engine
+        .host_for_copies(&request, &Interaction::none())
+        .await
+        .unwrap();
+    let [source, target] = ["source", "target"].map(|name| place.path().join(name));
+    std::fs::write(&source, data).unwrap();
+    let (from, to, direction) = match upload {
+        true => (here(&source), there(&host, &target), ToServer),
+        false => (there(&host, &source), here(&target), ToClient),
+    };
+    let snapshot = copied(&from, &to, &CopyOptions::default()).await;
+    assert!(std::fs::read(&target).unwrap() == data);
+    (relay.bytes(direction), snapshot)
+}
+
+#[tokio::test]
+async fn what_compresses_is_compressed_over_a_narrow_link() {
+    let text = text(40_000_000);
+    let (up, down) = tokio::join!(
+        through_a_narrow_link(true, &text, &[]),
+        through_a_narrow_link(false, &text, &[])
+    );
+    for (bytes, snapshot) in [up, down] {
+        assert!(snapshot.compressed);
+        assert!(bytes < text.len() as u64 / 2, "{bytes}");
+    }
+}
+
+#[tokio::test]
+async fn what_does_not_compress_or_must_not_be_is_left_as_it_is() {
+    let (random, text) = (content(8_000_000, 5), text(8_000_000));
+    let (up, down, forbidden) = tokio::join!(
+        through_a_narrow_link(true, &random, &[]),
+        through_a_narrow_link(false, &random, &[]),
+        through_a_narrow_link(true, &text, &["-oCompression=no"])
+    );
+    for (bytes, snapshot) in [up, down, forbidden] {
+        assert!(!snapshot.compressed);
+        assert!(bytes > 8_000_000, "{bytes}");
+    }
+}
+
+#[tokio::test]
+async fn small_files_move_to_connections_that_compress_too() {
+    use trunkline_testkit::Direction::ToServer;
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let relay = Relay::to(sshd.addr()).unwrap();
+    relay.set_rate(ToServer, Some(1_000_000));
+    let engine = Engine::new(Settings::default(), Default::default());
+    let mut request = Request::new("narrow".parse().unwrap(), Arc::new(World::current().unwrap()));
+    request.ssh_args = vec![
+        "-F".into(),
+        sshd.ssh_config_via("narrow", relay.addr()).unwrap().into(),
+    ];
+    let host = engine
+        .host_for_copies(&request, &Interaction::none())
+        .await
+        .unwrap();
+    let [source, target] = ["source", "target"].map(|name| place.path().join(name));
+    std::fs::create_dir(&source).unwrap();
+    let text = text(20_000);
+    for nth in 0..10_000 {
+        std::fs::write(source.join(nth.to_string()), &text[nth..nth + 2500]).unwrap();
+    }
+    let snapshot = copied(&here(&source), &there(&host, &target), &recursive()).await;
+    assert!(snapshot.compressed);
+    // Without, more than all of it passes: requests and replies too.
+    let bytes = relay.bytes(ToServer);
+    assert!(bytes < snapshot.bytes / 4 * 3, "{bytes} of {}", snapshot.bytes);
+    assert_same(&source, &target);
+}

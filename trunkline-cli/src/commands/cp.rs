@@ -424,6 +424,9 @@ fn summary(ended: &CopyEnd) -> String {
     let plural = if progress.streams == 1 { "" } else { "s" };
     parts.push(format!("{} session{plural}", progress.streams));
     parts.extend(ciphers.iter().cloned());
+    if progress.compressed {
+        parts.push("compressed".into());
+    }
     parts.join(", ")
 }
 
@@ -463,6 +466,7 @@ fn json_end(target: &str, ended: &CopyEnd) -> serde_json::Value {
         "skipped": progress.skipped,
         "failed": progress.failed,
         "sessions": progress.streams,
+        "compressed": progress.compressed,
         "ciphers": ended.ciphers,
         "seconds": ended.elapsed.as_secs_f64(),
         "bytes_per_second": per_second(progress, ended.elapsed),

@@ -37,7 +37,7 @@ pub(super) async fn same(
     let ours = blocking(move || local_hashes(&local, count));
     let _turn = lanes.hashing().await;
     let files = [(remote.clone(), count)];
-    let theirs = remote_hashes(host, &files);
+    let theirs = remote_hashes(&host, &files);
     let (ours, theirs) = tokio::join!(ours, theirs);
     let ours = ours.map_err(|error| Error::local("reading what an earlier copy left", error))?;
     let theirs = theirs.and_then(|mut files| files.pop()).unwrap_or_default();

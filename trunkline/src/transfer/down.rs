@@ -1,14 +1,13 @@
 //! Copies towards this machine.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use futures_util::future::try_join_all;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{
     Download, DownloadEvent, DownloadOptions, FileId, ManyDownload, ManyDownloadEvent,
@@ -17,7 +16,8 @@ use trunkline_sftp::transfer::{
 use super::folder::{Folder, Looks, PartFile};
 use super::lanes::Lanes;
 use super::plan::{Shared, Striped};
-use super::{Item, Job, Kind, MOST_SMALL_SESSIONS, Plenty, blocking, blocks, list};
+use super::queue::Queue;
+use super::{Item, Job, Kind, Plenty, blocking, blocks, list};
 use crate::error::Error;
 use crate::sftp::{Permissions, Status};
 
@@ -127,17 +127,15 @@ impl Down {
     // Small files.
 
     async fn small(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
-        let items = Mutex::new(items);
-        let sessions = (0..MOST_SMALL_SESSIONS).map(|nth| self.small_on(nth, &items));
-        try_join_all(sessions).await.map(drop)
+        let queue = Queue::new(items);
+        Queue::share(&self.lanes, |nth| self.small_on(nth, &queue)).await
     }
 
     /// Copies small files on one session, once there are enough for it.
-    async fn small_on(&self, nth: usize, items: &Mutex<mpsc::Receiver<Item>>) -> Result<(), Error> {
+    async fn small_on(&self, nth: usize, queue: &Queue) -> Result<(), Error> {
         if nth > 0 && (!self.plenty.suffices().await || nth >= self.job.small_streams(&self.lanes).await) {
             return Ok(());
         }
-        let mut again = VecDeque::new();
         loop {
             let changed = self.lanes.changed();
             let Some(sftp) = self.lanes.nth(nth)? else {
@@ -151,15 +149,17 @@ impl Down {
                 writers: HashMap::new(),
             };
             let attached = sftp.link().attach(session.shared.clone());
-            for item in again.drain(..) {
-                session.add(item);
-            }
-            attached.drive();
             let mut exhausted = false;
             loop {
                 let events = session.events();
                 if !events.is_empty() {
                     let bytes = events.iter().map(length).sum::<usize>();
+                    for event in &events {
+                        if let ManyDownloadEvent::Data { data, .. } = event {
+                            data.chunks().iter().for_each(|chunk| self.job.flow.offer(chunk));
+                        }
+                    }
+                    self.job.flow.passed(bytes as u64);
                     attached.drive();
                     self.job.throttle.take(bytes as u64).await;
                     session.write(events).await;
@@ -168,23 +168,30 @@ impl Down {
                 if exhausted && session.known.is_empty() {
                     return Ok(());
                 }
-                if sftp.link().ended().is_some() {
+                let retired = !self.lanes.has(&sftp);
+                if sftp.link().ended().is_some() || retired && session.known.is_empty() {
                     break;
                 }
-                let room = MOST_SMALL.saturating_sub(session.known.len());
-                let mut more = Vec::new();
-                let receive = async { items.lock().await.recv_many(&mut more, room).await };
+                if retired {
+                    let waiting = session.shared.plan().take_waiting();
+                    queue.give_back(waiting.iter().filter_map(|file| session.known.remove(file)));
+                    exhausted = false;
+                }
+                let room = match retired {
+                    true => 0,
+                    false => MOST_SMALL.saturating_sub(session.known.len()),
+                };
                 tokio::select! {
                     () = session.shared.changed.notified() => {}
-                    count = receive, if room > 0 && !exhausted => {
-                        exhausted = count == 0;
+                    more = queue.take(room), if room > 0 && !exhausted => {
+                        exhausted = more.is_empty();
                         more.into_iter().for_each(|item| session.add(item));
                         attached.drive();
                     }
                 }
             }
             // What the lost session had not finished is for the next.
-            again.extend(session.known.into_values());
+            queue.give_back(session.known.into_values());
         }
     }
 
@@ -243,11 +250,16 @@ impl Down {
                 {
                     if let DownloadEvent::Data { data, .. } = &event {
                         bytes += data.len();
+                        data.chunks()
+                            .iter()
+                            .take(1)
+                            .for_each(|chunk| self.job.flow.offer(chunk));
                     }
                     events.push(event);
                 }
                 (events, bytes as u64)
             };
+            self.job.flow.passed(bytes);
             if events.is_empty() {
                 tokio::select! {
                     () = changed => {}

@@ -14,8 +14,6 @@ use crate::sftp::Sftp;
 /// replaced.
 pub(super) struct Lanes {
     shared: Arc<Shared>,
-    /// Where more sessions come from; `None` for a session that somebody else owns.
-    host: Option<Host>,
     /// Measured on the first session, when somebody wants to know.
     rtt: OnceCell<Duration>,
     hashing: Semaphore,
@@ -51,6 +49,10 @@ struct Shared {
 }
 
 struct State {
+    /// Where more sessions come from; `None` for a session that somebody else owns.
+    host: Option<Host>,
+    /// How often that has changed: what was being opened before is not wanted any more.
+    moves: usize,
     sessions: Vec<Sftp>,
     opening: usize,
     /// The server takes no more sessions beside those that live.
@@ -79,6 +81,8 @@ impl Lanes {
 
     fn beginning(first: Sftp, host: Option<Host>) -> Self {
         let state = State {
+            host,
+            moves: 0,
             sessions: vec![first],
             opening: 0,
             full: false,
@@ -91,7 +95,6 @@ impl Lanes {
                 state: Mutex::new(state),
                 changed: Notify::new(),
             }),
-            host,
             rtt: OnceCell::new(),
             hashing: Semaphore::new(HASHING),
         }
@@ -101,7 +104,7 @@ impl Lanes {
     /// request. That of the TCP handshake says nothing of what is behind a jump host or a proxy.
     pub(super) async fn rtt(&self) -> Result<Duration, Error> {
         let measure = async || {
-            if let Some(known) = self.host.as_ref().and_then(Host::rtt) {
+            if let Some(known) = self.host().as_ref().and_then(Host::rtt) {
                 return Ok(known);
             }
             let sftp = self.first();
@@ -120,8 +123,44 @@ impl Lanes {
     }
 
     /// The host, where there is one.
-    pub(super) fn host(&self) -> Option<&Host> {
-        self.host.as_ref()
+    pub(super) fn host(&self) -> Option<Host> {
+        self.shared.state().host.clone()
+    }
+
+    /// Has sessions come from `host`, which is the same one over other connections. Those that are there are no longer
+    /// among [`Self::live`]: whoever uses one ends what it has under way, and takes another.
+    ///
+    /// # Errors
+    /// Without a session there; then nothing changes.
+    pub(super) async fn move_to(&self, host: &Host) -> Result<(), Error> {
+        let sftp = host.sftp().await?;
+        sftp.ready().await?;
+        let mut state = self.shared.state();
+        *state = State {
+            host: Some(host.clone()),
+            moves: state.moves + 1,
+            sessions: vec![sftp],
+            opening: 0,
+            full: false,
+            failures: 0,
+            error: None,
+            most: state.most,
+        };
+        drop(state);
+        self.shared.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// How often that has been done.
+    pub(super) fn moves(&self) -> usize {
+        self.shared.state().moves
+    }
+
+    /// Whether a session is still one of these.
+    pub(super) fn has(&self, sftp: &Sftp) -> bool {
+        let state = self.shared.state();
+        let same = |other: &Sftp| Arc::ptr_eq(other.link(), sftp.link());
+        state.sessions.iter().any(same)
     }
 
     /// The first session that lives, or the last one that did.
@@ -145,7 +184,8 @@ impl Lanes {
             return Ok(Some(live.swap_remove(nth)));
         }
         self.grow(nth + 1)?;
-        let no_more = self.host.is_none() || self.shared.state().full;
+        let state = self.shared.state();
+        let no_more = state.host.is_none() || state.full;
         Ok(live.pop().filter(|_| no_more))
     }
 
@@ -212,7 +252,7 @@ impl Lanes {
         let live = self.live().len();
         let mut state = self.shared.state();
         let missing = wanted.saturating_sub(live + state.opening);
-        let Some(host) = &self.host else {
+        let Some(host) = state.host.clone() else {
             return match state.sessions.last().and_then(|sftp| sftp.link().ended()) {
                 Some(error) if live == 0 => Err(error),
                 _ => Ok(()),
@@ -234,6 +274,7 @@ impl Lanes {
             _ => Apart::Some,
         };
         let first = live + state.opening;
+        let moves = state.moves;
         state.opening += missing;
         let pause = match state.failures {
             0 => Duration::ZERO,
@@ -253,20 +294,23 @@ impl Lanes {
                     Ok(sftp) => {
                         // Used at once: requests leave behind the session's start.
                         match shared.upgrade() {
-                            Some(shared) => shared.add(&sftp),
+                            Some(shared) => shared.add(&sftp, moves),
                             None => return,
                         }
                         sftp.ready().await
                     }
                     Err(error) => {
                         if let Some(shared) = shared.upgrade() {
-                            shared.state().opening -= 1;
+                            shared.opened(moves);
                         }
                         Err(error)
                     }
                 };
                 let Some(shared) = shared.upgrade() else { return };
                 let mut state = shared.state();
+                if state.moves != moves {
+                    return;
+                }
                 match opened {
                     Ok(_) => {
                         state.failures = 0;
@@ -300,11 +344,20 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, sftp: &Sftp) {
+    /// An attempt to open a session is over; the state, where it was for what is wanted now.
+    fn opened(&self, moves: usize) -> Option<MutexGuard<'_, State>> {
         let mut state = self.state();
+        if state.moves != moves {
+            return None;
+        }
         state.opening -= 1;
-        state.sessions.push(sftp.clone());
-        drop(state);
+        Some(state)
+    }
+
+    fn add(&self, sftp: &Sftp, moves: usize) {
+        if let Some(mut state) = self.opened(moves) {
+            state.sessions.push(sftp.clone());
+        }
         self.changed.notify_waiters();
     }
 }

@@ -109,6 +109,11 @@ macro_rules! one {
             fn lane(&mut self) -> LaneId {
                 self.add_lane()
             }
+
+            fn retire(&mut self, lane: LaneId) -> bool {
+                self.retire_lane(lane);
+                self.is_gone(lane)
+            }
         }
     };
 }
@@ -118,12 +123,20 @@ one!(Upload);
 
 pub(super) trait OneFile: Send + Sized + 'static {
     fn lane(&mut self) -> LaneId;
+    /// Has a lane only end what it has under way; whether it has.
+    fn retire(&mut self, lane: LaneId) -> bool;
 }
 
 /// The sessions that work on one file.
 pub(super) struct Striped<P> {
     pub(super) shared: Arc<Shared<P>>,
-    on: Vec<(Sftp, Attached)>,
+    on: Vec<OnSession>,
+}
+
+struct OnSession {
+    sftp: Sftp,
+    lane: LaneId,
+    attached: Attached,
 }
 
 impl<P: OneFile> Striped<P>
@@ -137,13 +150,21 @@ where
         }
     }
 
-    /// Takes in sessions that have opened, up to `wanted`, and has lost ones replaced. Fails when there is none and none
-    /// can be had.
+    /// Takes in sessions that have opened, up to `wanted`, and has lost ones replaced. Those that are not the copy's any
+    /// more end what they have under way. Fails when there is none and none can be had.
     pub(super) fn gather(&mut self, lanes: &Lanes, wanted: usize) -> Result<(), Error> {
-        self.on.retain(|(sftp, _)| sftp.link().ended().is_none());
+        let (shared, mut retiring) = (self.shared.clone(), 0);
+        self.on.retain(|on| {
+            if on.sftp.link().ended().is_some() {
+                return false;
+            }
+            let goes_on = lanes.has(&on.sftp) || !shared.plan().retire(on.lane);
+            retiring += usize::from(goes_on && !lanes.has(&on.sftp));
+            goes_on
+        });
         for sftp in lanes.live() {
-            let known = self.on.iter().any(|(on, _)| Arc::ptr_eq(on.link(), sftp.link()));
-            if known || self.on.len() >= wanted {
+            let is_known = |on: &OnSession| Arc::ptr_eq(on.sftp.link(), sftp.link());
+            if self.on.iter().any(is_known) || self.on.len() - retiring >= wanted {
                 continue;
             }
             let lane = self.shared.plan().lane();
@@ -152,18 +173,22 @@ where
                 lane,
             };
             let attached = sftp.link().attach(Arc::new(plan));
-            self.on.push((sftp, attached));
+            self.on.push(OnSession { sftp, lane, attached });
         }
-        if self.on.len() < wanted {
+        if self.on.len() - retiring < wanted {
             lanes.grow(wanted)?;
+        }
+        if retiring > 0 {
+            // What those leave is for the others.
+            self.drive();
         }
         Ok(())
     }
 
     /// Has every session ask for more: the consumer has made room.
     pub(super) fn drive(&self) {
-        for (_, attached) in &self.on {
-            attached.drive();
+        for on in &self.on {
+            on.attached.drive();
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Copies towards a server, from this machine or through it from another server.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -11,9 +11,8 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use futures_util::future::try_join_all;
 use rustix::fs::SeekFrom;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{
     FileId, Install, ManyUpload, ManyUploadEvent, ReadId, Upload, UploadEvent, UploadFile, UploadOptions,
@@ -22,7 +21,8 @@ use trunkline_sftp::transfer::{
 use super::lanes::Lanes;
 use super::list::{self, join, os};
 use super::plan::{Shared, Striped};
-use super::{Item, Job, Kind, MOST_SMALL_SESSIONS, Place, Plenty, blocking, blocks, shown};
+use super::queue::Queue;
+use super::{Item, Job, Kind, Place, Plenty, blocking, blocks, shown};
 use crate::error::Error;
 use crate::sftp::{self, FileAttributes, FileType, OpenFlags, Permissions, Sftp, Status, StatusCode, Times};
 
@@ -269,18 +269,15 @@ impl<'a> Up<'a> {
     // Small files.
 
     async fn small(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
-        let items = Mutex::new(items);
-        let sessions = (0..MOST_SMALL_SESSIONS).map(|nth| self.small_on(nth, &items));
-        try_join_all(sessions).await.map(drop)
+        let queue = Queue::new(items);
+        Queue::share(self.lanes, |nth| self.small_on(nth, &queue)).await
     }
 
     /// Copies small files on one session, once there are enough for it.
-    async fn small_on(&self, nth: usize, items: &Mutex<mpsc::Receiver<Item>>) -> Result<(), Error> {
+    async fn small_on(&self, nth: usize, queue: &Queue) -> Result<(), Error> {
         if nth > 0 && (!self.plenty.suffices().await || nth >= self.job.small_streams(self.lanes).await) {
             return Ok(());
         }
-        let mut again = VecDeque::new();
-        let mut exhausted = false;
         loop {
             let changed = self.lanes.changed();
             let Some(sftp) = self.lanes.nth(nth)? else {
@@ -295,9 +292,9 @@ impl<'a> Up<'a> {
                 shared: shared.clone(),
                 known: HashMap::new(),
                 reads: JoinSet::new(),
+                written: 0,
             };
-            again.drain(..).for_each(|item| session.add(item));
-            attached.drive();
+            let mut exhausted = false;
             loop {
                 if session.handle_events() {
                     attached.drive();
@@ -305,12 +302,19 @@ impl<'a> Up<'a> {
                 if exhausted && session.known.is_empty() {
                     return Ok(());
                 }
-                if sftp.link().ended().is_some() {
+                let retired = !self.lanes.has(&sftp);
+                if sftp.link().ended().is_some() || retired && session.known.is_empty() {
                     break;
                 }
-                let room = MOST_SMALL.saturating_sub(session.known.len());
-                let mut more = Vec::new();
-                let receive = async { items.lock().await.recv_many(&mut more, room).await };
+                if retired {
+                    let waiting = shared.plan().take_waiting();
+                    queue.give_back(waiting.iter().filter_map(|file| session.known.remove(file)));
+                    exhausted = false;
+                }
+                let room = match retired {
+                    true => 0,
+                    false => MOST_SMALL.saturating_sub(session.known.len()),
+                };
                 tokio::select! {
                     () = shared.changed.notified() => {}
                     Some(read) = session.reads.join_next() => {
@@ -320,15 +324,15 @@ impl<'a> Up<'a> {
                             attached.drive();
                         }
                     }
-                    count = receive, if room > 0 && !exhausted => {
-                        exhausted = count == 0;
+                    more = queue.take(room), if room > 0 && !exhausted => {
+                        exhausted = more.is_empty();
                         more.into_iter().for_each(|item| session.add(item));
                         attached.drive();
                     }
                 }
             }
             // What the lost session had not finished is for the next.
-            again.extend(session.known.into_values());
+            queue.give_back(session.known.into_values());
         }
     }
 
@@ -397,7 +401,9 @@ impl<'a> Up<'a> {
                     }
                 }
                 let done = plan.ranges().done_bytes();
-                self.job.progress.moved(done.saturating_sub(counted));
+                let more = done.saturating_sub(counted);
+                self.job.progress.moved(more);
+                self.job.flow.passed(more);
                 counted = counted.max(done);
             }
             if let Some(ended) = ended {
@@ -415,6 +421,7 @@ impl<'a> Up<'a> {
                         Err(error) => return Ok(Err(error.to_string())),
                     };
                     self.job.throttle.take(pieces.iter().map(|(_, data)| data.len() as u64).sum()).await;
+                    pieces.iter().for_each(|(_, data)| self.job.flow.offer(data));
                     let mut plan = striped.shared.plan();
                     pieces.into_iter().for_each(|(id, data)| plan.provide(id, data));
                     drop(plan);
@@ -631,6 +638,8 @@ struct SmallFiles<'a> {
     shared: Arc<Shared<ManyUpload>>,
     known: HashMap<FileId, Item>,
     reads: JoinSet<Vec<Content>>,
+    /// What of it the server has confirmed, as last seen.
+    written: u64,
 }
 
 /// A small file's content, or why there is none.
@@ -663,10 +672,13 @@ impl SmallFiles<'_> {
 
     /// Whether anything happened.
     fn handle_events(&mut self) -> bool {
-        let events: Vec<ManyUploadEvent> = {
+        let (events, written): (Vec<ManyUploadEvent>, u64) = {
             let mut plan = self.shared.plan();
-            std::iter::from_fn(|| plan.poll_event()).collect()
+            let events = std::iter::from_fn(|| plan.poll_event()).collect();
+            (events, plan.written())
         };
+        self.up.job.flow.passed(written - self.written);
+        self.written = written;
         let any = !events.is_empty();
         let mut wanted = Vec::new();
         for event in events {
@@ -738,6 +750,7 @@ impl SmallFiles<'_> {
                         item.size = bytes;
                     }
                     self.up.job.progress.moved(bytes);
+                    self.up.job.flow.offer(&data);
                     self.shared.plan().provide(content.file, data);
                 }
                 Err(message) => {

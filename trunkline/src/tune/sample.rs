@@ -8,15 +8,15 @@ pub(super) const LENGTH: usize = 4 * 1024 * 1024;
 
 /// The two kinds of data.
 #[derive(Clone)]
-pub(super) struct Samples {
+pub(crate) struct Samples {
     /// Log lines of a web server. Zeros would compress to a thousandth, which no real data does.
-    pub(super) text: Bytes,
+    pub(crate) text: Bytes,
     /// Random bytes.
-    pub(super) random: Bytes,
+    pub(crate) random: Bytes,
 }
 
 impl Samples {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             text: text(LENGTH),
             random: random(LENGTH),
