@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use crate::config::{AddressFamily, HostConfig, World};
 use crate::driver::Io;
 use crate::error::Error;
+use crate::gather::Gathering;
 
 /// RFC 8305 section 5: the time between two connection attempts.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -95,7 +96,7 @@ async fn tcp_once(host: &HostConfig) -> Result<Dialed, Error> {
                     .set_nodelay(true)
                     .map_err(|source| Error::local("setting TCP_NODELAY", source))?;
                 return Ok(Dialed {
-                    io: Box::new(stream),
+                    io: Box::new(Gathering::new(stream)),
                     address: Some(address),
                     rtt: Some(rtt),
                 });

@@ -11,6 +11,7 @@ mod driver;
 mod engine;
 mod error;
 pub mod forward;
+mod gather;
 mod handshake;
 pub mod host_key;
 pub mod hosts;
