@@ -121,10 +121,14 @@ impl Sftp {
 
     /// All of a file, which should fit into memory.
     pub async fn read(&self, path: impl AsRef<[u8]>) -> Result<Bytes, Error> {
-        let file = self
+        let mut file = self
             .open(path, OpenFlags::READ, FileAttributes::default())
             .await?;
-        file.read_to_end_at(0).await
+        let mut pieces = file.read_rest().await?;
+        Ok(match pieces.len() {
+            1 => pieces.remove(0),
+            _ => pieces.concat().into(),
+        })
     }
 
     /// Makes a file of these bytes, or replaces the content of the one that is there.

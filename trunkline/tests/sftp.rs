@@ -1,6 +1,6 @@
 //! SFTP against stock servers: what a program that uses the engine sees.
 
-use std::io::SeekFrom;
+use std::io::{SeekFrom, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,6 +80,34 @@ async fn a_stream_writes_and_reads_what_it_was_given() {
     );
     assert_eq!(file.read_at(11_999_990, 100).await.unwrap().len(), 10);
     assert!(sftp.read(&name).await.unwrap() == content);
+}
+
+#[tokio::test]
+async fn a_file_ends_where_reading_it_ends_whatever_its_size_is_said_to_be() {
+    let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let sftp = sftp(&sshd).await;
+    // The kernel says 0 of these.
+    let limits = sftp.read("/proc/self/limits").await.unwrap();
+    assert!(limits.starts_with(b"Limit"), "{limits:?}");
+    let name = path(&folder, "sized");
+    // sshd's pieces are 255 KiB: none, a part, whole ones, and more than are asked for before the size is known.
+    for size in [0, 1, 261_120, 4 * 261_120, 30 * 261_120 + 1] {
+        let content: Vec<u8> = (0..size).map(|n: u32| (n % 251) as u8).collect();
+        std::fs::write(&name, &content).unwrap();
+        assert!(sftp.read(&name).await.unwrap() == content, "{size} bytes");
+    }
+    let mut file = sftp
+        .open(&name, OpenFlags::READ, FileAttributes::default())
+        .await
+        .unwrap();
+    file.seek(SeekFrom::Start(7_833_600)).await.unwrap();
+    let rest = file.read_rest().await.unwrap().concat();
+    assert_eq!(rest, [(7_833_600 % 251) as u8]);
+    // It has grown since its size was told.
+    let mut local = std::fs::OpenOptions::new().append(true).open(&name).unwrap();
+    local.write_all(&vec![7; 600_000]).unwrap();
+    assert!(file.read_rest().await.unwrap().concat() == vec![7; 600_000]);
+    assert!(file.chunk(usize::MAX).await.unwrap().is_empty());
 }
 
 #[tokio::test]

@@ -25,6 +25,18 @@ impl Data {
     }
 }
 
+impl From<Bytes> for Data {
+    fn from(bytes: Bytes) -> Self {
+        Self(vec![bytes])
+    }
+}
+
+impl From<Vec<Bytes>> for Data {
+    fn from(pieces: Vec<Bytes>) -> Self {
+        Self(pieces)
+    }
+}
+
 impl<'py> IntoPyObject<'py> for Data {
     type Target = PyBytes;
     type Output = Bound<'py, PyBytes>;

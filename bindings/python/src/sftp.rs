@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 
-use bytes::Bytes;
 use futures_util::FutureExt as _;
 use pyo3::prelude::*;
-use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncSeekExt as _, AsyncWriteExt as _};
 use tokio::sync::Mutex;
 use trunkline::sftp::{File, FileAttributes, OpenFlags, Owner, Permissions, Times};
 use trunkline::transfer::{CopyEvent, CopyOptions, Location, Progress, copy};
 
+use crate::data::Data;
 use crate::error::Failure;
 use crate::operation::Operation;
 use crate::process::{OfProcess, Process};
@@ -75,7 +75,12 @@ impl Sftp {
 
     /// All of a file.
     fn read(&self, path: Vec<u8>) -> PyResult<Operation> {
-        self.operation(|sftp| async move { sftp.read(path).await.map(crate::data::Data::from) })
+        self.operation(|sftp| async move {
+            let mut file = sftp
+                .open(path, OpenFlags::READ, FileAttributes::default())
+                .await?;
+            file.read_rest().await.map(Data::from)
+        })
     }
 
     /// Makes a file of `content`, or replaces what is in it.
@@ -130,11 +135,11 @@ impl Sftp {
     }
 
     fn readlink(&self, path: Vec<u8>) -> PyResult<Operation> {
-        self.operation(|sftp| async move { sftp.readlink(path).await.map(crate::data::Data::from) })
+        self.operation(|sftp| async move { sftp.readlink(path).await.map(Data::from) })
     }
 
     fn realpath(&self, path: Vec<u8>) -> PyResult<Operation> {
-        self.operation(|sftp| async move { sftp.realpath(path).await.map(crate::data::Data::from) })
+        self.operation(|sftp| async move { sftp.realpath(path).await.map(Data::from) })
     }
 
     /// The names in a directory, or with `deep` in a tree (paths from its root), with the attributes of each.
@@ -145,7 +150,7 @@ impl Sftp {
             } else {
                 sftp.read_dir(path)
             };
-            let mut entries: Vec<(crate::data::Data, Attributes)> = Vec::new();
+            let mut entries: Vec<(Data, Attributes)> = Vec::new();
             while let Some(entry) = listing.next().await {
                 let entry = entry?;
                 entries.push((entry.path.into(), told(&entry.attributes)));
@@ -185,7 +190,7 @@ pub(crate) struct Copying {
 }
 
 /// Files, bytes, names left out, and the path and reason of each that failed.
-type Copied = (u64, u64, u64, Vec<(crate::data::Data, String)>);
+type Copied = (u64, u64, u64, Vec<(Data, String)>);
 
 /// Copies to (`upload`) or from a server, whose paths `there` places. What concerns one file ends no other's copy.
 pub(crate) async fn copied(
@@ -283,21 +288,25 @@ impl RemoteFile {
     fn read(&self, size: usize) -> PyResult<Operation> {
         self.operation(move |file| {
             async move {
-                let mut buffer = bytes::BytesMut::with_capacity(size);
-                let mut limited = file.take(size as u64);
-                // What is there already is taken along.
-                if limited.read_buf(&mut buffer).await? > 0 {
-                    while buffer.len() < size {
-                        match limited.read_buf(&mut buffer).now_or_never() {
-                            Some(Ok(more)) if more > 0 => {}
-                            _ => break,
-                        }
-                    }
+                let mut data = Data::default();
+                data.push(file.chunk(size).await?);
+                // What is there already is taken along; what fails, fails again for the next.
+                while data.len() > 0
+                    && data.len() < size
+                    && let Some(Ok(more)) = file.chunk(size - data.len()).now_or_never()
+                    && !more.is_empty()
+                {
+                    data.push(more);
                 }
-                Ok(crate::data::Data::from(buffer.freeze()))
+                Ok(data)
             }
             .boxed()
         })
+    }
+
+    /// Everything up to the end.
+    fn read_rest(&self) -> PyResult<Operation> {
+        self.operation(|file| async move { Ok(Data::from(file.read_rest().await?)) }.boxed())
     }
 
     fn write(&self, data: Vec<u8>) -> PyResult<Operation> {
@@ -364,13 +373,5 @@ impl RemoteFile {
                 None => Ok(()),
             }
         }))
-    }
-}
-
-impl From<Bytes> for crate::data::Data {
-    fn from(bytes: Bytes) -> Self {
-        let mut data = Self::default();
-        data.push(bytes);
-        data
     }
 }

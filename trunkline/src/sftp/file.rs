@@ -1,12 +1,12 @@
 //! [`File`]: an open file on the server.
 
 use std::collections::VecDeque;
-use std::future::Future as _;
+use std::future::{Future as _, poll_fn};
 use std::io::{self, SeekFrom};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
 use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 use trunkline_sftp::{Handle, Reply, Request};
@@ -44,6 +44,15 @@ struct Reading {
     /// Where the next piece begins.
     next: u64,
     depth: usize,
+    size: Size,
+}
+
+/// What the server says of the file's size. Only a hint of how far to read ahead: a file ends where reading it ends.
+enum Size {
+    Unasked,
+    Asked(Call),
+    Told(u64),
+    Untold,
 }
 
 /// The stream's write-behind.
@@ -61,6 +70,8 @@ const MOST_AHEAD: usize = 16 * 1024 * 1024;
 const MOST_BEHIND: usize = 8 * 1024 * 1024;
 /// Pieces asked for at first.
 const FIRST_DEPTH: usize = 2;
+/// Pieces asked for at most before the size is known: most files end within them (1 MiB of sshd's).
+const SIZELESS_DEPTH: usize = 4;
 
 impl File {
     pub(super) fn new(sftp: Sftp, handle: Handle, path: Bytes, limits: Limits) -> Self {
@@ -75,6 +86,7 @@ impl File {
                 ahead: VecDeque::new(),
                 next: 0,
                 depth: FIRST_DEPTH,
+                size: Size::Unasked,
             },
             writing: Writing {
                 buffer: BytesMut::new(),
@@ -106,31 +118,6 @@ impl File {
             }
         }
         Ok(whole.freeze())
-    }
-
-    /// Everything from an offset on, whatever the server says of the file's size.
-    pub async fn read_to_end_at(&self, mut offset: u64) -> Result<Bytes, Error> {
-        let mut pieces = Vec::new();
-        // The size is a guess that saves round trips; the end is where reading ends.
-        let size = self.stat().await?.size.unwrap_or(0);
-        let mut ask = usize::try_from(size.saturating_sub(offset))
-            .unwrap_or(usize::MAX)
-            .min(MOST_AHEAD);
-        loop {
-            let piece = self
-                .read_at(offset, ask.max(self.limits.max_read as usize))
-                .await?;
-            if piece.is_empty() {
-                break;
-            }
-            offset += piece.len() as u64;
-            ask = piece.len().min(MOST_AHEAD);
-            pieces.push(piece);
-        }
-        Ok(match pieces.len() {
-            1 => pieces.remove(0),
-            _ => pieces.concat().into(),
-        })
     }
 
     async fn read_piece(&self, mut offset: u64, mut length: usize) -> Result<Bytes, Error> {
@@ -172,6 +159,25 @@ impl File {
             call.await?;
         }
         Ok(())
+    }
+
+    /// The stream's next bytes, at most so many, as they came; none at the end. Cancel-safe.
+    pub async fn chunk(&mut self, most: usize) -> Result<Bytes, Error> {
+        poll_fn(|cx| self.poll_chunk(cx, most)).await
+    }
+
+    /// Everything from the stream's place on, in the pieces in which it came, whatever the server says of the file's size.
+    pub async fn read_rest(&mut self) -> Result<Vec<Bytes>, Error> {
+        self.ask_size()?;
+        self.reading.depth = self.most_depth();
+        let mut pieces = Vec::new();
+        loop {
+            let chunk = self.chunk(usize::MAX).await?;
+            if chunk.is_empty() {
+                return Ok(pieces);
+            }
+            pieces.push(chunk);
+        }
     }
 
     /// Its attributes.
@@ -254,9 +260,35 @@ impl File {
         self.reading.next = self.position;
     }
 
+    fn ask_size(&mut self) -> Result<(), Error> {
+        if let Size::Unasked = self.reading.size {
+            let handle = self.handle()?;
+            self.reading.size = Size::Asked(self.call("looking at", Request::Fstat { handle }));
+        }
+        Ok(())
+    }
+
+    fn poll_size(&mut self, cx: &mut Context<'_>) {
+        if let Size::Asked(call) = &mut self.reading.size
+            && let Poll::Ready(answer) = Pin::new(call).poll(cx)
+        {
+            self.reading.size = match answer {
+                Ok(Reply::Attributes(FileAttributes { size: Some(size), .. })) => Size::Told(size),
+                _ => Size::Untold,
+            };
+        }
+    }
+
+    /// Asks for pieces in advance: beyond the end only for the one that shows that it is the end.
     fn read_ahead(&mut self) -> Result<(), Error> {
         let piece = self.limits.max_read;
-        while self.reading.ahead.len() < self.reading.depth {
+        let (depth, end) = match self.reading.size {
+            Size::Asked(_) => (self.reading.depth.min(SIZELESS_DEPTH), u64::MAX),
+            Size::Told(size) => (self.reading.depth, size),
+            Size::Unasked | Size::Untold => (self.reading.depth, u64::MAX),
+        };
+        while self.reading.ahead.is_empty() || (self.reading.ahead.len() < depth && self.reading.next <= end)
+        {
             let call = self.read_call(self.reading.next, piece as usize)?;
             self.reading.ahead.push_back((u64::from(piece), call));
             self.reading.next += u64::from(piece);
@@ -264,11 +296,17 @@ impl File {
         Ok(())
     }
 
+    /// Pieces asked for at most.
+    fn most_depth(&self) -> usize {
+        (MOST_AHEAD / self.limits.max_read as usize).max(1)
+    }
+
     /// Waits for the next piece of the read-ahead; whether there is any.
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, Error>> {
         if self.reading.ahead.is_empty() {
             self.reading.next = self.position;
         }
+        self.poll_size(cx);
         self.read_ahead()?;
         let Some((asked, call)) = self.reading.ahead.front_mut() else {
             return Poll::Ready(Ok(false));
@@ -289,11 +327,28 @@ impl File {
             self.reading.next = self.position + data.len() as u64;
             self.reading.depth = 1;
         } else {
-            let most = (MOST_AHEAD / self.limits.max_read as usize).max(1);
-            self.reading.depth = (self.reading.depth * 2).min(most);
+            self.ask_size()?;
+            self.reading.depth = (self.reading.depth * 2).min(self.most_depth());
         }
         self.reading.current = data.into_chunks().into();
         Poll::Ready(Ok(true))
+    }
+
+    fn poll_chunk(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<Result<Bytes, Error>> {
+        // The server keeps the order of what is asked about one file.
+        self.send_buffer()?;
+        if self.reading.current.is_empty() && (most == 0 || !ready!(self.poll_piece(cx))?) {
+            return Poll::Ready(Ok(Bytes::new()));
+        }
+        let Some(front) = self.reading.current.front_mut() else {
+            return Poll::Ready(Ok(Bytes::new()));
+        };
+        let chunk = front.split_to(front.len().min(most));
+        if front.is_empty() {
+            self.reading.current.pop_front();
+        }
+        self.position += chunk.len() as u64;
+        Poll::Ready(Ok(chunk))
     }
 
     fn send_buffer(&mut self) -> Result<(), Error> {
@@ -336,21 +391,8 @@ impl AsyncRead for File {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        // The server keeps the order of what is asked about one file.
-        this.send_buffer()?;
-        if this.reading.current.is_empty() && (buf.remaining() == 0 || !ready!(this.poll_piece(cx))?) {
-            return Poll::Ready(Ok(()));
-        }
-        if let Some(chunk) = this.reading.current.front_mut() {
-            let length = chunk.len().min(buf.remaining());
-            buf.put_slice(&chunk[..length]);
-            chunk.advance(length);
-            this.position += length as u64;
-            if chunk.is_empty() {
-                this.reading.current.pop_front();
-            }
-        }
+        let chunk = ready!(self.poll_chunk(cx, buf.remaining()))?;
+        buf.put_slice(&chunk);
         Poll::Ready(Ok(()))
     }
 }
@@ -367,6 +409,7 @@ impl AsyncWrite for File {
         this.writing.buffer.extend_from_slice(&buf[..length]);
         this.position += length as u64;
         this.stop_reading();
+        this.reading.size = Size::Unasked;
         if this.writing.buffer.len() >= most {
             this.send_buffer()?;
         }

@@ -249,6 +249,11 @@ class RemoteFile(io.RawIOBase):
         buffer[: len(data)] = data
         return len(data)
 
+    def readall(self) -> bytes:
+        if not self._reads:
+            raise io.UnsupportedOperation("not readable")
+        return self._native.read_rest().wait()
+
     def write(self, data: Any) -> int:
         if not self._writes:
             raise io.UnsupportedOperation("not writable")

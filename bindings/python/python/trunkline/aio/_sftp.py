@@ -219,13 +219,15 @@ class RemoteFile:
 
     async def read(self, size: int = -1) -> bytes:
         """``size`` bytes, fewer only where the file ends; everything up to the end without a size."""
+        if size < 0:
+            return await outcome(self._native.read_rest())
         pieces = []
-        while size != 0:
-            piece = await outcome(self._native.read(BUFFER if size < 0 else min(size, BUFFER)))
+        while size > 0:
+            piece = await outcome(self._native.read(min(size, BUFFER)))
             if not piece:
                 break
             pieces.append(piece)
-            size -= len(piece) if size > 0 else 0
+            size -= len(piece)
         return b"".join(pieces)
 
     async def write(self, data: bytes) -> None:
