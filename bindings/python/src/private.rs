@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::AbortHandle;
+use trunkline::agent::{Agent, AgentError, Constraints};
 use trunkline::config::{ForwardAgent, HostConfig, Listen};
 use trunkline::host_key::HostKeyError;
 use trunkline::keys::{KeyFile, key_type_of_algorithm};
@@ -452,6 +453,39 @@ impl Key {
             .public_key()
             .clone();
         Ok((public.algorithm, public.blob.into(), public.comment))
+    }
+
+    /// Gives the private half to the agent that listens on `socket`, unless it has it, for `lifetime` seconds if they are
+    /// told. Returns the public half as a line.
+    #[pyo3(signature = (socket, passphrase=None, lifetime=None))]
+    fn add_to_agent(
+        &self,
+        py: Python<'_>,
+        socket: PathBuf,
+        passphrase: Option<&str>,
+        lifetime: Option<f64>,
+    ) -> PyResult<Operation> {
+        let process = Process::current(py)?;
+        let constraints = Constraints {
+            lifetime: duration(lifetime)?,
+            ..Constraints::default()
+        };
+        let opened = py.detach(|| self.0.unlock(passphrase, 0));
+        let key = opened.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(Operation::new(&process, async move {
+            let given = async {
+                let mut agent = Agent::connect(&socket).await?;
+                let public = key.public_key();
+                let held = agent.identities().await?;
+                if !held.iter().any(|identity| identity.blob == public.blob) {
+                    agent.add(&key, None, &public.comment, constraints).await?;
+                }
+                Ok(public.to_line())
+            };
+            given
+                .await
+                .map_err(|error: AgentError| Failure::local(error.to_string()))
+        }))
     }
 
     /// Signs as RFC 4253 section 6.6 encodes signatures.

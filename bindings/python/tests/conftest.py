@@ -61,6 +61,18 @@ def box(testbed: Testbed) -> Iterator[trunkline.Connection]:
         yield connection
 
 
+@pytest.fixture
+def ssh_agent(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The socket of an agent without keys, which SSH_AUTH_SOCK names."""
+    socket = tmp_path_factory.mktemp("agent") / "s"
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", socket], stdout=subprocess.DEVNULL)
+    wait_until(socket.exists)
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
+    yield socket
+    process.terminate()
+    process.wait()
+
+
 @pytest.fixture(scope="module")
 def daemon(own_state: None) -> Iterator[None]:
     """The program trunkline, which starts the daemon, in a folder of this module's own."""

@@ -163,6 +163,23 @@ def test_options_say_who_and_where(ansible: Ansible, testbed: Testbed) -> None:
     assert believed["rc"] == 0
 
 
+def test_a_key_as_a_variable_lets_in_by_the_agent(ansible: Ansible, ssh_agent: Path, testbed: Testbed) -> None:
+    about = testbed.about["hosts"][0]
+    arguments = f"-F none -o UserKnownHostsFile={about['known_hosts']} -o PreferredAuthentications=publickey"
+    (ansible.folder / "hosts").write_text(
+        f"box1 ansible_host={about['address']} ansible_port={about['port']} ansible_user={about['user']} "
+        f"ansible_ssh_common_args='{arguments}'\n"
+    )
+    (ansible.folder / "key.json").write_text(json.dumps({"ansible_private_key": Path(about["key"]).read_text()}))
+    for _ in range(2):
+        assert ansible.task("raw", "echo there", "-e", "@key.json")["stdout"].strip() == "there"
+    listed = subprocess.run(["ssh-add", "-L"], check=True, capture_output=True, text=True).stdout
+    (public,) = (ansible.folder / "home" / "trunkline").iterdir()
+    assert public.read_text() == listed
+    alone = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", "-e", "@key.json", SSH_AUTH_SOCK="")
+    assert "private_key needs an SSH agent" in alone.stdout + alone.stderr
+
+
 def test_a_password_lets_in(environment: Path, daemon: None, tmp_path: Path) -> None:
     bed = Testbed("--password", "open sesame")
     try:
@@ -198,7 +215,8 @@ def documented(ansible: Ansible, plugin: str) -> dict[str, Any]:
 
 def test_its_documentation_has_the_names_of_the_ssh_plugin(ansible: Ansible) -> None:
     ours, theirs = (documented(ansible, plugin)["options"] for plugin in (PLUGIN, "ssh"))
-    assert set(ours) <= set(theirs) | {"private_key_passphrase"}
+    # Those that are new in 2.19.
+    assert set(ours) <= set(theirs) | {"private_key", "private_key_passphrase"}
 
     def names(option: dict[str, Any]) -> set[tuple[str, str]]:
         return {

@@ -404,16 +404,9 @@ def test_nothing_to_log_in_with_is_said(server: Server) -> None:
 
 
 @pytest.fixture
-def agent(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def agent(server: Server, ssh_agent: Path) -> None:
     """An agent with the user's key."""
-    sock = tmp_path_factory.mktemp("agent") / "s"
-    process = subprocess.Popen(["ssh-agent", "-D", "-a", sock], stdout=subprocess.DEVNULL)
-    wait_until(sock.exists)
-    monkeypatch.setenv("SSH_AUTH_SOCK", str(sock))
     subprocess.run(["ssh-add", "-q", server.key], check=True, capture_output=True)
-    yield
-    process.terminate()
-    process.wait()
 
 
 def test_the_agents_keys_lead_in_and_are_lent_only_to_who_asks(agent: None, server: Server) -> None:

@@ -11,6 +11,7 @@
 import atexit as _atexit
 
 from . import _native
+from ._agent import add_to_agent
 from ._connection import Connection, Forward, Lane, connect
 from ._errors import (
     AuthenticationError,
@@ -69,6 +70,7 @@ __all__ = [
     "Process",
     "Terminal",
     "TimeoutError",
+    "add_to_agent",
     "connect",
     "enable_logging",
 ]

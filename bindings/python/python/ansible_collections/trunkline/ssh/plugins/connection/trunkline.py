@@ -78,8 +78,18 @@ options:
     cli:
       - name: private_key_file
         option: "--private-key"
+  private_key:
+    description: A private key to log in with, itself and not the name of its file. It goes to the SSH agent of
+      E(SSH_AUTH_SOCK), which C(ssh_agent = auto) under C([connection]) has ansible-core 2.19 and later start, for as long as
+      C(ssh_agent_key_lifetime) says; it is written to no file.
+    type: string
+    env:
+      - name: ANSIBLE_PRIVATE_KEY
+    vars:
+      - name: ansible_private_key
+      - name: ansible_ssh_private_key
   private_key_passphrase:
-    description: Passphrase of the key in O(private_key_file), where no agent has the key.
+    description: Passphrase of the key in O(private_key), or of that in O(private_key_file) where no agent has the key.
     type: string
     env:
       - name: ANSIBLE_PRIVATE_KEY_PASSPHRASE
@@ -216,6 +226,7 @@ web:
 """
 
 import contextlib
+import hashlib
 import itertools
 import os
 import queue
@@ -225,9 +236,11 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import trunkline
+from ansible import constants
 from ansible.errors import (
     AnsibleAuthenticationFailure,
     AnsibleConnectionFailure,
@@ -342,13 +355,38 @@ class Connection(ConnectionBase):
             args += ["-o", "StrictHostKeyChecking=no"]
         if self.get_option("port"):
             args += ["-o", f"Port={self.get_option('port')}"]
-        if self.get_option("private_key_file"):
+        if self.get_option("private_key"):
+            args += ["-o", "IdentitiesOnly=yes", "-o", f'IdentityFile="{self._key_in_agent()}"']
+        elif self.get_option("private_key_file"):
             args += ["-i", os.path.expanduser(self.get_option("private_key_file"))]
         if self.get_option("remote_user"):
             args += ["-l", self.get_option("remote_user")]
         for more in ("ssh_common_args", "ssh_extra_args"):
             args += self._split_ssh_args(self.get_option(more) or "")
         return args
+
+    def _key_in_agent(self) -> Path:
+        """Gives the key in ``private_key`` to the agent, and names the file of its public half, by which ssh chooses it. The
+        file stays: with another name for it, later runs would not share the connection."""
+        if not os.environ.get("SSH_AUTH_SOCK"):
+            raise AnsibleError(
+                "private_key needs an SSH agent: set ssh_agent = auto under [connection] (ansible-core 2.19 or later), "
+                "or start one and set SSH_AUTH_SOCK"
+            )
+        line = trunkline.add_to_agent(
+            self.get_option("private_key"),
+            passphrase=self.get_option("private_key_passphrase"),
+            lifetime=getattr(constants, "SSH_AGENT_KEY_LIFETIME", None),
+        )
+        folder = Path(constants.ANSIBLE_HOME, "trunkline")
+        file = folder / f"{hashlib.sha256(line.encode()).hexdigest()}.pub"
+        if not file.exists():
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Other workers may read it at any moment.
+            new = folder / f"{file.name}.{os.getpid()}"
+            new.write_text(f"{line}\n")
+            new.rename(file)
+        return file
 
     def _attempt(self, work: Callable[[trunkline.Connection], _T], repeatable: bool = False) -> _T:
         """Does ``work``, again if the host cannot be reached and it did not start, or can be repeated."""
