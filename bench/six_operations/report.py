@@ -27,11 +27,13 @@ WITHOUT_SFTP = "without SFTP"
 SHOWN = (TOTAL, WITHOUT_SFTP, AUTHENTICATION, OPEN_AND_EXECUTE, CHANNEL_OPEN, EXECUTE, CHANNEL_READ, CLOSE, SFTP_READ)
 COMPARED = tuple(name for name in SHOWN if name not in (CHANNEL_OPEN, EXECUTE))
 
+WARM = "trunkline, warm"
+
 #: Told apart by people who see colours differently, on white and on black (after Okabe and Ito).
 COLOURS = {
     "trunkline": "#d55e00",
     "trunkline, curve25519": "#ff9d6e",
-    "trunkline, warm": "#e6b800",
+    WARM: "#e6b800",
     "Paramiko": "#3b8fd4",
     "ssh2-python": "#009e73",
     "ssh-python": "#b07aa1",
@@ -63,9 +65,11 @@ body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem aut
 figure {{ margin: 0; }}
 svg {{ width: 100%; height: auto; }}
 .charts {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(22rem, 1fr)); gap: 1rem; }}
+.bars {{ grid-template-columns: repeat(auto-fill, minmax(32rem, 1fr)); }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; display: block; overflow-x: auto; }}
-th, td {{ padding: .2rem .8rem; border-bottom: 1px solid var(--line); text-align: right; }}
-th:first-child, td:first-child {{ text-align: left; white-space: nowrap; }}
+th, td {{ padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: right; }}
+td {{ white-space: nowrap; }}
+th:first-child, td:first-child {{ text-align: left; }}
 h2 {{ margin-top: 2.5rem; border-bottom: 1px solid var(--line); }}
 dt {{ float: left; clear: left; width: 6rem; font-weight: 600; }}
 .legend span {{ margin-right: 1.2rem; white-space: nowrap; }}
@@ -100,7 +104,7 @@ def write(results: dict[str, Any], folder: Path) -> None:
         for name, chart in {**charts, **bars}.items():
             (folder / f"{slug(series)}-{slug(name)}.svg").write_text(chart.replace(INK, "#555"))
         page += f"<h2>Logging in with the {html.escape(series)}</h2>"
-        page += f"<h3>Times as fast as Paramiko</h3><div class=charts>{''.join(map(inline, bars.values()))}</div>"
+        page += f"<h3>Times as fast as Paramiko</h3><div class='charts bars'>{''.join(map(inline, bars.values()))}</div>"
         page += f"<h3>By the number of sessions</h3><div class=charts>{''.join(map(inline, charts.values()))}</div>"
         page += "".join(table(records, count) for count in compared(counts))
     facts = "".join(f"<dt>{html.escape(name)}<dd>{html.escape(fact)}" for name, fact in results["facts"].items())
@@ -151,27 +155,32 @@ def ratios(records: list[dict[str, Any]], count: int) -> str:
     base = by_library.get("Paramiko", {})
     libraries = [library for library in COLOURS if library in by_library and library != "Paramiko"]
     names = [name for name in COMPARED if name in base]
-    figure, axes = chart(f"{count} at once", "Paramiko / …, by the medians", height=4.2)
-    height = 0.8 / max(1, len(libraries))
+    figure, axes = chart(f"{count} at once", height=7)
+    height = 0.84 / max(1, len(libraries))
     for number, library in enumerate(libraries):
-        values = [base[name]["median"] / by_library[library][name]["median"] for name in names]
-        places = [place + number * height for place in range(len(names))]
-        drawn = axes.barh(places, values, height, label=library, color=COLOURS[library])
-        axes.bar_label(drawn, fmt=lambda value: f" {value:.1f}", fontsize=7)
+        # What is warm does not log in.
+        here = [(place, name) for place, name in enumerate(names) if (library, name) != (WARM, AUTHENTICATION)]
+        values = [base[name]["median"] / by_library[library][name]["median"] for _, name in here]
+        places = [place + number * height for place, _ in here]
+        # From Paramiko's 1: to the right who is faster, to the left who is slower.
+        axes.barh(places, [value - 1 for value in values], height, left=1, label=library, color=COLOURS[library])
+        for place, value in zip(places, values):
+            side = "left" if value >= 1 else "right"
+            axes.text(value, place, f" {value:.2g} " if value < 10 else f" {value:.0f} ", fontsize=8, ha=side, va="center")
     middle = height * (len(libraries) - 1) / 2
     axes.set_yticks([place + middle for place in range(len(names))], names)
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.axvline(1, color=COLOURS["Paramiko"], linewidth=1.5)
     axes.set_xlabel("Paramiko / …, by the medians")
-    axes.set_ylabel("")
     axes.set_xscale("log")
+    axes.margins(x=0.12)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_formatter("")
     return svg(figure, None)
 
 
-def chart(title: str, unit: str, height: float = 3.0) -> tuple[Figure, Axes]:
+def chart(title: str, unit: str = "", height: float = 3.0) -> tuple[Figure, Axes]:
     matplotlib.rcParams.update(STYLE)
     figure, axes = plt.subplots(figsize=(5.6, height), layout="constrained")
     axes.set_title(title, loc="left", fontweight="bold")
@@ -209,10 +218,15 @@ def table(records: list[dict[str, Any]], count: int) -> str:
         cells = ""
         for name in COMPARED:
             found = record["operations"].get(name)
-            cells += f"<td>{found['median'] * 1000:.1f} <small>({found['p99'] * 1000:.1f})</small>" if found else "<td>"
-        cells += f"<td>{record['cpu'] * 1000:.1f}<td>{record['memory'] / 1e6:.0f} MB"
+            cells += f"<td>{ms(found['median'])} <small>({ms(found['p99'])})</small>" if found else "<td>"
+        cells += f"<td>{ms(record['cpu'])}<td>{record['memory'] / 1e6:.0f} MB"
         rows += f"<tr><td>{html.escape(record['library'])}{cells}"
     return f"<h3>{count} at once: ms, median (and 99th percentile) of a session</h3><table><tr><th>{head}{rows}</table>"
+
+
+def ms(seconds: float) -> str:
+    """Milliseconds, to a tenth, or to a hundredth where that is not much."""
+    return f"{seconds * 1000:.{1 if seconds >= 0.001 else 2}f}"
 
 
 def slug(name: str) -> str:
