@@ -239,8 +239,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import ansible.constants as constants
 import trunkline
-from ansible import constants
 from ansible.errors import (
     AnsibleAuthenticationFailure,
     AnsibleConnectionFailure,
