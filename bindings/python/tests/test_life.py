@@ -105,7 +105,7 @@ def test_nothing_is_left_of_what_was_closed(testbed: Testbed) -> None:
     for _ in range(30):
         work()
     wait_until(lambda: descriptors() <= before[0])
-    assert threading.active_count() == before[1]
+    assert threading.active_count() <= before[1]
     # One connection's buffers are 256 KiB each: thirty that stayed would show.
     assert resident() - before[2] < 8_000_000
 
@@ -131,7 +131,7 @@ def test_five_hundred_hosts_of_which_half_never_answer_leave_nothing(testbed: Te
         assert [str(result.error) for result in results[1::2] if not isinstance(result.error, unanswered)] == []
         assert not any(result.error and result.error.may_have_run for result in results)
     wait_until(lambda: descriptors() <= before[0])
-    assert threading.active_count() == before[1]
+    assert threading.active_count() <= before[1]
     # The engine's own threads: as many as processors, and those for blocking work, which end after ten idle seconds.
     assert tasks() - before[2] <= 100
     # 250 hosts that stayed would show with a buffer of 256 KiB each.
