@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tokio::sync::mpsc::error::SendError;
 use tokio::sync::oneshot;
 use trunkline_proto::{SessionRequest, TerminalSize};
 
@@ -307,6 +308,17 @@ async fn collect(reader: &mut ChannelReader) -> Vec<u8> {
     all
 }
 
+/// Asks the driver for something that may begin a command. One that has ended took nothing of it.
+fn submit(ops: &Ops, op: Op) {
+    if let Err(SendError(op)) = ops.send(op) {
+        let ended = Error::Closed {
+            host: "the host".into(),
+            why: "it had ended before".into(),
+        };
+        crate::driver::refuse(op, &ended);
+    }
+}
+
 /// The channel's other end went away without a word: the driver was dropped with its runtime.
 fn gone() -> Error {
     Error::Closed {
@@ -398,11 +410,12 @@ impl SpareSession {
     /// Opens one.
     pub(crate) fn open(ops: &Ops) -> Self {
         let (port, parts) = crate::channel::channel(ops, "another session", false, None);
-        let _ = ops.send(Op::Open {
+        let open = Op::Open {
             kind: trunkline_proto::ChannelKind::Session,
             requests: Vec::new(),
             port,
-        });
+        };
+        submit(ops, open);
         Self {
             parts,
             ops: ops.clone(),
@@ -424,14 +437,34 @@ impl SpareSession {
         let (started_tx, started_rx) = oneshot::channel();
         let channel = self.parts.shared.clone();
         let (requests, what) = (command.requests(), command.what());
-        let _ = self.ops.send(Op::Begin {
+        let begin = Op::Begin {
             channel,
             requests,
             what,
             started: started_tx,
             lease: Some(lease),
-        });
+        };
+        submit(&self.ops, begin);
         self.parts.started = started_rx;
         Session::new(self.ops, self.parts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::error::Execution;
+
+    #[tokio::test]
+    async fn what_an_ended_connection_is_asked_for_did_not_start() {
+        let (ops, ended) = mpsc::unbounded_channel();
+        drop(ended);
+        let mut session = SpareSession::open(&ops);
+        let refused = session.opened().await.unwrap_err();
+        assert_eq!(refused.execution(), Execution::DidNotStart, "{refused}");
+        let outcome = session.parts.done.await.unwrap().unwrap_err();
+        assert_eq!(outcome.execution(), Execution::DidNotStart, "{outcome}");
     }
 }
