@@ -15,12 +15,13 @@ use trunkline_proto::{Compression, Config, GlobalRequest, Preferences, RekeyLimi
 use crate::authentication::Authentication;
 use crate::channel::Op;
 use crate::config::HostConfig;
+use crate::config::{StrictHostKeyChecking, UpdateHostKeys};
 use crate::connection::{ConnectionInfo, State};
 use crate::dial::Dialed;
 use crate::driver::{Driver, KeepAlive, Offer, Question};
 use crate::error::Error;
 use crate::forward::{Incoming, SessionBinding};
-use crate::host_key::{self, Accepted, Decision, KeyUpdate, Policy, Server, StrictHostKeyChecking, Trust};
+use crate::host_key::{self, Accepted, Decision, KeyUpdate, Policy, Server, Trust};
 use crate::identities::Identities;
 use crate::interaction::Interaction;
 use crate::keys;
@@ -522,19 +523,9 @@ async fn check_host_key(
 }
 
 fn policy(host: &HostConfig) -> Policy {
-    use crate::config::StrictHostKeyChecking as Configured;
     Policy {
-        strict: match host.strict_host_key_checking {
-            Configured::Yes => StrictHostKeyChecking::Yes,
-            Configured::Ask => StrictHostKeyChecking::Ask,
-            Configured::AcceptNew => StrictHostKeyChecking::AcceptNew,
-            Configured::No => StrictHostKeyChecking::No,
-        },
-        update: match host.update_host_keys {
-            crate::config::UpdateHostKeys::No => host_key::UpdateHostKeys::No,
-            crate::config::UpdateHostKeys::Yes => host_key::UpdateHostKeys::Yes,
-            crate::config::UpdateHostKeys::Ask => host_key::UpdateHostKeys::Ask,
-        },
+        strict: host.strict_host_key_checking,
+        update: host.update_host_keys,
         check_host_ip: host.check_host_ip,
         no_host_authentication_for_localhost: host.no_host_authentication_for_localhost,
         hash_known_hosts: host.hash_known_hosts,
@@ -696,7 +687,7 @@ struct HostKeyUpdates {
 
 impl HostKeyUpdates {
     async fn learn(self, advertised: Bytes, incoming: Arc<Incoming>) {
-        if self.policy.update == host_key::UpdateHostKeys::No {
+        if self.policy.update == UpdateHostKeys::No {
             return;
         }
         let server = Server {
@@ -720,7 +711,7 @@ impl HostKeyUpdates {
             Ok(proven) => proven,
             Err(error) => return tracing::warn!("{error}"),
         };
-        if self.policy.update == host_key::UpdateHostKeys::Ask {
+        if self.policy.update == UpdateHostKeys::Ask {
             let prompt = Prompt::new(PromptKind::Confirm, proven.question(), true);
             match self.interaction.prompter().ask(&prompt).await {
                 Some(answer) if answer.trim().eq_ignore_ascii_case("yes") => {}

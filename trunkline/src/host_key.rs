@@ -12,6 +12,7 @@ mod update;
 
 pub use update::{KeyUpdate, ProvenUpdate};
 
+use crate::config::{StrictHostKeyChecking, UpdateHostKeys};
 use crate::keys;
 use crate::known_hosts::{
     self, Appended, CertificateRefusal, CertificateVerdict, KnownHosts, KnownHostsError, Location,
@@ -24,33 +25,6 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use trunkline_proto::certificate::{Certificate, CertificateError};
 use trunkline_proto::signature::{self, fingerprint};
-
-/// `StrictHostKeyChecking` (ssh_config(5)).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum StrictHostKeyChecking {
-    /// `yes`: only hosts that are known.
-    Yes,
-    /// `ask`: the user decides about unknown hosts.
-    #[default]
-    Ask,
-    /// `accept-new`: unknown hosts are remembered, changed keys refused.
-    AcceptNew,
-    /// `no` or `off`: unknown hosts are remembered; changed and revoked keys are let through without what
-    /// would hand secrets to an impostor (see [`Accepted::is_unverified`]).
-    No,
-}
-
-/// `UpdateHostKeys` (ssh_config(5)).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum UpdateHostKeys {
-    /// Learn nothing.
-    No,
-    /// Learn and forget keys as the server says.
-    #[default]
-    Yes,
-    /// The same, after asking.
-    Ask,
-}
 
 /// What ssh_config says about host keys.
 #[derive(Debug, Clone)]

@@ -78,7 +78,8 @@ words! {
     StrictHostKeyChecking {
         /// Unknown and changed keys are refused.
         Yes = "yes" | "true",
-        /// Unknown keys are taken and remembered, changed keys accepted with restrictions.
+        /// Unknown keys are taken and remembered; changed and revoked ones are let through without what would hand secrets
+        /// to an impostor ([`Accepted::is_unverified`](crate::host_key::Accepted::is_unverified)).
         No = "no" | "false" | "off",
         /// The user decides about an unknown key; a changed one is refused.
         Ask = "ask",
