@@ -14,8 +14,7 @@ use trunkline_proto::{Compression, Config, GlobalRequest, Preferences, RekeyLimi
 
 use crate::authentication::Authentication;
 use crate::channel::Op;
-use crate::config::HostConfig;
-use crate::config::{StrictHostKeyChecking, UpdateHostKeys};
+use crate::config::{HostConfig, StrictHostKeyChecking, UpdateHostKeys};
 use crate::connection::{ConnectionInfo, State};
 use crate::dial::Dialed;
 use crate::driver::{Driver, KeepAlive, Offer, Question};
