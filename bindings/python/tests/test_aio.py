@@ -162,6 +162,8 @@ def test_files_are_read_written_listed_and_copied(on_box: OnBox, tmp_path: Path)
                 await file.seek(0)
                 assert await file.read(10) == content[:10]
                 assert b"".join([piece async for piece in file]) == content[10:]
+                await file.seek(7)
+                assert await file.read() == content[7:]
             assert await sftp.read_bytes(tmp_path / "a/file") == content
             assert await sftp.listdir(tmp_path / "a") == ["b", "file"]
             assert [names for _, names, _ in await sftp.walk(tmp_path / "a")] == [["b"], []]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import os
 import shutil
 import socket
@@ -46,6 +47,24 @@ def test_open_files_are_files_for_the_standard_library(sftp: trunkline.SFTP, tmp
         csv.writer(lines).writerows([["a", "ü"], ["b", "1"]])
     with sftp.open(table) as lines:
         assert list(csv.reader(lines)) == [["a", "ü"], ["b", "1"]]
+
+
+def test_a_file_is_read_to_its_end_from_any_place(sftp: trunkline.SFTP, tmp_path: Path) -> None:
+    content = os.urandom(5_000_000)
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with sftp.open(path, "rb") as file:
+        assert file.read() == content
+        assert file.read() == b""
+        assert file.seek(4_000_000) == 4_000_000
+        # Some of it is in the buffer by then.
+        assert file.read(3) == content[4_000_000:4_000_003]
+        assert file.read() == content[4_000_003:]
+        assert file.tell() == len(content)
+    # The kernel says 0 bytes of it.
+    assert sftp.read_text("/proc/self/limits").startswith("Limit")
+    with sftp.open(path, "wb") as file, pytest.raises(io.UnsupportedOperation):
+        file.read()
 
 
 def test_a_place_in_a_file_can_be_sought(sftp: trunkline.SFTP, tmp_path: Path) -> None:
