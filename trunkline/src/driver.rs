@@ -140,9 +140,13 @@ impl Driver {
         self.takes_ops = true;
     }
 
-    /// Gives the untouched queue back; `None` once operations were taken from it.
-    pub(crate) fn into_ops(self) -> Option<mpsc::UnboundedReceiver<Op>> {
-        (!self.takes_ops).then_some(self.ops)
+    /// Gives the untouched queue back. Once operations were taken from it, everyone who waits is told `error` instead.
+    pub(crate) fn into_ops(mut self, error: &Error) -> Option<mpsc::UnboundedReceiver<Op>> {
+        if self.takes_ops {
+            self.finish(error);
+            return None;
+        }
+        Some(self.ops)
     }
 
     /// Drives the connection until the handshake has something to decide.
@@ -169,7 +173,7 @@ impl Driver {
     }
 
     /// Ends every channel and request with `error`; those whose command may have begun are told so.
-    pub(crate) fn finish(&mut self, error: &Error) {
+    fn finish(&mut self, error: &Error) {
         self.ops.close();
         while let Ok(op) = self.ops.try_recv() {
             refuse(op, error);

@@ -304,12 +304,8 @@ async fn establish(
             if error.is_hang_up() && driver.proto.is_ahead() {
                 memory.update(&host_id, |facts| facts.learn(Refusal::Pipelining));
             }
-            driver.finish(&error);
-            return Err(Failed {
-                error,
-                ops: driver.into_ops(),
-                greeting,
-            });
+            let ops = driver.into_ops(&error);
+            return Err(Failed { error, ops, greeting });
         }
     };
     engine_metrics.connections_authenticated.add(1);

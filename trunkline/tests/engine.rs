@@ -9,7 +9,7 @@ use trunkline::config::{Request, World};
 use trunkline::memory::HostId;
 use trunkline::{Command, Engine, Error, ErrorKind, Execution, ExitStatus, Host, Interaction, Settings};
 use trunkline_testkit::hostile::{Misbehaviour, RawServer};
-use trunkline_testkit::{Relay, Sshd};
+use trunkline_testkit::{Relay, Sshd, write_ssh_config};
 
 fn engine() -> Engine {
     Engine::new(Settings::default(), Default::default())
@@ -226,6 +226,37 @@ async fn a_server_that_hangs_up_on_the_early_flight_is_asked_step_by_step_from_t
     let error = host.run(&Command::exec("true")).await.unwrap_err();
     assert_eq!(error.execution(), Execution::DidNotStart, "{error}");
     assert_eq!(server.connections(), attempts + 1);
+}
+
+#[tokio::test]
+async fn a_server_that_is_too_busy_is_tried_again_for_whoever_waits() {
+    let sshd = Sshd::start_default().unwrap();
+    // As sshd does beyond MaxStartups: a line, and it hangs up. The second client is let through.
+    let door = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = door.local_addr().unwrap();
+    let behind = sshd.addr();
+    tokio::spawn(async move {
+        let (mut first, _) = door.accept().await.unwrap();
+        first.write_all(b"Exceeded MaxStartups\r\n").await.unwrap();
+        first.shutdown().await.unwrap();
+        // It reads on, so that what the client has sent already does not become a reset.
+        let mut unread = Vec::new();
+        let _ = first.read_to_end(&mut unread).await;
+        let (mut second, _) = door.accept().await.unwrap();
+        let mut server = tokio::net::TcpStream::connect(behind).await.unwrap();
+        let _ = tokio::io::copy_bidirectional(&mut second, &mut server).await;
+    });
+    sshd.trust_at(address).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config");
+    write_ssh_config(&config, [sshd.host_entry("busy").at(address)]).unwrap();
+    let engine = engine();
+    let host = engine
+        .host_for(&request(&config, "busy"), &Interaction::none())
+        .await
+        .unwrap();
+    let output = host.run(&Command::exec("echo in")).await.unwrap();
+    assert_eq!(output.stdout, b"in\n");
 }
 
 #[tokio::test]
