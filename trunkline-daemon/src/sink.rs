@@ -340,6 +340,11 @@ async fn carry(pipe: &AsyncFd<OwnedFd>, reader: UnixStream, first: Option<Bytes>
             // Nobody else reads it: what is seen here stays until it is moved, and a call that moves nothing then has
             // found the socket full.
             if rustix::io::ioctl_fionread(pipe.get_ref())? == 0 {
+                // Readiness that says so is never cleared: the loop would go on for ever, without a pause in which its
+                // task could be ended.
+                if ready.ready().is_read_closed() {
+                    return Ok(());
+                }
                 ready.clear_ready();
                 continue;
             }
@@ -384,6 +389,19 @@ mod tests {
             .write_all(vec![Bytes::from_static(text.as_bytes())])
             .await
             .unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_reader_gets_its_end_when_nobody_writes_any_more() {
+        let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+        let pipe = watched(reader, Interest::READABLE).unwrap();
+        rustix::io::write(&writer, b"last").unwrap();
+        drop(writer);
+        let (near, mut far) = UnixStream::pair().unwrap();
+        carry(&pipe, near, None).await.unwrap();
+        let mut got = String::new();
+        far.read_to_string(&mut got).await.unwrap();
+        assert_eq!(got, "last");
     }
 
     fn mode(path: &Path) -> u32 {
