@@ -360,7 +360,8 @@ impl Begun {
             Some(Ok(held)) => {
                 let details = held.details().await;
                 client.outbox.tell(client.target, Kind::Open, details);
-                let ended = client.cancel.run_until_cancelled(client.attend(held)).await;
+                let attending = Box::pin(client.attend(held));
+                let ended = client.cancel.run_until_cancelled(attending).await;
                 match ended {
                     Some(fault) => client.end.get_or_init(|| fault.after_start()).to_json(),
                     None => Value::Null,

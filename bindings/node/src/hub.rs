@@ -188,11 +188,12 @@ impl Hub {
     #[napi]
     pub fn open_session(&self, client: u32, options: SessionOptions) -> napi::Result<u32> {
         let (stdio, folder) = (options.stdio()?, PathBuf::from(&options.folder));
-        let wanted = Wanted::from(options);
+        let asked = Box::new((stdio, folder, Wanted::from(options)));
         self.inner.open(client, async move |client, stream, outlet| {
             // Apart from the stream's life: opening may mean connecting, whose state nested calls hold several times over.
             // As a part of it, the task of an idle stream had 125 KB (measured by what malloc was asked for).
             let opening = Box::pin(async {
+                let (stdio, folder, wanted) = *asked;
                 let routes = Routes::open(stdio, &folder).await?;
                 client.way().await?.session(&wanted, routes).await
             });
@@ -471,7 +472,8 @@ impl Inner {
         let (stream, outlet) = Stream::new(number, &self.outbox);
         self.held().streams.insert(number, stream.clone());
         runtime.spawn(async move {
-            let life = life(client.clone(), stream.clone(), outlet);
+            // In a box: each future that is given another one by value holds it twice, and an idle stream's task had 28 KB.
+            let life = Box::pin(life(client.clone(), stream.clone(), outlet));
             stream.until_destroyed(client.during(&stream, life)).await;
         });
         Ok(number)

@@ -4,6 +4,7 @@
 //! the server, for the channel is then not read. From JavaScript an [`Inlet`] takes bytes as long as there is room.
 
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -139,13 +140,13 @@ impl Stream {
             outcome
         };
         let [out, err] = &self.flows;
-        let work = async {
+        let work = pin!(async {
             tokio::join!(
                 out.take(stdout, &control, &over),
                 err.take(stderr, &control, &over),
                 ending
             )
-        };
+        });
         let (written, error_written, outcome) = tokio::select! {
             biased;
             done = work => done,
@@ -305,7 +306,7 @@ impl Feed {
                 None
             }
             Self::Input(mut input, mut writer) => {
-                input.feed(&mut writer).await;
+                Box::pin(input.feed(&mut writer)).await;
                 Some(writer)
             }
             Self::Ended(writer) => Some(writer),
@@ -323,6 +324,28 @@ enum Taken {
     Nowhere(ChannelReader),
     /// The daemon has it.
     Elsewhere(Route),
+}
+
+impl Taken {
+    /// Waits until all that does not come to JavaScript is where it goes.
+    async fn pass_by(self, control: &Control, over: &SetOnce<bool>) -> Result<(), Fault> {
+        match self {
+            Self::JavaScript(_) => {}
+            Self::Written(mut output, mut reader, route) => {
+                if let Err(error) = output.drain(&mut reader).await {
+                    hang_up(control, over).await;
+                    return Err(Fault::local(&format!("writing the command's output: {error}")));
+                }
+                route.taken().await;
+            }
+            Self::Nowhere(mut reader) => while reader.chunk().await.is_some() {},
+            Self::Elsewhere(route) => {
+                over.wait().await;
+                route.taken().await;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// What can be said to a session.
@@ -476,19 +499,10 @@ impl Flow {
                 self.end(complete);
                 return Ok(());
             }
-            Taken::Written(mut output, mut reader, route) => {
-                if let Err(error) = output.drain(&mut reader).await {
-                    hang_up(control, over).await;
-                    self.end(false);
-                    return Err(Fault::local(&format!("writing the command's output: {error}")));
-                }
-                route.taken().await;
-            }
-            Taken::Nowhere(mut reader) => while reader.chunk().await.is_some() {},
-            Taken::Elsewhere(route) => {
-                over.wait().await;
-                route.taken().await;
-            }
+            // In a box, as all that few streams need: an idle stream's task would have room for it.
+            other => Box::pin(other.pass_by(control, over)).await.inspect_err(|_| {
+                self.end(false);
+            })?,
         }
         self.end(*over.wait().await);
         Ok(())
