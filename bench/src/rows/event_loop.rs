@@ -95,7 +95,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
         .arg(programs)
         .arg("--out")
         .arg(lab.folder())
-        .args(lab.size(["--rounds", "3"], ["--rounds", "1"]))
+        .args(lab.size(["--rounds", "2"], ["--rounds", "1"]))
         .stdin(Stdio::null());
     if lab.quick {
         command.arg("--quick");
