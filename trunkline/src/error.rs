@@ -201,6 +201,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether there is nothing on the server under the path that was asked about.
+    pub(crate) fn is_no_such_file(&self) -> bool {
+        matches!(self, Self::File { status, .. } if status.code == trunkline_sftp::StatusCode::NO_SUCH_FILE)
+    }
+
     /// Whether the server ended the connection of its own accord.
     pub(crate) fn is_hang_up(&self) -> bool {
         matches!(

@@ -19,9 +19,10 @@ mod plan;
 mod queue;
 mod up;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -283,9 +284,13 @@ pub async fn copy(
         progress: progress.clone(),
         throttle: Throttle::new(options.limit),
         flow: Flow::default(),
+        looked_at: Mutex::default(),
     });
     let several = sources.len() > 1 || is_pattern(sources);
-    let (top, ()) = tokio::try_join!(Top::find(&to, target, several), job.open_ahead(&to, sources))?;
+    let (top, ()) = tokio::try_join!(
+        Top::find(&to, target, several),
+        job.open_ahead(&to, target, sources)
+    )?;
     let groups = group(sources).await?;
     let last = groups.len();
     for (nth, group) in groups.into_iter().enumerate() {
@@ -435,9 +440,7 @@ impl Top {
             }
             Place::Server(lanes) => match lanes.with(stat).await {
                 Ok(found) => Some(found.file_type() == Some(crate::sftp::FileType::Directory)),
-                Err(Error::File { status, .. }) if status.code == crate::sftp::StatusCode::NO_SUCH_FILE => {
-                    None
-                }
+                Err(error) if error.is_no_such_file() => None,
                 Err(error) => return Err(error),
             },
         };
@@ -450,11 +453,7 @@ impl Top {
         if several || path.ends_with(b"/") {
             return Err(Error::Usage(format!("{} is not a directory", shown(&path))));
         }
-        let (root, name) = match path.iter().rposition(|byte| *byte == b'/') {
-            Some(0) => (Bytes::from_static(b"/"), path.slice(1..)),
-            Some(at) => (path.slice(..at), path.slice(at + 1..)),
-            None => (Bytes::from_static(b"."), path.clone()),
-        };
+        let (root, name) = folder_and_name(&path);
         if matches!(&name[..], b"" | b"." | b"..") {
             return Err(Error::Usage(format!("{} is no name for a file", shown(&path))));
         }
@@ -465,6 +464,15 @@ impl Top {
     }
 }
 
+/// What leads to a path, and its last part.
+fn folder_and_name(path: &Bytes) -> (Bytes, Bytes) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(0) => (Bytes::from_static(b"/"), path.slice(1..)),
+        Some(at) => (path.slice(..at), path.slice(at + 1..)),
+        None => (Bytes::from_static(b"."), path.clone()),
+    }
+}
+
 /// What a copy's parts share.
 struct Job {
     options: CopyOptions,
@@ -472,6 +480,9 @@ struct Job {
     progress: Arc<Progress>,
     throttle: Throttle,
     flow: Flow,
+    /// Sizes of what there is on the server under names that a file has until it is whole; `None` for nothing. Each is
+    /// used once.
+    looked_at: Mutex<HashMap<Bytes, Option<u64>>>,
 }
 
 impl Job {
@@ -483,8 +494,9 @@ impl Job {
         }
     }
 
-    /// Opens what sessions a large local source is worth, while the target is looked at.
-    async fn open_ahead(&self, to: &Place, sources: &[Location]) -> Result<(), Error> {
+    /// Opens what sessions a large local source is worth, while the target is looked at; and looks whether an earlier
+    /// attempt has left something of a single one.
+    async fn open_ahead(&self, to: &Place, target: &Location, sources: &[Location]) -> Result<(), Error> {
         let Place::Server(lanes) = to else { return Ok(()) };
         let options = &self.options;
         if options.dry_run || options.update || options.checksum {
@@ -501,10 +513,34 @@ impl Job {
             lengths.max().unwrap_or(0)
         });
         let largest = largest.await;
-        if largest > LARGE {
-            lanes.grow(self.streams(lanes, largest, true).await)?;
+        if largest <= LARGE {
+            return Ok(());
+        }
+        lanes.grow(self.streams(lanes, largest, true).await)?;
+        let [Location::Local(_)] = sources else {
+            return Ok(());
+        };
+        // The target is the folder that it goes into, or the name that it gets: which, is being asked.
+        let (source, path) = (sources[0].path(), target.path());
+        let own = folder_and_name(&source).1;
+        let parts = [(path.clone(), own), folder_and_name(&path)]
+            .map(|(root, name)| list::in_root(&root, &part_of(&source, &name)));
+        let sftp = lanes.first();
+        let found = futures_util::future::join_all(parts.iter().map(|part| sftp.lstat(part))).await;
+        for (part, found) in parts.into_iter().zip(found) {
+            let size = match found {
+                Ok(found) => Some(found.size.unwrap_or(0)),
+                Err(error) if error.is_no_such_file() => None,
+                // Asked again when it is known to matter.
+                Err(_) => continue,
+            };
+            self.looked_at().insert(part, size);
         }
         Ok(())
+    }
+
+    fn looked_at(&self) -> MutexGuard<'_, HashMap<Bytes, Option<u64>>> {
+        self.looked_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What may be in memory for large files. A limit on the rate bounds it to half a second's worth, since what is
@@ -641,24 +677,29 @@ impl Item {
         self.size > LARGE
     }
 
-    /// The name that a file has until it is whole, beside its last one. The same source gives the same name, so that an
-    /// attempt finds what an earlier one has left; another source gives another, so that two do not write into one.
+    /// The name that a file has until it is whole.
     fn part(&self) -> Bytes {
-        /// The longest name that Linux's file systems take.
-        const LONGEST: usize = 255;
-        let (folder, name) = match self.target.iter().rposition(|byte| *byte == b'/') {
-            Some(at) => self.target.split_at(at + 1),
-            None => (&b""[..], &self.target[..]),
-        };
-        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &self.source);
-        let tag: String = digest.as_ref()[..4]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        let end = format!(".{tag}.part");
-        let name = &name[..name.len().min(LONGEST - 1 - end.len())];
-        [folder, b".", name, end.as_bytes()].concat().into()
+        part_of(&self.source, &self.target)
     }
+}
+
+/// The name that a file has until it is whole, beside its last one. The same source gives the same name, so that an
+/// attempt finds what an earlier one has left; another source gives another, so that two do not write into one.
+fn part_of(source: &[u8], target: &[u8]) -> Bytes {
+    /// The longest name that Linux's file systems take.
+    const LONGEST: usize = 255;
+    let (folder, name) = match target.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => target.split_at(at + 1),
+        None => (&b""[..], target),
+    };
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, source);
+    let tag: String = digest.as_ref()[..4]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let end = format!(".{tag}.part");
+    let name = &name[..name.len().min(LONGEST - 1 - end.len())];
+    [folder, b".", name, end.as_bytes()].concat().into()
 }
 
 /// Holds a copy to its rate.

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::lanes::Lanes;
 use super::{Item, Job, Kind, Place, Top, blocking, shown};
 use crate::error::Error;
-use crate::sftp::{FileAttributes, FileType, Permissions, Sftp, StatusCode};
+use crate::sftp::{FileAttributes, FileType, Permissions, Sftp};
 
 pub(super) fn os(path: &[u8]) -> &OsStr {
     OsStr::from_bytes(path)
@@ -84,6 +84,14 @@ impl Excluded {
                 }
             })
         })
+    }
+}
+
+/// A path in a copy's root, which is `.` where the session begins.
+pub(super) fn in_root(root: &[u8], path: &[u8]) -> Bytes {
+    match root {
+        b"." => Bytes::copy_from_slice(path),
+        root => below(root, path),
     }
 }
 
@@ -467,7 +475,7 @@ async fn matching_in(
             }
             Ok(_) => {}
             // What is no directory has nothing in it.
-            Err(Error::File { status, .. }) if status.code == StatusCode::NO_SUCH_FILE => {}
+            Err(error) if error.is_no_such_file() => {}
             Err(error) => fail(job, folder.clone(), error)?,
         }
     }

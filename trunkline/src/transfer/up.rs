@@ -19,12 +19,12 @@ use trunkline_sftp::transfer::{
 };
 
 use super::lanes::Lanes;
-use super::list::{self, join, os};
+use super::list::{self, os};
 use super::plan::{Shared, Striped};
 use super::queue::Queue;
 use super::{Item, Job, Kind, Place, Plenty, blocking, blocks, shown};
 use crate::error::Error;
-use crate::sftp::{self, FileAttributes, FileType, OpenFlags, Permissions, Sftp, Status, StatusCode, Times};
+use crate::sftp::{self, FileAttributes, FileType, OpenFlags, Permissions, Sftp, Status, Times};
 
 /// A copy into a server's directory.
 pub(super) struct Up<'a> {
@@ -70,11 +70,7 @@ impl<'a> Up<'a> {
     }
 
     fn path(&self, target: &[u8]) -> Bytes {
-        match (&self.root[..], target) {
-            (b".", target) => Bytes::copy_from_slice(target),
-            (b"/", target) => [b"/", target].concat().into(),
-            (root, target) => join(root, target),
-        }
+        list::in_root(self.root, target)
     }
 
     /// Makes directories and links, leaves out what is there already, and hands on the files. The directories that want
@@ -447,10 +443,14 @@ impl<'a> Up<'a> {
             let part = part.clone();
             async move { sftp.lstat(part).await }
         };
-        let size = match self.lanes.with(lstat).await {
-            Ok(found) => Some(found.size.unwrap_or(0)),
-            Err(Error::File { status, .. }) if status.code == StatusCode::NO_SUCH_FILE => None,
-            Err(error) => return Err(error),
+        let looked_at = self.job.looked_at().remove(part);
+        let size = match looked_at {
+            Some(size) => size,
+            None => match self.lanes.with(lstat).await {
+                Ok(found) => Some(found.size.unwrap_or(0)),
+                Err(error) if error.is_no_such_file() => None,
+                Err(error) => return Err(error),
+            },
         };
         let file = match source {
             Source::Local(file) => Some(file),
