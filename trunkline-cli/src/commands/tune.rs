@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// More sizes, more depths, more sessions, everything three times; up to 4 minutes and 64 GiB.
     #[arg(long)]
     full: bool,
-    /// Seconds that it may take; 24 by default.
+    /// Seconds that it may take; 28 by default.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     time: Option<u64>,
     /// Bytes that may be moved, with K, M or G for powers of 1,024; 8G by default.

@@ -42,6 +42,15 @@ pub(super) enum Work {
     Changed,
 }
 
+impl Work {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "new file",
+            Self::Changed => "changed file",
+        }
+    }
+}
+
 /// A run's options beside those of all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Variant {
@@ -77,11 +86,7 @@ impl Variant {
             options.extend(["-e".into(), format!("ssh {}", self.ssh.join(" "))]);
         }
         RsyncRow {
-            work: match self.work {
-                Work::New => "new file",
-                Work::Changed => "changed file",
-            }
-            .into(),
+            work: self.work.as_str().into(),
             options,
             bytes,
             seconds: Vec::new(),
