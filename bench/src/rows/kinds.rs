@@ -66,7 +66,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
              connection at once gains what it would not gain on a real link of that rate."
                 .into(),
             "trunkline cp goes over a connection that its daemon has, the others connect. Compression is as each \
-             program's defaults have it: none."
+             program's defaults have it: none, but that trunkline cp finds out on its way whether it pays."
                 .into(),
         ],
         ..Outcome::default()

@@ -23,8 +23,11 @@ pub(super) const TRUNKLINE_CP: &str = "trunkline cp";
 pub(super) const SCP: &str = "scp";
 pub(super) const RSYNC: &str = "rsync";
 const MIB: u64 = 1 << 20;
-/// scp takes several round trips for each file: it gets a part of the files, and is reckoned up.
-const SCP_SHARE: usize = 20;
+
+/// scp takes several round trips for each file: it gets one file in so many, and is reckoned up.
+fn scp_share(lab: &Lab) -> usize {
+    lab.size(20, 50)
+}
 
 fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     let server = lab.server().start()?;
@@ -53,7 +56,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
              the daemon's CPU time is counted in."
                 .into(),
             "The relay delays and has no TCP slow start, which would cost a new connection some round trips more.".into(),
-            format!("scp -r copies one file in {SCP_SHARE} of the tree far away; its time is multiplied."),
+            format!("scp -r copies one file in {} of the tree far away; its time is multiplied.", scp_share(lab)),
         ],
         ..Outcome::default()
     };
@@ -99,8 +102,55 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
         RSYNC,
         Target::AtMost(1.5),
     )?;
+    std::fs::remove_dir_all(&many)?;
+    multitude(lab, &mut outcome, &near, &place)?;
     memory(lab, &mut outcome, &near, &place)?;
     Ok(outcome)
+}
+
+/// So many small files that what is remembered of each would show in the daemon's memory. scp would take minutes.
+fn multitude(lab: &Lab, outcome: &mut Outcome, near: &Way, place: &TempDir) -> anyhow::Result<()> {
+    let way = Way {
+        config: near.config.clone(),
+        alias: near.alias.clone(),
+        daemon: lab.daemon()?,
+    };
+    let count = lab.size(100_000, 10_000);
+    let source = tree(place, "multitude", count)?;
+    let [there, back] = ["there", "back"].map(|name| place.path().join(name));
+    let remote = |path: &Path| format!("{}:{}", way.alias, path.display());
+    let here = |path: &Path| path.display().to_string();
+    let mut tables = Vec::new();
+    for (direction, up) in [("up", true), ("down", false)] {
+        let contestant = |program: &'static str| {
+            let (way, source, target) = (&way, &source, if up { &there } else { &back });
+            let (from, to) = if up {
+                (here(source), remote(target))
+            } else {
+                (remote(source), here(target))
+            };
+            Contestant::new(program, move || {
+                let used = usage(&mut way.copy(program, &from, &to), None)?;
+                check(source, target)?;
+                Ok(vec![used.seconds])
+            })
+        };
+        tables.push(Table {
+            title: format!("{count} files of 4 KiB, loopback, {direction}"),
+            unit: "s",
+            samples: in_turns(1, &mut [contestant(TRUNKLINE_CP), contestant(RSYNC)]),
+        });
+    }
+    outcome.tables.extend(tables);
+    let pid = way.daemon.pid().context("the daemon has ended")?;
+    outcome.verdicts.push(Verdict {
+        what: format!("memory of the daemon, {count} files of 4 KiB, both ways"),
+        measured: Some(measure::peak_memory_of(pid)? as f64 / 1e6),
+        target: Target::AtMost(150.0),
+        unit: "MB",
+    });
+    std::fs::remove_dir_all(&source)?;
+    Ok(())
 }
 
 /// The most memory that a daemon takes up while it moves a file that is mostly a hole, both ways.
@@ -185,14 +235,14 @@ fn compare(
     let is_far_tree = source.is_dir() && path.alias == "far";
     let share = source.with_file_name("share");
     if is_far_tree {
-        part_of(source, &share)?;
+        part_of(source, &share, scp_share(lab))?;
     }
     for (direction, up) in [("up", true), ("down", false)] {
         let cpu = Aside::default();
         let contestant = |name: &'static str| {
             let (source, cpu) = (source.to_owned(), &cpu);
             let (source, times) = match name {
-                SCP if is_far_tree => (share.clone(), SCP_SHARE as f64),
+                SCP if is_far_tree => (share.clone(), scp_share(lab) as f64),
                 _ => (source, 1.0),
             };
             Contestant::new(name, move || {
@@ -264,9 +314,9 @@ fn tree(place: &TempDir, name: &str, files: usize) -> anyhow::Result<PathBuf> {
 }
 
 /// One file in so many of a tree.
-fn part_of(tree: &Path, share: &Path) -> anyhow::Result<()> {
+fn part_of(tree: &Path, share: &Path, of: usize) -> anyhow::Result<()> {
     std::fs::create_dir_all(share)?;
-    for file in files(tree)?.iter().step_by(SCP_SHARE) {
+    for file in files(tree)?.iter().step_by(of) {
         let name = file.file_name().context("a file has a name")?;
         std::fs::copy(file, share.join(name))?;
     }
