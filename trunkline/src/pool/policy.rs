@@ -459,9 +459,12 @@ impl Policy {
             .max(1)
     }
 
+    /// Whether one session more is known to work on a lane. What it has proven counts sessions that were still being opened
+    /// when another was confirmed, so that a limit learned since is what holds.
     fn is_proven(&self, lane: LaneId, now: Instant) -> bool {
         self.lanes.get(&lane).is_some_and(|lane| {
-            lane.sessions + lane.spares_ready + lane.spares_opening + lane.closing(now) < lane.proven
+            let open = lane.sessions + lane.spares_ready + lane.spares_opening + lane.closing(now);
+            open < lane.proven.min(self.limit())
         })
     }
 
@@ -563,6 +566,25 @@ mod tests {
         }
         assert!(policy.session_refused(lane, false, now));
         assert!(!policy.session_refused(lane, false, now + CLOSING));
+    }
+
+    #[test]
+    fn a_limit_holds_whatever_a_lane_seemed_to_have_proven() {
+        let (mut policy, now) = policy();
+        let lane = connect(&mut policy, now);
+        // Two more are asked for at once: one is confirmed before the other is refused.
+        policy.place_session(now);
+        policy.place_session(now);
+        policy.session_confirmed(lane);
+        assert!(policy.session_refused(lane, false, now));
+        policy.session_never_opened(lane, now, now);
+        assert_eq!(policy.session_limit(), Some(2));
+
+        policy.session_ended(lane, now, now);
+        assert_eq!(policy.place_session(now), Placement::Open { lane, proven: false });
+        policy.session_never_opened(lane, now, now);
+        let proven = Placement::Open { lane, proven: true };
+        assert_eq!(policy.place_session(now + CLOSING), proven);
     }
 
     #[test]
