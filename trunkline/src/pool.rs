@@ -161,7 +161,7 @@ impl Pool {
                     match session.opened().await {
                         Ok(()) => self.state().policy.session_confirmed(lane),
                         Err(Error::Refused { reason, .. })
-                            if reason != 0 && self.learn_limit(lane, false) =>
+                            if reason != 0 && self.learn_limit(lane, false, lease.placed) =>
                         {
                             lease.refused();
                             continue;
@@ -363,7 +363,7 @@ impl Pool {
         let count = state.policy.open_spares(id, Instant::now());
         drop(state);
         for _ in 0..count {
-            let mut spare = connection.spare();
+            let (mut spare, asked) = (connection.spare(), Instant::now());
             let pool = Arc::downgrade(self);
             tokio::spawn(async move {
                 let opened = spare.opened().await;
@@ -377,7 +377,7 @@ impl Pool {
                         }
                     }
                     Err(Error::Refused { .. }) => {
-                        pool.learn_limit(id, true);
+                        pool.learn_limit(id, true, asked);
                     }
                     // The connection is gone, and its lane with it.
                     Err(_) => {}
@@ -410,9 +410,9 @@ impl Pool {
             .is_some_and(|banner| ServerId::remembered(&banner).is_openssh())
     }
 
-    fn learn_limit(&self, lane: LaneId, was_spare: bool) -> bool {
+    fn learn_limit(&self, lane: LaneId, was_spare: bool, asked: Instant) -> bool {
         let mut state = self.state();
-        let news = state.policy.session_refused(lane, was_spare, Instant::now());
+        let news = state.policy.session_refused(lane, was_spare, asked);
         let limit = state.policy.session_limit();
         drop(state);
         if let (true, Some(limit)) = (news, limit) {

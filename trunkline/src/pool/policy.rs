@@ -43,7 +43,7 @@ struct Lane {
     retired: bool,
     /// The most sessions that were open at once on it: the server allows that many.
     proven: u32,
-    /// When sessions ended that the server may still count: see [`CLOSING`].
+    /// When sessions ended that the server may still count: see [`CLOSING`] and [`BLAMED`].
     ended: VecDeque<Instant>,
 }
 
@@ -51,6 +51,10 @@ struct Lane {
 /// `channel_garbage_collect`, from `channel_after_poll`): a session asked for in the same breath is refused. Packets of
 /// this side that are further apart than this do not travel together.
 const CLOSING: Duration = Duration::from_millis(200);
+
+/// For how long the end of a session may still be the reason of a refusal: on a server too busy to read, packets that were
+/// far apart are handled together. Once it has answered what was asked for after the end, it is not.
+const BLAMED: Duration = Duration::from_secs(10);
 
 /// Traffic of a lane, as a moving rate.
 #[derive(Debug)]
@@ -362,10 +366,10 @@ impl Policy {
         }
     }
 
-    /// A session, or one opened ahead, was refused: the server's limit is what was open besides, and what it may not have
-    /// closed yet. Returns whether another try is worth while: with nothing else open it is a refusal that no other lane
-    /// would lift.
-    pub(crate) fn session_refused(&mut self, lane: LaneId, was_spare: bool, now: Instant) -> bool {
+    /// A session, or one opened ahead, that was asked for at `asked` was refused: the server's limit is what was open
+    /// besides, and what it may not have closed yet. Returns whether another try is worth while: with nothing else open it
+    /// is a refusal that no other lane would lift.
+    pub(crate) fn session_refused(&mut self, lane: LaneId, was_spare: bool, asked: Instant) -> bool {
         let Some(lane) = self.lanes.get_mut(&lane) else {
             return false;
         };
@@ -373,15 +377,17 @@ impl Policy {
             lane.spares_opening = lane.spares_opening.saturating_sub(1);
         }
         let open = lane.sessions.saturating_sub(u32::from(!was_spare)) + lane.spares_ready;
-        let besides = open + lane.closing(now);
-        if besides == 0 {
-            return false;
+        let besides = open + lane.closing(asked);
+        let blamed = lane.ended.len();
+        // The server has handled by now what it was told before.
+        lane.ended.retain(|ended| *ended > asked);
+        if besides > 0 {
+            self.session_limit = match self.session_limit {
+                None if besides >= self.settings.sessions_per_lane => None,
+                limit => Some(limit.map_or(besides, |limit| limit.min(besides))),
+            };
         }
-        self.session_limit = match self.session_limit {
-            None if besides >= self.settings.sessions_per_lane => None,
-            limit => Some(limit.map_or(besides, |limit| limit.min(besides))),
-        };
-        true
+        besides > 0 || blamed > 0
     }
 
     /// What was placed as a session on a lane never became one.
@@ -403,7 +409,7 @@ impl Policy {
         self.session_never_opened(lane, placed, now);
         if let Some(lane) = self.lanes.get_mut(&lane) {
             lane.ended
-                .retain(|ended| now.saturating_duration_since(*ended) < CLOSING);
+                .retain(|ended| now.saturating_duration_since(*ended) < BLAMED);
             lane.ended.push_back(now);
         }
     }
@@ -560,12 +566,15 @@ mod tests {
         }
         assert!(policy.session_refused(lane, false, now));
         assert_eq!(policy.session_limit(), Some(5));
-        // With nothing else open, the one that has just ended is the reason of the refusal.
+        // With nothing else open, one that has ended is the reason of the refusal, on a busy server even one that ended a
+        // while ago, but not of the next, which was asked for behind the server's answer.
         for _ in 0..3 {
             policy.session_ended(lane, now, now);
         }
-        assert!(policy.session_refused(lane, false, now));
-        assert!(!policy.session_refused(lane, false, now + CLOSING));
+        let later = now + CLOSING * 5;
+        assert!(policy.session_refused(lane, false, later));
+        assert_eq!(policy.session_limit(), Some(5));
+        assert!(!policy.session_refused(lane, false, later));
     }
 
     #[test]
