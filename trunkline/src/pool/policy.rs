@@ -53,8 +53,8 @@ struct Lane {
 const CLOSING: Duration = Duration::from_millis(200);
 
 /// For how long the end of a session may still be the reason of a refusal: on a server too busy to read, packets that were
-/// far apart are handled together. Once it has answered what was asked for after the end, it is not.
-const BLAMED: Duration = Duration::from_secs(10);
+/// further apart are handled together. A server that refuses what it has room for is asked again for so long.
+const BLAMED: Duration = Duration::from_secs(1);
 
 /// Traffic of a lane, as a moving rate.
 #[derive(Debug)]
@@ -69,7 +69,12 @@ struct Traffic {
 impl Lane {
     /// Sessions that ended so lately that the server may still count them.
     fn closing(&self, now: Instant) -> u32 {
-        let lately = |ended: &&Instant| now.saturating_duration_since(**ended) < CLOSING;
+        self.ended_within(CLOSING, now)
+    }
+
+    /// Sessions that ended in the time before `now`, or after it.
+    fn ended_within(&self, time: Duration, now: Instant) -> u32 {
+        let lately = |ended: &&Instant| now.saturating_duration_since(**ended) < time;
         u32::try_from(self.ended.iter().rev().take_while(lately).count()).unwrap_or(u32::MAX)
     }
 
@@ -378,9 +383,7 @@ impl Policy {
         }
         let open = lane.sessions.saturating_sub(u32::from(!was_spare)) + lane.spares_ready;
         let besides = open + lane.closing(asked);
-        let blamed = lane.ended.len();
-        // The server has handled by now what it was told before.
-        lane.ended.retain(|ended| *ended > asked);
+        let blamed = lane.ended_within(BLAMED, asked);
         if besides > 0 {
             self.session_limit = match self.session_limit {
                 None if besides >= self.settings.sessions_per_lane => None,
@@ -567,14 +570,13 @@ mod tests {
         assert!(policy.session_refused(lane, false, now));
         assert_eq!(policy.session_limit(), Some(5));
         // With nothing else open, one that has ended is the reason of the refusal, on a busy server even one that ended a
-        // while ago, but not of the next, which was asked for behind the server's answer.
+        // while ago, which says nothing of its limit.
         for _ in 0..3 {
             policy.session_ended(lane, now, now);
         }
-        let later = now + CLOSING * 5;
-        assert!(policy.session_refused(lane, false, later));
+        assert!(policy.session_refused(lane, false, now + CLOSING));
         assert_eq!(policy.session_limit(), Some(5));
-        assert!(!policy.session_refused(lane, false, later));
+        assert!(!policy.session_refused(lane, false, now + BLAMED));
     }
 
     #[test]
