@@ -212,9 +212,10 @@ fn row_as_json((row, outcome): &(&'static Row, Outcome)) -> Value {
 }
 
 fn target(verdict: &Verdict) -> String {
+    let shown = |limit: f64| (limit * 1000.0).round() / 1000.0;
     match verdict.target {
-        Target::AtMost(limit) => format!("<= {limit}"),
-        Target::AtLeast(limit) => format!(">= {limit}"),
+        Target::AtMost(limit) => format!("<= {}", shown(limit)),
+        Target::AtLeast(limit) => format!(">= {}", shown(limit)),
     }
 }
 

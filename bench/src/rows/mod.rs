@@ -136,5 +136,6 @@ fn in_rtt(seconds: f64) -> f64 {
 }
 
 fn ratio(of: Option<f64>, to: Option<f64>) -> Option<f64> {
-    Some(of? / to?)
+    // Beside nothing, such as a delay below what can be told, there is no ratio.
+    to.filter(|to| *to > 0.0).and_then(|to| Some(of? / to))
 }
