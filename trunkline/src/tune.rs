@@ -34,7 +34,7 @@ use crate::engine::{Engine, Host};
 use crate::error::Error;
 use crate::interaction::Interaction;
 use crate::session::Command;
-use crate::sftp::{Sftp, StatusCode};
+use crate::sftp::Sftp;
 use crate::transfer::{NEAR, SESSIONS_A_CONNECTION};
 pub use choice::Choice;
 use flow::{Lane, Moved, Names};
@@ -720,8 +720,8 @@ impl Tuning<'_> {
             let removed = tokio::time::timeout(PATIENCE, sftp.remove(name)).await;
             let is_gone = match removed {
                 Ok(Ok(())) => true,
-                Ok(Err(Error::File { status, .. })) => status.code == StatusCode::NO_SUCH_FILE,
-                _ => false,
+                Ok(Err(error)) => error.is_no_such_file(),
+                Err(_) => false,
             };
             if !is_gone {
                 tracing::warn!("{name} on {} could not be removed", self.config.original_host);

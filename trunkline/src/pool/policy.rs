@@ -390,7 +390,7 @@ impl Policy {
                 limit => Some(limit.map_or(besides, |limit| limit.min(besides))),
             };
         }
-        besides > 0 || blamed > 0
+        open > 0 || blamed > 0
     }
 
     /// What was placed as a session on a lane never became one.
