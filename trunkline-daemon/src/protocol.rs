@@ -15,7 +15,7 @@ pub use trunkline::transfer::{CopyEvent, CopyOptions, Snapshot as CopyProgress};
 use trunkline::tune::Choice;
 
 /// The protocol's version. A daemon answers clients of its own version only; see [`Reply::Welcome`].
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The longest frame, without its length. A caller's environment is the largest thing in one.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
@@ -106,6 +106,7 @@ pub struct HostRequest {
     /// What the user typed.
     pub destination: Destination,
     /// ssh's options, as typed.
+    #[serde(with = "trunkline::os_bytes::list")]
     pub ssh_args: Vec<OsString>,
     /// The caller's environment, folder and umask.
     pub world: World,
@@ -149,7 +150,7 @@ pub struct CopyRequest {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum CopyPlace {
     /// An absolute path on this machine.
-    Local(std::path::PathBuf),
+    Local(#[serde(with = "trunkline::os_bytes")] PathBuf),
     /// A path on a host.
     Host(Box<HostRequest>, #[serde(with = "serde_bytes")] Vec<u8>),
 }
@@ -286,6 +287,7 @@ pub enum Reply {
         /// Why.
         reasons: Vec<String>,
         /// Options for ssh, before all others, by which it uses the connection that is kept warm, or becomes it.
+        #[serde(with = "trunkline::os_bytes::list")]
         options: Vec<OsString>,
     },
     /// How far a copy is; at most ten a second.

@@ -23,6 +23,7 @@ mod login;
 pub mod memory;
 pub mod metrics;
 pub mod openssh;
+pub mod os_bytes;
 mod pool;
 pub mod prompt;
 mod session;

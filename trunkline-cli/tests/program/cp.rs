@@ -1,6 +1,8 @@
 //! `trunkline cp`: files and trees to and from hosts.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -47,7 +49,7 @@ fn a_tree_goes_there_and_comes_back_by_way_of_the_daemon_and_without_it() {
     tree(&source);
     for daemon in [true, false] {
         let [there, back] = ["there", "back"].map(|name| home.path(&format!("{name}-{daemon}")));
-        let run = |from: &dyn AsRef<std::ffi::OsStr>, to: &dyn AsRef<std::ffi::OsStr>| {
+        let run = |from: &dyn AsRef<OsStr>, to: &dyn AsRef<OsStr>| {
             let mut command = home.trunkline();
             if !daemon {
                 command.arg("--no-daemon");
@@ -97,6 +99,24 @@ fn relative_paths_begin_where_the_caller_is_and_at_the_users_home_on_the_server(
         "{}",
         describe(&output)
     );
+}
+
+#[test]
+fn neither_a_name_nor_the_working_folder_has_to_be_utf8() {
+    let (server, home) = (server(), Home::new());
+    let name = |text: &[u8]| OsStr::from_bytes(text).to_owned();
+    let folder = home.path("").join(name(b"folder\xff"));
+    let odd = name(b"a\xff\nb");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join(&odd), "odd").unwrap();
+    let mut there = OsString::from(format!("{}:", server.alias()));
+    there.push(folder.join(name(b"there\xfe")));
+    let back = name(b"back\xfd");
+    for (from, to) in [(&odd, &there), (&there, &back)] {
+        let output = finish(cp(&home, &server).current_dir(&folder).arg(from).arg(to));
+        assert_status(&output, 0);
+    }
+    assert_eq!(fs::read(folder.join(back)).unwrap(), b"odd");
 }
 
 #[test]

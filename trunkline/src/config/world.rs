@@ -17,10 +17,12 @@ use super::ConfigError;
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct World {
     /// The working folder, absolute: relative paths of arguments and directives begin here.
+    #[serde(with = "crate::os_bytes")]
     pub cwd: PathBuf,
     /// The file mode creation mask.
     pub umask: u32,
     /// The environment.
+    #[serde(with = "crate::os_bytes::map")]
     pub env: BTreeMap<OsString, OsString>,
 }
 
