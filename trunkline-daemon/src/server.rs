@@ -550,6 +550,7 @@ async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
     let mut memory = Vec::new();
     let choice = Choice::remembered(engine.memory(), &config);
     if let Some(facts) = facts {
+        let key = facts.key_fingerprint();
         let mut add = |name: &str, value: Option<String>| {
             memory.extend(value.map(|value| (name.to_owned(), value)));
         };
@@ -571,12 +572,7 @@ async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
             "early KEXINIT",
             facts.early_kexinit_refused.then(|| "refused".into()),
         );
-        add(
-            "key that worked",
-            facts
-                .key
-                .map(|digest| digest.iter().take(8).map(|b| format!("{b:02x}")).collect()),
-        );
+        add("key that worked", key);
     }
     Ok(Reply::Explained(Box::new(Explanation {
         address: address(&config),

@@ -12,6 +12,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, TransactionBehavior, params};
 
 /// The facts about every host that this user has connected to.
@@ -89,6 +91,15 @@ pub struct HostFacts {
     pub refused: SystemTime,
     /// When the facts were last updated, kept to the millisecond.
     pub last_used: SystemTime,
+}
+
+impl HostFacts {
+    /// The key that authenticated last, as `ssh-keygen -l` and `ssh-add -l` name it.
+    #[must_use]
+    pub fn key_fingerprint(&self) -> Option<String> {
+        self.key
+            .map(|digest| format!("SHA256:{}", STANDARD_NO_PAD.encode(digest)))
+    }
 }
 
 /// What a server has refused, and is not asked for again for some time.

@@ -184,11 +184,20 @@ fn warm_tells_of_each_host_that_cannot_be_reached() {
 #[test]
 fn explain_names_the_transport_and_the_reason() {
     let (server, home) = (server(), Home::new());
+    finish(&mut about(&home, &server, &["warm"]));
     let native = text(&finish(&mut about(&home, &server, &["explain"])).stdout);
-    assert!(
-        native.contains(&format!("127.0.0.1:{}", server.port())) && native.contains("transport: native"),
-        "{native}"
-    );
+    let address = format!("127.0.0.1:{}", server.port());
+    for part in [
+        &*address,
+        "transport: native",
+        "key that worked: SHA256:",
+        "proxy: none",
+        "identitiesonly: yes",
+        "rekeylimit: default none",
+        "ipqos: 0x10 0x08",
+    ] {
+        assert!(native.contains(part), "{part} is not in\n{native}");
+    }
     let config = home.path("config");
     write_ssh_config(
         &config,

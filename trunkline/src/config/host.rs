@@ -1,6 +1,7 @@
 //! The resolved configuration of one host, typed.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -235,6 +236,20 @@ pub enum Proxy {
     /// Through jump hosts, the first to be reached first. Each is resolved in turn
     /// ([`Request::for_jump`](super::Request::for_jump)).
     Jump(Vec<Destination>),
+}
+
+/// "none", the command, or the jump hosts as `-J` takes them.
+impl fmt::Display for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Direct => f.write_str("none"),
+            Self::Command(command) => write!(f, "command {command}"),
+            Self::Jump(hosts) => {
+                let hosts: Vec<_> = hosts.iter().map(Destination::to_string).collect();
+                write!(f, "jump {}", hosts.join(","))
+            }
+        }
+    }
 }
 
 /// A private key file.

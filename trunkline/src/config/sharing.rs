@@ -1,6 +1,7 @@
 //! Which requests may use one connection: those for which everything that decides who talks to whom is equal.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use aws_lc_rs::digest::{Context, SHA256};
@@ -85,11 +86,11 @@ impl HostConfig {
     #[must_use]
     pub fn explain_sharing(&self) -> Vec<(&'static str, String)> {
         let optional = |value: &Option<String>| value.clone().unwrap_or_default();
-        let socket = self
-            .identity_agent
-            .as_ref()
-            .map(|path| format!("{path:?}"))
-            .unwrap_or_default();
+        let login_keys = self.identity_files.iter().map(|file| {
+            // A missing file is an error when the user named it.
+            let origin = if file.is_default { " (default)" } else { "" };
+            format!("{}{origin}", path(&file.path))
+        });
         vec![
             ("user", self.user.clone()),
             ("hostname", self.hostname.clone()),
@@ -97,22 +98,16 @@ impl HostConfig {
             ("hostkeyalias", optional(&self.host_key_alias)),
             // Without an alias, known_hosts is searched by the name that was resolved; behind a proxy that is all
             // there is. %k in a known_hosts path is part of the path by now.
-            ("proxy", format!("{:?}", self.proxy)),
+            ("proxy", self.proxy.to_string()),
             // Jump hosts are resolved in turn, and from the file that -F named.
-            (
-                "config file",
-                self.config_file
-                    .as_ref()
-                    .map(|path| format!("{path:?}"))
-                    .unwrap_or_default(),
-            ),
+            ("config file", paths(&self.config_file)),
             ("bindaddress", optional(&self.bind_address)),
             ("bindinterface", optional(&self.bind_interface)),
             ("addressfamily", self.address_family.as_str().into()),
-            ("identityfile", format!("{:?}", self.identity_files)),
-            ("certificatefile", format!("{:?}", self.certificate_files)),
-            ("identitiesonly", self.identities_only.to_string()),
-            ("identityagent", socket),
+            ("identityfile", login_keys.collect::<Vec<_>>().join(" ")),
+            ("certificatefile", paths(&self.certificate_files)),
+            ("identitiesonly", yes_or_no(self.identities_only)),
+            ("identityagent", paths(&self.identity_agent)),
             ("pkcs11provider", optional(&self.pkcs11_provider)),
             ("securitykeyprovider", optional(&self.security_key_provider)),
             // sshd gives every session of a connection the first one's agent.
@@ -121,40 +116,37 @@ impl HostConfig {
                 match &self.forward_agent {
                     ForwardAgent::No => "no".into(),
                     ForwardAgent::Yes => "yes".into(),
-                    ForwardAgent::Socket(path) => format!("{path:?}"),
+                    ForwardAgent::Socket(socket) => path(socket),
                 },
             ),
             (
                 "preferredauthentications",
-                format!("{:?}", self.preferred_authentications),
+                self.preferred_authentications.join(","),
             ),
             ("pubkeyauthentication", self.pubkey_authentication.as_str().into()),
-            ("passwordauthentication", self.password_authentication.to_string()),
+            ("passwordauthentication", yes_or_no(self.password_authentication)),
             (
                 "kbdinteractiveauthentication",
-                self.kbd_interactive_authentication.to_string(),
+                yes_or_no(self.kbd_interactive_authentication),
             ),
             ("kbdinteractivedevices", optional(&self.kbd_interactive_devices)),
             (
                 "hostbasedauthentication",
-                self.hostbased_authentication.to_string(),
+                yes_or_no(self.hostbased_authentication),
             ),
-            ("gssapiauthentication", self.gssapi_authentication.to_string()),
-            ("userknownhostsfile", format!("{:?}", self.user_known_hosts_files)),
-            (
-                "globalknownhostsfile",
-                format!("{:?}", self.global_known_hosts_files),
-            ),
+            ("gssapiauthentication", yes_or_no(self.gssapi_authentication)),
+            ("userknownhostsfile", paths(&self.user_known_hosts_files)),
+            ("globalknownhostsfile", paths(&self.global_known_hosts_files)),
             ("knownhostscommand", optional(&self.known_hosts_command)),
-            ("revokedhostkeys", format!("{:?}", self.revoked_host_keys)),
+            ("revokedhostkeys", paths(&self.revoked_host_keys)),
             (
                 "stricthostkeychecking",
                 self.strict_host_key_checking.as_str().into(),
             ),
-            ("checkhostip", self.check_host_ip.to_string()),
+            ("checkhostip", yes_or_no(self.check_host_ip)),
             (
                 "nohostauthenticationforlocalhost",
-                self.no_host_authentication_for_localhost.to_string(),
+                yes_or_no(self.no_host_authentication_for_localhost),
             ),
             ("verifyhostkeydns", self.verify_host_key_dns.clone()),
             ("ciphers", self.ciphers.join(",")),
@@ -167,13 +159,27 @@ impl HostConfig {
             ),
             ("casignaturealgorithms", self.ca_signature_algorithms.join(",")),
             ("requiredrsasize", self.required_rsa_size.to_string()),
-            ("compression", self.compression.to_string()),
-            ("rekeylimit", format!("{:?}", self.rekey_limit)),
-            ("ipqos", format!("{:?}", self.ip_qos)),
+            ("compression", yes_or_no(self.compression)),
+            ("rekeylimit", self.rekey_limit.to_string()),
+            ("ipqos", self.ip_qos.to_string()),
             ("versionaddendum", optional(&self.version_addendum)),
             ("refuseconnection", optional(&self.refuse_connection)),
         ]
     }
+}
+
+fn yes_or_no(value: bool) -> String {
+    if value { "yes" } else { "no" }.into()
+}
+
+/// In quotes and escaped, so that no two paths, and no two lists of paths, look alike.
+fn path(path: &Path) -> String {
+    format!("{path:?}")
+}
+
+fn paths<'a>(list: impl IntoIterator<Item = &'a PathBuf>) -> String {
+    let list: Vec<_> = list.into_iter().map(|each| path(each)).collect();
+    list.join(" ")
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {

@@ -1,5 +1,6 @@
 //! The values of single directives, as `ssh -G` prints them (readconf.c, `dump_client_config`).
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -280,6 +281,20 @@ impl RekeyLimit {
     }
 }
 
+/// As `RekeyLimit` is written: bytes, then seconds.
+impl fmt::Display for RekeyLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.bytes {
+            Some(bytes) => write!(f, "{bytes} ")?,
+            None => f.write_str("default ")?,
+        }
+        match self.interval {
+            Some(interval) => write!(f, "{}", interval.as_secs()),
+            None => f.write_str("none"),
+        }
+    }
+}
+
 /// `IPQoS`: the type-of-service byte for sessions with a terminal, and for all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct IpQos {
@@ -296,6 +311,14 @@ impl IpQos {
             interactive: type_of_service(interactive)?,
             bulk: type_of_service(bulk.trim())?,
         })
+    }
+}
+
+/// As `IPQoS` is written, in numbers.
+impl fmt::Display for IpQos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |byte: Option<u8>| byte.map_or("none".into(), |byte| format!("{byte:#04x}"));
+        write!(f, "{} {}", number(self.interactive), number(self.bulk))
     }
 }
 
