@@ -569,16 +569,7 @@ impl Job {
         }
         // A session that is lost meanwhile is replaced by whoever uses it.
         let Ok(rtt) = lanes.rtt().await else { return 1 };
-        let wanted = if rtt < lanes::NEAR {
-            // A connection is a core on the server.
-            if size >= NEAR_STRIPED { 2 } else { 1 }
-        } else {
-            // sshd takes 2 MiB a round trip on each channel; towards us our own windows grow to 15 MiB.
-            let window: f64 = if upload { 2e6 } else { 8e6 };
-            let product = WANTED_RATE * rtt.as_secs_f64();
-            (product / window).ceil() as usize
-        };
-        wanted.min(worth).clamp(1, MOST_STREAMS)
+        usual_streams(rtt, size, upload).min(worth)
     }
 
     /// Sessions for small files, where there are enough of them: near by, a second core of the server; far away, the
@@ -595,6 +586,20 @@ impl Job {
         };
         wanted.clamp(1, MOST_SMALL_SESSIONS)
     }
+}
+
+/// Sessions for a file of so many bytes as far away as this, where nothing else was found to be best.
+pub(crate) fn usual_streams(rtt: Duration, size: u64, upload: bool) -> usize {
+    let wanted = if rtt < lanes::NEAR {
+        // A connection is a core on the server.
+        if size >= NEAR_STRIPED { 2 } else { 1 }
+    } else {
+        // sshd takes 2 MiB a round trip on each channel; towards us our own windows grow to 15 MiB.
+        let window: f64 = if upload { 2e6 } else { 8e6 };
+        let product = WANTED_RATE * rtt.as_secs_f64();
+        (product / window).ceil() as usize
+    };
+    wanted.clamp(1, MOST_STREAMS)
 }
 
 /// Sessions at once for small files at most.
@@ -642,7 +647,7 @@ impl Default for Plenty {
 /// The rate, in bytes a second, that sessions are to be enough for: what one client core moves.
 const WANTED_RATE: f64 = 300e6;
 /// Sessions at once at most.
-const MOST_STREAMS: usize = 16;
+pub(crate) const MOST_STREAMS: usize = 16;
 /// On loopback a second connection costs 10 ms and its sshd's start; it pays for files that take longer.
 const NEAR_STRIPED: u64 = 128 * 1024 * 1024;
 

@@ -35,7 +35,7 @@ use crate::error::Error;
 use crate::interaction::Interaction;
 use crate::session::Command;
 use crate::sftp::Sftp;
-use crate::transfer::{NEAR, SESSIONS_A_CONNECTION};
+use crate::transfer::{NEAR, SESSIONS_A_CONNECTION, usual_streams};
 pub use choice::Choice;
 use flow::{Lane, Moved, Names};
 pub use local::{LocalReport, LocalRow, SIZES, SignatureRow, measure_local};
@@ -169,41 +169,62 @@ impl Tuning<'_> {
         // What there would be without tuning comes first: all else is compared with it.
         ciphers.sort_by_key(|cipher| *cipher != usual.0);
         ciphers.retain(|cipher| self.config.ciphers.iter().any(|allowed| allowed == cipher));
-        self.measure_cells(Stage::Ciphers, &plan::cipher_cells(&ciphers))
-            .await?;
-        let best = Choice::decide(&self.report, usual.0, usual.1).cipher;
-        ciphers.sort_by_key(|cipher| *cipher != best);
-        if best != usual.0 {
-            // Once more, against each other: of many ciphers, one is the fastest by chance.
-            let both = [usual.0, ciphers[0]];
-            self.measure_cells(Stage::Ciphers, &plan::cipher_cells(&both))
-                .await?;
+        for stage in Stage::after_link(self.rtt) {
+            // What is best so far.
+            let choice = Choice::decide(&self.report, usual.0, usual.1);
+            let best = ciphers.iter().copied().find(|cipher| *cipher == choice.cipher);
+            let best = best.unwrap_or(usual.0);
+            match stage {
+                Stage::Link => {}
+                Stage::Ciphers => self.measure_ciphers(&ciphers, usual).await?,
+                Stage::Compression => {
+                    ciphers.sort_by_key(|cipher| *cipher != best);
+                    let cells = plan::compression_cells(&ciphers, info.server_compresses);
+                    self.measure_cells(stage, &cells).await?;
+                    if !info.server_compresses {
+                        self.note("the server takes no compression");
+                    }
+                }
+                Stage::Requests => self.measure_requests((best, choice.compression)).await?,
+                Stage::Streams => self.measure_streams(&choice).await?,
+                Stage::Rsync => {
+                    // ssh has the first of its own list that the server takes.
+                    let ours = self.config.ciphers.iter();
+                    let mut common = ours.filter(|name| info.server_ciphers.contains(&name.as_str()));
+                    let stock = common.next().cloned().unwrap_or_default();
+                    let compresses = self.config.compression && info.server_compresses;
+                    self.report.advice = advice::for_ssh(&self.report, &stock, compresses);
+                    let ssh = self.report.advice.first().map(|advice| advice.options.clone());
+                    self.measure_rsync(&ssh.unwrap_or_default()).await?;
+                    let for_rsync = advice::for_rsync(&self.report.rsync);
+                    self.report.advice.extend(for_rsync);
+                }
+            }
         }
-        let cells = plan::compression_cells(&ciphers, info.server_compresses);
-        self.measure_cells(Stage::Compression, &cells).await?;
-        if !info.server_compresses {
-            self.note("the server takes no compression");
-        }
-        let choice = Choice::decide(&self.report, usual.0, usual.1);
-        let name = ciphers.iter().copied().find(|cipher| *cipher == choice.cipher);
-        self.measure_requests((name.unwrap_or(usual.0), choice.compression))
-            .await?;
-        self.measure_streams(&choice).await?;
-        // ssh has the first of its own list that the server takes.
-        let ours = self.config.ciphers.iter();
-        let mut common = ours.filter(|name| info.server_ciphers.contains(&name.as_str()));
-        let stock = common.next().cloned().unwrap_or_default();
-        let compresses = self.config.compression && info.server_compresses;
-        self.report.advice = advice::for_ssh(&self.report, &stock, compresses);
-        let ssh = self.report.advice.first().map(|advice| advice.options.clone());
-        self.measure_rsync(&ssh.unwrap_or_default()).await?;
-        let for_rsync = advice::for_rsync(&self.report.rsync);
-        self.report.advice.extend(for_rsync);
         self.report.seconds = self.begun.elapsed().as_secs_f64();
+        let choice = Choice::decide(&self.report, usual.0, usual.1);
         self.report.choice = Choice {
             rsync: advice::rsync_options(&self.report.advice, choice.compression),
-            ..Choice::decide(&self.report, usual.0, usual.1)
+            ..choice
         };
+        Ok(())
+    }
+
+    /// Every cipher, of which the first is the usual one.
+    async fn measure_ciphers(
+        &mut self,
+        ciphers: &[&'static str],
+        usual: (&'static str, bool),
+    ) -> Result<(), Error> {
+        self.measure_cells(Stage::Ciphers, &plan::cipher_cells(ciphers))
+            .await?;
+        let best = Choice::decide(&self.report, usual.0, usual.1).cipher;
+        let rival = ciphers.iter().copied().find(|cipher| *cipher == best);
+        if let Some(rival) = rival.filter(|rival| *rival != usual.0) {
+            // Once more, against each other: of many ciphers, one is the fastest by chance.
+            self.measure_cells(Stage::Ciphers, &plan::cipher_cells(&[usual.0, rival]))
+                .await?;
+        }
         Ok(())
     }
 
@@ -434,40 +455,69 @@ impl Tuning<'_> {
     async fn measure_streams(&mut self, choice: &Choice) -> Result<(), Error> {
         let config = choice.apply_to(self.config.clone(), &self.request);
         let host = self.engine.host_with(config, &self.request, &self.interaction)?;
-        let numbers: &[usize] = if self.options.full {
-            &[1, 2, 3, 4, 6, 8, 12, 16]
-        } else {
-            &[1, 2, 4, 8]
-        };
         let rounds = self.options.rounds();
-        let measurements = numbers.len() * 2 * rounds;
-        let mut lanes: Vec<Lane> = Vec::new();
-        let mut done = 0;
+        let numbers = if self.options.full { 9 } else { 3 };
+        let measurements = numbers * 2 * rounds;
         let slot = self.slot(Stage::Streams, measurements);
-        for &streams in numbers {
-            if done > 0 && self.is_spent(Stage::Streams) {
-                break;
-            }
-            self.tell(Stage::Streams, done, measurements, &format!("opening {streams}"));
-            while lanes.len() < streams {
-                match self.stream(&host, lanes.len()).await {
-                    Ok(lane) => lanes.push(lane),
-                    Err(error) => {
-                        self.note(&format!("no more than {} sessions: {error}", lanes.len()));
-                        break;
-                    }
+        let mut lanes: Vec<Lane> = Vec::new();
+        let mut tried: [Vec<(usize, f64)>; 2] = Default::default();
+        let mut done = 0;
+        loop {
+            let before = done;
+            for (direction, tried) in Direction::BOTH.into_iter().zip(&mut tried) {
+                // Of each direction the usual number at least.
+                if !tried.is_empty() && self.is_spent(Stage::Streams) {
+                    continue;
                 }
+                let usual = usual_streams(self.rtt, u64::MAX, direction == Direction::Up);
+                let Some(streams) = plan::next_streams(usual, self.options.full, tried) else {
+                    continue;
+                };
+                let of = measurements.max(done + rounds);
+                self.tell(Stage::Streams, done, of, &format!("opening {streams}"));
+                self.open_streams(&host, &mut lanes, streams).await?;
+                let some = &lanes[..streams.min(lanes.len())];
+                let mut best: f64 = 0.0;
+                for _ in 0..rounds {
+                    let what = format!("{}, {}", some.len(), direction.as_str());
+                    self.tell(Stage::Streams, done, of, &what);
+                    let rate = self.run_together(some, direction, slot).await?;
+                    self.keep_streams(some.len(), direction, rate);
+                    best = best.max(rate);
+                    done += 1;
+                }
+                tried.push((streams, best));
             }
-            if lanes.len() < streams {
+            if done == before {
                 break;
             }
-            for _ in 0..rounds {
-                for direction in Direction::BOTH {
-                    let what = format!("{streams}, {}", direction.as_str());
-                    self.tell(Stage::Streams, done, measurements, &what);
-                    let rate = self.run_together(&lanes, direction, slot).await?;
-                    self.keep_streams(streams, direction, rate);
-                    done += 1;
+        }
+        self.report.streams.sort_by_key(|row| row.streams);
+        Ok(())
+    }
+
+    /// Opens sessions, a few at a time, until there are so many, or the server takes no more.
+    async fn open_streams(
+        &mut self,
+        host: &Host,
+        lanes: &mut Vec<Lane>,
+        streams: usize,
+    ) -> Result<(), Error> {
+        let this = &*self;
+        let opened: Vec<_> = stream::iter(lanes.len()..streams)
+            .map(|nth| this.stream(host, nth))
+            .buffered(LOGINS)
+            .collect()
+            .await;
+        for lane in opened {
+            match lane {
+                Ok(lane) => lanes.push(lane),
+                Err(error) if lanes.is_empty() => return Err(error),
+                Err(error) => {
+                    let note = format!("no more than {} sessions: {error}", lanes.len());
+                    if !self.report.notes.contains(&note) {
+                        self.note(&note);
+                    }
                 }
             }
         }
@@ -672,6 +722,7 @@ impl Tuning<'_> {
         let budget = Budget {
             time: self.options.time,
             bytes: self.options.bytes,
+            rtt: self.rtt,
         };
         budget.left(stage, self.begun.elapsed(), self.report.bytes)
     }

@@ -1,6 +1,7 @@
 //! `trunkline tune`: what it prints, and what other commands make of it.
 
 use std::fs;
+use std::time::Duration;
 
 use trunkline_testkit::{Direction, Relay};
 
@@ -90,6 +91,32 @@ fn what_is_measured_is_printed_drawn_remembered_and_forgotten() {
     assert_status(&output, 0);
     assert!(!explained().contains("tuned"));
     assert!(!copied("b").contains("with zlib"));
+}
+
+/// However little fits into the budget: one session, chosen because nothing else was measured, would be ten times slower
+/// than what copies do without tuning.
+#[test]
+fn far_away_sessions_are_chosen_only_beside_the_usual_number() {
+    let (server, home) = (server(), Home::new());
+    let relay = Relay::to(server.addr()).unwrap();
+    relay.set_rtt(Duration::from_millis(60));
+    let config = server.ssh_config_via("far", relay.addr()).unwrap();
+    let mut command = home.trunkline();
+    command.args(["tune", "--json", "--time", "1", "--size", "64M", "-F"]);
+    let output = finish(command.arg(config).arg("far"));
+    assert_status(&output, 0);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["streams"].as_array().unwrap();
+    let rtt = report["link"]["rtt"].as_f64().unwrap();
+    // As many windows as 300 MB/s take.
+    for (direction, window) in [("up", 2e6), ("down", 8e6)] {
+        let usual = (300e6 * rtt / window).ceil() as usize;
+        let row = rows.iter().find(|row| row["streams"] == usual);
+        assert!(
+            row.is_some_and(|row| row["rates"][direction].is_f64()),
+            "{direction}: {report:#}"
+        );
+    }
 }
 
 #[test]

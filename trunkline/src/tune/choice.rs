@@ -8,6 +8,7 @@ use trunkline_proto::cipher::Cipher;
 use super::report::{CipherRow, Rates, Report, RequestRow, StreamsRow};
 use crate::config::{HostConfig, Request};
 use crate::memory::{HostFacts, HostId, Memory};
+use crate::transfer::MOST_STREAMS;
 
 /// What is best for moving data on one path. Kept in host memory as JSON.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -39,8 +40,6 @@ pub struct Choice {
 /// How much better something must be than what is usual to be chosen: more than rates differ from run to run.
 pub(super) const WORTH: f64 = 1.08;
 
-/// Sessions that a choice may ask for at most, whatever the memory's file says.
-const MOST_STREAMS: usize = 16;
 /// The smallest request that a choice may ask for: below this, heads outweigh data.
 const SMALLEST_REQUEST: u32 = 1024;
 

@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
+use super::choice::WORTH;
 use super::report::Direction;
+use crate::transfer::{MOST_STREAMS, NEAR};
 
-/// What may be spent in all.
+/// What may be spent in all, over a path with this round trip.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
     pub(super) time: Duration,
     pub(super) bytes: u64,
+    pub(super) rtt: Duration,
 }
 
-/// The parts of a tuning, in order.
+/// The parts of a tuning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     Link,
@@ -23,16 +26,34 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    /// The part of the budget that may be spent when the stage is over. What earlier ones leave is added to it.
-    fn end(self) -> f64 {
-        match self {
-            Self::Link => 0.06,
-            Self::Ciphers => 0.24,
-            Self::Compression => 0.44,
-            Self::Requests => 0.54,
-            Self::Streams => 0.64,
-            Self::Rsync => 1.0,
+    /// The order near by, where cores bound what moves; and far away, where the windows of one session do, so that how
+    /// many there are decides most. With each, the part of the budget that may be spent when it is over: what earlier ones
+    /// leave is added to it.
+    fn order(rtt: Duration) -> [(Self, f64); 6] {
+        if rtt < NEAR {
+            [
+                (Self::Link, 0.06),
+                (Self::Ciphers, 0.24),
+                (Self::Compression, 0.44),
+                (Self::Requests, 0.54),
+                (Self::Streams, 0.64),
+                (Self::Rsync, 1.0),
+            ]
+        } else {
+            [
+                (Self::Link, 0.06),
+                (Self::Streams, 0.46),
+                (Self::Ciphers, 0.58),
+                (Self::Compression, 0.74),
+                (Self::Requests, 0.80),
+                (Self::Rsync, 1.0),
+            ]
         }
+    }
+
+    /// What comes after the link.
+    pub(super) fn after_link(rtt: Duration) -> impl Iterator<Item = Self> {
+        Self::order(rtt).into_iter().skip(1).map(|(stage, _)| stage)
     }
 
     pub(super) fn as_str(self) -> &'static str {
@@ -62,9 +83,11 @@ const FEWEST: f64 = 128e3;
 impl Budget {
     /// What is left for a stage, of time and bytes, when so much is spent.
     pub(super) fn left(&self, stage: Stage, elapsed: Duration, moved: u64) -> Slot {
+        let mut order = Stage::order(self.rtt).into_iter();
+        let end = order.find(|(each, _)| *each == stage).map_or(1.0, |(_, end)| end);
         Slot {
-            time: self.time.mul_f64(stage.end()).saturating_sub(elapsed),
-            bytes: ((self.bytes as f64 * stage.end()) as u64).saturating_sub(moved),
+            time: self.time.mul_f64(end).saturating_sub(elapsed),
+            bytes: ((self.bytes as f64 * end) as u64).saturating_sub(moved),
         }
     }
 }
@@ -182,6 +205,40 @@ pub(super) fn shapes(largest: u32, usual: usize, full: bool) -> Vec<Shape> {
     shapes
 }
 
+/// How many sessions to measure next in one direction, after those that were, with their rates; `None` when no other
+/// number can be the best one. `usual`, what copies take on their own, comes first, so that nothing is chosen that was not
+/// compared with it; then fewer for as long as they move as much, then more for as long as they move more.
+pub(super) fn next_streams(usual: usize, full: bool, tried: &[(usize, f64)]) -> Option<usize> {
+    let rate = |streams: usize| tried.iter().find(|row| row.0 == streams).map(|row| row.1);
+    let Some(usual_rate) = rate(usual) else {
+        return Some(usual);
+    };
+    if full {
+        return [1, 2, 3, 4, 6, 8, 12, MOST_STREAMS]
+            .into_iter()
+            .find(|streams| rate(*streams).is_none());
+    }
+    let mut streams = usual;
+    while streams > 1 {
+        streams /= 2;
+        match rate(streams) {
+            None => return Some(streams),
+            Some(rate) if rate * WORTH < usual_rate => break,
+            Some(_) => {}
+        }
+    }
+    let (mut streams, mut bar) = (usual, usual_rate);
+    while streams < MOST_STREAMS {
+        streams = (streams * 2).min(MOST_STREAMS);
+        match rate(streams) {
+            None => return Some(streams),
+            Some(rate) if rate < bar * WORTH => break,
+            Some(rate) => bar = rate,
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,11 +250,43 @@ mod tests {
         let budget = Budget {
             time: 100 * MS,
             bytes: 1000,
+            rtt: Duration::ZERO,
         };
         let left = budget.left(Stage::Ciphers, 2 * MS, 10);
         assert_eq!((left.time, left.bytes), (22 * MS, 230));
         assert_eq!(budget.left(Stage::Link, 50 * MS, 999).time, Duration::ZERO);
         assert_eq!(budget.left(Stage::Link, 50 * MS, 999).bytes, 0);
+    }
+
+    #[test]
+    fn far_away_the_number_of_sessions_comes_first() {
+        assert_eq!(Stage::after_link(Duration::ZERO).next(), Some(Stage::Ciphers));
+        assert_eq!(Stage::after_link(30 * MS).next(), Some(Stage::Streams));
+        for rtt in [Duration::ZERO, 30 * MS] {
+            assert!(Stage::order(rtt).is_sorted_by(|(_, one), (_, other)| one < other));
+        }
+    }
+
+    #[test]
+    fn numbers_of_sessions_are_tried_from_the_usual_one_for_as_long_as_they_promise_something() {
+        let tried = |usual, rate: fn(usize) -> f64| {
+            let mut tried: Vec<(usize, f64)> = Vec::new();
+            while let Some(next) = next_streams(usual, false, &tried) {
+                tried.push((next, rate(next)));
+            }
+            tried.into_iter().map(|(streams, _)| streams).collect::<Vec<_>>()
+        };
+        // Each session is bound by its window.
+        assert_eq!(tried(16, |streams| streams as f64), [16, 8]);
+        assert_eq!(tried(4, |streams| streams as f64), [4, 2, 8, 16]);
+        // The link is, or the core.
+        assert_eq!(tried(4, |_| 1.0), [4, 2, 1, 8]);
+        assert_eq!(tried(1, |_| 1.0), [1, 2]);
+        assert_eq!(tried(5, |streams| streams.min(3) as f64), [5, 2, 10]);
+        // With --full, all.
+        let most = [(5, 1.0), (1, 1.0), (2, 1.0), (3, 1.0)];
+        assert_eq!(next_streams(5, true, &most), Some(4));
+        assert_eq!(next_streams(5, true, &[]), Some(5));
     }
 
     #[test]
