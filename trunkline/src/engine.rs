@@ -147,20 +147,23 @@ impl Engine {
     /// As [`Self::host`].
     pub async fn host_for_copies(&self, request: &Request, interaction: &Interaction) -> Result<Host, Error> {
         let config = self.resolve(request).await?;
-        let Some(choice) = Choice::remembered(self.memory(), &config) else {
-            let mut host = self.host_for(request, interaction).await?;
-            // Lent connections would have to be asked for again.
-            if !request.sets("compression", b'C') && !config.compression && !self.confirms_use(&config) {
-                host.undecided = Some(Arc::new(Undecided {
-                    engine: Arc::downgrade(&self.inner),
-                    request: request.clone(),
-                }));
-            }
-            return Ok(host);
+        let choice = Choice::remembered(self.memory(), &config);
+        let config = match &choice {
+            Some(choice) => choice.apply_to(config, request),
+            None => config,
         };
-        let config = choice.apply_to(config, request);
         let mut host = self.host_with(config, request, interaction)?;
-        host.tuned = Some(Arc::new(choice));
+        self.meet(&host).await?;
+        // Tuning decides for data of any kind: where it left compression off, a copy of text may still be faster with it.
+        // Lent connections would have to be asked for again.
+        let config = &host.config;
+        if !request.sets("compression", b'C') && !config.compression && !self.confirms_use(config) {
+            host.undecided = Some(Arc::new(Undecided {
+                engine: Arc::downgrade(&self.inner),
+                request: request.clone(),
+            }));
+        }
+        host.tuned = choice.map(Arc::new);
         Ok(host)
     }
 
@@ -577,7 +580,7 @@ pub struct Host {
     interaction: Interaction,
     /// What was measured to be best for moving data.
     tuned: Option<Arc<Choice>>,
-    /// Where neither that nor the user has decided whether copies are compressed.
+    /// Where neither that nor the user has copies compressed, or has forbidden it.
     undecided: Option<Arc<Undecided>>,
 }
 
@@ -605,7 +608,7 @@ impl Host {
     }
 
     /// The same host over connections that compress, for a copy that finds on its way that they are faster; nobody is asked
-    /// anything for them. `None` where compression is decided, by the user or by tuning, or the server takes none.
+    /// anything for them. `None` where it compresses already, the user has forbidden it, or the server takes none.
     pub(crate) fn compressing(&self) -> Option<Self> {
         let undecided = self.undecided.as_ref()?;
         let takes_it = |connection: &Connection| connection.info().is_some_and(|info| info.server_compresses);
@@ -620,7 +623,9 @@ impl Host {
             ..(*self.config).clone()
         });
         let interaction = self.interaction.clone().without_questions();
-        engine.host_with(config, &undecided.request, &interaction).ok()
+        let mut host = engine.host_with(config, &undecided.request, &interaction).ok()?;
+        host.tuned.clone_from(&self.tuned);
+        Some(host)
     }
 
     /// Whether a connection is there already.

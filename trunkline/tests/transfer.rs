@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use trunkline::config::{Request, World};
 use trunkline::sftp::Sftp;
 use trunkline::transfer::{CopyEvent, CopyOptions, Location, Progress, Snapshot, copy};
+use trunkline::tune::Choice;
 use trunkline::{Engine, Error, Host, Interaction, Settings};
 use trunkline_testkit::{Dropbear, Relay, Sshd};
 
@@ -862,7 +863,12 @@ fn text(length: usize) -> Vec<u8> {
 }
 
 /// What a copy through a link of 1 MB/s sends or receives, and how it ended.
-async fn through_a_narrow_link(upload: bool, data: &[u8], args: &[&str]) -> (u64, Snapshot) {
+async fn through_a_narrow_link(
+    upload: bool,
+    data: &[u8],
+    args: &[&str],
+    tuned: Option<Choice>,
+) -> (u64, Snapshot) {
     use trunkline_testkit::Direction::{ToClient, ToServer};
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let relay = Relay::to(sshd.addr()).unwrap();
@@ -875,6 +881,8 @@ async fn through_a_narrow_link(upload: bool, data: &[u8], args: &[&str]) -> (u64
         sshd.ssh_config_via("narrow", relay.addr()).unwrap().into(),
     ];
     request.ssh_args.extend(args.iter().map(Into::into));
+    let config = engine.resolve(&request).await.unwrap();
+    Choice::remember(tuned.as_ref(), engine.memory(), &config);
     let host = engine
         .host_for_copies(&request, &Interaction::none())
         .await
@@ -893,11 +901,15 @@ async fn through_a_narrow_link(upload: bool, data: &[u8], args: &[&str]) -> (u64
 #[tokio::test]
 async fn what_compresses_is_compressed_over_a_narrow_link() {
     let text = text(40_000_000);
-    let (up, down) = tokio::join!(
-        through_a_narrow_link(true, &text, &[]),
-        through_a_narrow_link(false, &text, &[])
+    // What tuning left off for the sake of other data is no reason against it.
+    let mut tuned = Choice::default();
+    tuned.streams_up = Some(1);
+    let (up, down, tuned) = tokio::join!(
+        through_a_narrow_link(true, &text, &[], None),
+        through_a_narrow_link(false, &text, &[], None),
+        through_a_narrow_link(true, &text, &[], Some(tuned))
     );
-    for (bytes, snapshot) in [up, down] {
+    for (bytes, snapshot) in [up, down, tuned] {
         assert!(snapshot.compressed);
         assert!(bytes < text.len() as u64 / 2, "{bytes}");
     }
@@ -907,9 +919,9 @@ async fn what_compresses_is_compressed_over_a_narrow_link() {
 async fn what_does_not_compress_or_must_not_be_is_left_as_it_is() {
     let (random, text) = (content(8_000_000, 5), text(8_000_000));
     let (up, down, forbidden) = tokio::join!(
-        through_a_narrow_link(true, &random, &[]),
-        through_a_narrow_link(false, &random, &[]),
-        through_a_narrow_link(true, &text, &["-oCompression=no"])
+        through_a_narrow_link(true, &random, &[], None),
+        through_a_narrow_link(false, &random, &[], None),
+        through_a_narrow_link(true, &text, &["-oCompression=no"], None)
     );
     for (bytes, snapshot) in [up, down, forbidden] {
         assert!(!snapshot.compressed);
