@@ -6,6 +6,7 @@
 pub mod client;
 mod copy;
 mod forwards;
+mod listening;
 mod mux;
 mod openssh;
 mod permission;

@@ -238,6 +238,12 @@ pub(crate) async fn session(
                 "the system's ssh, which this host needs, makes no connection to {path}: its -W takes host:port only"
             )));
         }
+        Program::Listen(..) | Program::ListenSocket(_) | Program::Incoming(_) => {
+            return Err(Error::Usage(
+                "connections from the server are not passed on by the system's ssh, which this host needs"
+                    .into(),
+            ));
+        }
         Program::Configured | Program::Exec(_) => {}
     }
     let mut ssh = ssh_for(&engine_request(&request.host), &options)?;
@@ -248,7 +254,7 @@ pub(crate) async fn session(
         Program::Subsystem(name) => {
             ssh.arg(name);
         }
-        Program::Configured | Program::Nothing | Program::Stdio(..) | Program::StdioSocket(_) => {}
+        _ => {}
     }
     let mut fds = fds.into_iter();
     let mut stream = |kind: Stdio| match kind {

@@ -49,6 +49,8 @@ pub enum Request {
     /// thrown away, and its local forwardings take no new connections. Answered by [`Reply::Done`], after which the
     /// client may leave.
     Background,
+    /// Refuses a connection of [`Reply::Incoming`].
+    Refuse(u64),
     /// The answer to [`Reply::Ask`]; `None` where there is nobody to answer.
     Answer(Option<String>),
     /// Connects, and keeps the connection for ever if `pin`.
@@ -203,6 +205,13 @@ pub enum Program {
     Stdio(String, u16),
     /// A connection to this Unix socket of the server, likewise.
     StdioSocket(String),
+    /// Nothing: the server listens on this address and port (0 to let it choose) for as long as the session lasts, which
+    /// is until the end of its input. An address of `None` is the server's loopback. See [`Reply::Listening`].
+    Listen(Option<String>, u16),
+    /// The same on a Unix socket of the server.
+    ListenSocket(String),
+    /// The connection of this number of [`Reply::Incoming`], on standard input and output, which are passed.
+    Incoming(u64),
 }
 
 /// Whether a terminal is wanted.
@@ -274,7 +283,28 @@ pub enum Reply {
         /// Whether the connection was there before.
         warm: bool,
     },
-    /// The session's output.
+    /// What the session listens on stands, after [`Reply::Begun`].
+    Listening {
+        /// The TCP port.
+        port: Option<u16>,
+    },
+    /// Somebody has connected to what the session listens on, and waits for a session that carries it
+    /// ([`Program::Incoming`]) or for [`Request::Refuse`]. 128 may wait.
+    Incoming {
+        /// Its number, which no other connection has.
+        number: u64,
+        /// Who, as `address:port` in the server's words; empty for a Unix socket.
+        originator: String,
+    },
+    /// To a session of [`Program::Nothing`]: new sessions of its host go elsewhere than before.
+    Placement {
+        /// Whether traffic keeps them away from one of the connections.
+        apart: bool,
+        /// The connections.
+        connections: Vec<ConnectionReport>,
+    },
+    /// The session's output. Empty: a tunnel's output has ended by the server's word, and has not been cut off; or what a
+    /// session listened on has ended.
     Output(#[serde(with = "serde_bytes")] Vec<u8>),
     /// The session's error output.
     ErrorOutput(#[serde(with = "serde_bytes")] Vec<u8>),

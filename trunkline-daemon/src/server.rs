@@ -20,6 +20,7 @@ use trunkline::{Engine, Error, HostStatus, Interaction, LaneStatus};
 use zeroize::Zeroizing;
 
 use crate::copy;
+use crate::listening::Waiting;
 use crate::mux;
 use crate::openssh::Masters;
 use crate::place::{Place, PlaceError, words};
@@ -113,6 +114,8 @@ struct Service {
     mux: Option<Arc<mux::Sockets>>,
     /// The same.
     masters: Option<Arc<Masters>>,
+    /// Connections from servers, which any client may take.
+    waiting: Arc<Waiting>,
 }
 
 /// Serves clients until `shutdown` is done or a client asks to stop; then lets sessions end.
@@ -126,6 +129,7 @@ pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()
         stop: stop.clone(),
         mux: Some(mux.clone()),
         masters: Some(masters.clone()),
+        waiting: Arc::default(),
     };
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
@@ -172,6 +176,7 @@ pub(crate) fn serve_in_process(stream: UnixStream, engine: Engine) {
         stop,
         mux: None,
         masters: None,
+        waiting: Arc::default(),
     };
     tokio::spawn(async move {
         if let Err(error) = serve(stream, &service).await {
@@ -234,6 +239,7 @@ async fn talk(
         stop,
         mux,
         masters,
+        ..
     } = service;
     let masters = masters.as_deref();
     let hello = async {
@@ -357,7 +363,7 @@ async fn serve_session(
         detached: &detached,
     };
     let masters = service.masters.as_deref();
-    let running = session::run(&service.engine, masters, request, fds, client);
+    let running = session::run(&service.engine, masters, &service.waiting, request, fds, client);
     let mut running = std::pin::pin!(running);
     let listening = async {
         while let Ok(Some(frame)) = reader.next::<Request>().await {
@@ -652,7 +658,7 @@ fn host_report(host: &HostConfig, key: SharingKey) -> HostReport {
     }
 }
 
-fn connection_report(lane: &LaneStatus) -> ConnectionReport {
+pub(crate) fn connection_report(lane: &LaneStatus) -> ConnectionReport {
     let info = lane.info.as_ref();
     ConnectionReport {
         ready: info.is_some(),

@@ -1,24 +1,27 @@
 //! One session of a client: what its request means, and the streams between its descriptors and the channel.
 
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
-use trunkline::config::{HostConfig, RequestTty, SessionType};
+use trunkline::config::{HostConfig, Listen, RequestTty, SessionType};
 use trunkline::{
     ChannelReader, ChannelStream, ChannelWriter, Command, Engine, Error, Execution, ExitStatus, Host,
     Interaction, Pty, SessionControl, SessionParts, TerminalSize,
 };
 
 use crate::forwards::Forwards;
+use crate::listening::Waiting;
 use crate::mux::Typed;
 use crate::openssh::Masters;
 use crate::permission;
 use crate::protocol::{
     Escapes, Exit, Failure, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty,
 };
+use crate::server::connection_report;
 use crate::stdio::{Input, Output};
 
 /// A command whose output nobody takes any more gets this long to notice before its session is closed.
@@ -41,11 +44,12 @@ const END_OF_TRANSMISSION: u8 = 4;
 pub(crate) async fn run(
     engine: &Engine,
     masters: Option<&Masters>,
+    waiting: &Waiting,
     request: SessionRequest,
     fds: Vec<OwnedFd>,
     client: Client<'_>,
 ) -> Reply {
-    match try_run(engine, masters, request, fds, client).await {
+    match try_run(engine, masters, waiting, request, fds, client).await {
         Ok(reply) => reply,
         Err(error) => Reply::Failed(Failure::from(&error)),
     }
@@ -54,6 +58,7 @@ pub(crate) async fn run(
 async fn try_run(
     engine: &Engine,
     masters: Option<&Masters>,
+    waiting: &Waiting,
     request: SessionRequest,
     fds: Vec<OwnedFd>,
     client: Client<'_>,
@@ -64,6 +69,9 @@ async fn try_run(
         inputs,
         detached,
     } = client;
+    if let Program::Incoming(number) = request.program {
+        return waiting.carry(number, request.stdio, fds, replies, inputs).await;
+    }
     let asked = crate::server::engine_request(&request.host);
     let deadline = request.limit.map(Deadline::after);
     let host = if moves_data(&request.program) {
@@ -98,6 +106,9 @@ async fn try_run(
         let question = match &program {
             Program::Stdio(target, port) => format!("Allow forward to {target}:{port}? "),
             Program::StdioSocket(path) => format!("Allow forward to {path}? "),
+            Program::Listen(..) | Program::ListenSocket(_) => {
+                format!("Open remote forward on {}? ", config.original_host)
+            }
             _ => format!("Allow shared connection to {}? ", config.original_host),
         };
         permission::ask(engine, &config, &asked.world, &question).await?;
@@ -108,14 +119,19 @@ async fn try_run(
         _ => None,
     };
     if let Some(stream) = tunnelled {
-        let _ = replies
-            .send(Reply::Begun {
-                tty: false,
-                escapes: Escapes::default(),
-                warm,
-            })
-            .await;
+        let _ = replies.send(begun(warm)).await;
         return Ok(tunnel(streams, stream, &host, replies, inputs).await);
+    }
+    let listen = match &program {
+        Program::Listen(host, port) => Some(Listen::Tcp {
+            host: host.clone(),
+            port: *port,
+        }),
+        Program::ListenSocket(path) => Some(Listen::Socket(path.into())),
+        _ => None,
+    };
+    if let Some(listen) = listen {
+        return waiting.listen(&host, &listen, replies, inputs).await;
     }
     let forwards = Forwards::start(engine, &host, interaction, request.host.clone()).await?;
     let terms = Terms {
@@ -125,13 +141,7 @@ async fn try_run(
     };
     if program == Program::Nothing {
         host.warm().await?;
-        let _ = replies
-            .send(Reply::Begun {
-                tty: false,
-                escapes: Escapes::default(),
-                warm,
-            })
-            .await;
+        let _ = replies.send(begun(warm)).await;
         return Ok(hold(&host, inputs, replies, terms).await);
     }
     let pty = pty(&config, &request, &program);
@@ -158,6 +168,15 @@ async fn try_run(
         ExitStatus::Signaled { signal, core_dumped } => Exit::Signal(signal, core_dumped),
         ExitStatus::Unknown => Exit::Unknown,
     }))
+}
+
+/// The beginning of what has no terminal.
+pub(crate) fn begun(warm: bool) -> Reply {
+    Reply::Begun {
+        tty: false,
+        escapes: Escapes::default(),
+        warm,
+    }
 }
 
 /// On what terms a session runs.
@@ -261,9 +280,7 @@ fn command(config: &HostConfig, request: &SessionRequest, program: &Program, pty
     let mut command = match program {
         Program::Exec(command) => Command::exec(command.clone()),
         Program::Subsystem(name) => Command::subsystem(name),
-        Program::Configured | Program::Nothing | Program::Stdio(..) | Program::StdioSocket(_) => {
-            Command::shell()
-        }
+        _ => Command::shell(),
     };
     for (name, value) in config.session_env(&request.host.world) {
         command = command.env(name, value);
@@ -453,7 +470,11 @@ pub(crate) async fn tunnel(
         }
     };
     tokio::select! {
-        _ = drain(&mut reader, streams.stdout, replies, Reply::Output) => {}
+        _ = drain(&mut reader, streams.stdout, replies, Reply::Output) => {
+            if reader.is_complete() {
+                let _ = replies.send(Reply::Output(Vec::new())).await;
+            }
+        }
         never = feed(streams.stdin, writer, frames, None, host) => match never {},
         () = attend => {}
     }
@@ -470,9 +491,18 @@ async fn hold(
     let (framed, _frames) = mpsc::unbounded_channel();
     // Held: what is used for nothing but tunnels that may come is not idle.
     let connection = host.hold();
-    tokio::select! {
-        error = connection.ended() => Reply::Failed(Failure::from(&error)),
-        () = attend(inputs, framed, replies, None, host, terms) => Reply::Exit(Exit::Status(0)),
+    let mut apart = host.apart();
+    let mut attended = pin!(attend(inputs, framed, replies, None, host, terms));
+    loop {
+        tokio::select! {
+            error = connection.ended() => return Reply::Failed(Failure::from(&error)),
+            () = &mut attended => return Reply::Exit(Exit::Status(0)),
+            Ok(()) = apart.changed() => {
+                let apart = *apart.borrow_and_update();
+                let connections = host.lanes().iter().map(connection_report).collect();
+                let _ = replies.send(Reply::Placement { apart, connections }).await;
+            }
+        }
     }
 }
 

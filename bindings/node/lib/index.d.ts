@@ -329,7 +329,7 @@ export declare class Client extends EventEmitter {
   on(event: 'ready' | 'end', listener: () => void): this;
   on(event: 'close', listener: (hadError: boolean) => void): this;
   on(event: 'error', listener: (error: SshError) => void): this;
-  /** New streams go elsewhere than before. Of the daemon's connections nothing is told; stats() has them. */
+  /** New streams go elsewhere than before. */
   on(event: 'placement', listener: (placement: Placement) => void): this;
   on(event: 'handshake', listener: (negotiated: Negotiated) => void): this;
   on(event: 'banner', listener: (text: string, language: string) => void): this;

@@ -7,25 +7,25 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::{OnceCell, oneshot};
+use tokio::sync::{Notify, OnceCell, oneshot};
 use tokio_util::sync::CancellationToken;
 use trunkline::config::{Forward, ForwardTarget, HostConfig, Listen, Request};
 use trunkline::host_key::HostKeyError;
 use trunkline::keys::KeyFile;
 use trunkline::prompt::{Answer, Answers, Prompt, PromptKind, Prompter, ServerQuestions};
 use trunkline::{
-    Connection, Error, HeldConnection, Host, HostKeyVerifier, IncomingConnection, Interaction, Login,
-    RemoteListener, Verification, refused_by_program,
+    Connection, Error, HeldConnection, Host, HostKeyVerifier, Interaction, Login, Verification,
+    refused_by_program,
 };
 use trunkline_daemon::client::session;
-use trunkline_daemon::protocol::ConnectionReport;
+use trunkline_daemon::protocol::{self, ConnectionReport, Reply};
 use trunkline_daemon::sink::remove_stale;
 use zeroize::Zeroizing;
 
 use crate::fault::Fault;
 use crate::options::{ConnectOptions, DestinationOptions, Worlds};
 use crate::outbox::{Kind, Outbox};
-use crate::reach::{Daemon, Preference, Way, engine_only, lanes};
+use crate::reach::{Daemon, Incoming, Listener, Preference, Way, lanes, reports};
 use crate::runtime;
 use crate::stream::Stream;
 
@@ -45,6 +45,8 @@ pub(crate) struct Client {
     /// What ended it, for the streams that go with it.
     end: OnceLock<Fault>,
     listeners: Mutex<HashMap<u32, CancellationToken>>,
+    /// New keys are wanted.
+    rekey: Notify,
 }
 
 /// How a client's host is found.
@@ -135,6 +137,7 @@ impl Client {
             cancel: CancellationToken::new(),
             end: OnceLock::new(),
             listeners: Mutex::default(),
+            rekey: Notify::new(),
         })
     }
 
@@ -156,14 +159,6 @@ impl Client {
             }
         };
         self.way.get_or_try_init(find).await
-    }
-
-    /// The host, where its connections are this process's.
-    async fn host(&self, what: &str) -> Result<&Host, Fault> {
-        match self.way().await? {
-            Way::Engine { host, .. } => Ok(host),
-            Way::Daemon(_) => Err(Fault::from(engine_only(what))),
-        }
     }
 
     /// Runs a stream's life until it is over or the client ends. Where connections are shared, their end does not come with
@@ -196,13 +191,9 @@ impl Client {
         self.cancel.cancelled().await;
     }
 
-    /// Exchanges keys anew on its first connection.
-    pub(crate) async fn rekey(self: Arc<Self>) {
-        match self.way().await {
-            Ok(Way::Engine { host, .. }) => host.connection().rekey(),
-            // The daemon exchanges keys as often as it is needed, and not more often for one client of many.
-            Ok(Way::Daemon(_)) | Err(_) => {}
-        }
+    /// Exchanges keys anew on its first connection, once that is there.
+    pub(crate) fn rekey(&self) {
+        self.rekey.notify_one();
     }
 
     /// Its connections, for people and dashboards; null where they are not this process's.
@@ -228,14 +219,11 @@ impl Client {
         self: Arc<Self>,
         request: u32,
         listen: Listen,
-        offer: impl Fn(IncomingConnection) -> u32 + Send,
+        offer: impl Fn(Incoming) -> u32 + Send,
     ) {
         let cancel = self.cancel.child_token();
         self.listeners().insert(request, cancel.clone());
-        let listening = async {
-            let host = self.host("listening on the server").await?;
-            Ok::<_, Fault>(host.listen_remote(&listen).await?)
-        };
+        let listening = async { self.way().await?.listen(&listen).await };
         match cancel.run_until_cancelled(listening).await {
             None => {}
             Some(Err(fault)) => self.outbox.tell(request, Kind::Fail, fault.to_json()),
@@ -248,15 +236,12 @@ impl Client {
     async fn serve(
         &self,
         request: u32,
-        mut listener: RemoteListener,
+        mut listener: Listener,
         cancel: &CancellationToken,
-        offer: impl Fn(IncomingConnection) -> u32,
+        offer: impl Fn(Incoming) -> u32,
     ) {
-        let port = match listener.listening() {
-            Listen::Tcp { port, .. } => Some(*port),
-            Listen::Socket(_) => None,
-        };
-        self.outbox.tell(request, Kind::Open, json!({ "port": port }));
+        self.outbox
+            .tell(request, Kind::Open, json!({ "port": listener.port() }));
         loop {
             let incoming = tokio::select! {
                 incoming = listener.next() => incoming,
@@ -417,7 +402,7 @@ impl Client {
         }
     }
 
-    /// Tells of placement until the connection has ended.
+    /// Tells of placement, and has keys exchanged, until the connection has ended.
     async fn attend(&self, held: Held<'_>) -> Fault {
         match held {
             Held::Engine(host, connection) => {
@@ -425,6 +410,7 @@ impl Client {
                 loop {
                     tokio::select! {
                         error = connection.ended() => return Fault::from(&error),
+                        () = self.rekey.notified() => connection.rekey(),
                         Ok(()) = apart.changed() => {
                             let told = json!({ "apart": *apart.borrow_and_update(), "lanes": lanes(host) });
                             self.outbox.tell(self.target, Kind::Placement, told);
@@ -432,9 +418,18 @@ impl Client {
                     }
                 }
             }
-            Held::Daemon(_, _control, mut end) => match end.wait().await {
-                Ok(_) => Fault::closed(),
-                Err(failure) => failure.into(),
+            Held::Daemon(_, control, mut end) => loop {
+                tokio::select! {
+                    told = end.next() => match told {
+                        Some(Reply::Placement { apart, connections }) => {
+                            let told = json!({ "apart": apart, "lanes": reports(&connections) });
+                            self.outbox.tell(self.target, Kind::Placement, told);
+                        }
+                        Some(_) => {}
+                        None => return end.wait().await.map_or_else(Fault::from, |_| Fault::closed()),
+                    },
+                    () = self.rekey.notified() => control.send(protocol::Request::Rekey),
+                }
             },
         }
     }

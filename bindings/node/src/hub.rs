@@ -10,12 +10,13 @@ use napi::bindgen_prelude::{BufferSlice, Either3, Env, Function, Uint8Array};
 use napi_derive::napi;
 use serde_json::Value;
 use trunkline::config::{ForwardTarget, Listen};
-use trunkline::{IncomingConnection, Settings, TerminalSize};
+use trunkline::{Settings, TerminalSize};
 
 use crate::client::{Begun, Client};
 use crate::fault::Fault;
 use crate::options::{ConnectOptions, DestinationOptions, EngineSettings, SessionOptions, Wanted, Worlds};
 use crate::outbox::{Kind, Outbox, Told};
+use crate::reach::Incoming;
 use crate::runtime;
 use crate::sftp::{SftpCall, SftpSession};
 use crate::stdio::Routes;
@@ -45,7 +46,16 @@ struct Held {
     streams: HashMap<u32, Arc<Stream>>,
     sftps: HashMap<u32, Arc<SftpSession>>,
     /// Clients of listeners, until JavaScript takes or refuses them.
-    incoming: HashMap<u32, IncomingConnection>,
+    incoming: HashMap<u32, (Arc<Client>, Incoming)>,
+}
+
+impl Held {
+    /// Forgets a client, with what nobody has taken of its listeners.
+    fn forget(&mut self, number: u32) {
+        if let Some(client) = self.clients.remove(&number) {
+            self.incoming.retain(|_, (taker, _)| !Arc::ptr_eq(taker, &client));
+        }
+    }
 }
 
 #[napi]
@@ -146,16 +156,11 @@ impl Hub {
     }
 
     /// Exchanges keys anew.
-    ///
-    /// # Errors
-    /// No threads.
     #[napi]
-    pub fn rekey(&self, client: u32) -> napi::Result<()> {
-        let runtime = runtime::runtime()?;
+    pub fn rekey(&self, client: u32) {
         if let Some(client) = self.inner.client(client) {
-            runtime.spawn(client.rekey());
+            client.rekey();
         }
-        Ok(())
     }
 
     /// Tells of a client's connections, under the number that is returned.
@@ -306,9 +311,10 @@ impl Hub {
             return Ok(request);
         };
         let inner = self.inner.clone();
+        let taker = client.clone();
         let offer = move |incoming| {
             let number = inner.numbers(1);
-            inner.held().incoming.insert(number, incoming);
+            inner.held().incoming.insert(number, (taker.clone(), incoming));
             number
         };
         runtime.spawn(client.listen(request, listen, offer));
@@ -355,16 +361,14 @@ impl Hub {
     /// No threads.
     #[napi]
     pub fn accept(&self, number: u32) -> napi::Result<bool> {
-        let runtime = runtime::runtime()?;
-        let Some(incoming) = self.inner.held().incoming.remove(&number) else {
+        let Some((client, incoming)) = self.inner.held().incoming.remove(&number) else {
             return Ok(false);
         };
-        let (stream, outlet) = Stream::new(number, &self.inner.outbox);
-        self.inner.held().streams.insert(number, stream.clone());
-        runtime.spawn(async move {
-            let life = stream.carry_tunnel(incoming.accept().into(), outlet);
-            stream.until_destroyed(life).await;
-        });
+        self.inner
+            .begin(number, client, async move |client, stream, outlet| {
+                let tunnel = Box::pin(async { client.way().await?.accept(incoming).await });
+                carry(&stream, tunnel, outlet).await;
+            })?;
         Ok(true)
     }
 
@@ -463,12 +467,21 @@ impl Inner {
         L: FnOnce(Arc<Client>, Arc<Stream>, Outlet) -> F + Send + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
-        let runtime = runtime::runtime()?;
         let number = self.numbers(1);
-        let Some(client) = self.client(client) else {
-            self.refuse(number);
-            return Ok(number);
-        };
+        match self.client(client) {
+            Some(client) => self.begin(number, client, life)?,
+            None => self.refuse(number),
+        }
+        Ok(number)
+    }
+
+    /// The same under a number that is there already.
+    fn begin<L, F>(&self, number: u32, client: Arc<Client>, life: L) -> napi::Result<()>
+    where
+        L: FnOnce(Arc<Client>, Arc<Stream>, Outlet) -> F + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let runtime = runtime::runtime()?;
         let (stream, outlet) = Stream::new(number, &self.outbox);
         self.held().streams.insert(number, stream.clone());
         runtime.spawn(async move {
@@ -476,7 +489,7 @@ impl Inner {
             let life = Box::pin(life(client.clone(), stream.clone(), outlet));
             stream.until_destroyed(client.during(&stream, life)).await;
         });
-        Ok(number)
+        Ok(())
     }
 
     /// Runs a client's life on the engine's threads.
@@ -495,7 +508,7 @@ impl Inner {
         runtime.spawn(async move {
             let end = begun.live().await;
             // Who hears of the end finds nothing left.
-            inner.held().clients.remove(&number);
+            inner.held().forget(number);
             inner.outbox.tell(number, Kind::Close, end);
         });
         Ok(number)

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
-use trunkline::config::{ForwardAgent, ForwardTarget, Request, World};
+use trunkline::config::{ForwardAgent, ForwardTarget, Listen, Request, World};
 use trunkline::sftp::Sftp;
-use trunkline::{Command, Engine, Error, Execution, Host, Interaction};
+use trunkline::{Command, Engine, Execution, Host, IncomingConnection, Interaction, RemoteListener};
 use trunkline_daemon::client::session::{self, Control};
 use trunkline_daemon::client::{Client, ClientError, Starter};
 use trunkline_daemon::place::Place;
@@ -100,6 +100,23 @@ impl Way {
         }
     }
 
+    /// Has the server listen on a TCP port or a Unix socket.
+    pub(crate) async fn listen(&self, listen: &Listen) -> Result<Listener, Fault> {
+        match self {
+            Self::Engine { host, .. } => Ok(Listener::Engine(host.listen_remote(listen).await?)),
+            Self::Daemon(daemon) => daemon.listen(listen).await,
+        }
+    }
+
+    /// Takes a client of such a listener.
+    pub(crate) async fn accept(&self, incoming: Incoming) -> Result<Opening, Fault> {
+        match (self, incoming) {
+            (_, Incoming::Engine(connection)) => Ok(connection.accept().into()),
+            (Self::Daemon(daemon), Incoming::Daemon(offered)) => daemon.accept(offered).await,
+            (Self::Engine { .. }, Incoming::Daemon(_)) => Err(Fault::closed()),
+        }
+    }
+
     /// Opens an SFTP session.
     pub(crate) async fn sftp(&self) -> Result<Sftp, Fault> {
         match self {
@@ -112,10 +129,7 @@ impl Way {
     pub(crate) async fn stats(&self) -> Result<Value, Fault> {
         match self {
             Self::Engine { host, .. } => Ok(json!({ "daemon": false, "lanes": lanes(host) })),
-            Self::Daemon(daemon) => {
-                let lanes: Vec<_> = daemon.lanes().await?.iter().map(report).collect();
-                Ok(json!({ "daemon": true, "lanes": lanes }))
-            }
+            Self::Daemon(daemon) => Ok(json!({ "daemon": true, "lanes": reports(&daemon.lanes().await?) })),
         }
     }
 }
@@ -138,7 +152,11 @@ pub(crate) fn lanes(host: &Host) -> Value {
     lanes.collect()
 }
 
-/// The same, of one of the daemon's.
+/// The same, of the daemon's.
+pub(crate) fn reports(lanes: &[ConnectionReport]) -> Value {
+    lanes.iter().map(report).collect()
+}
+
 fn report(lane: &ConnectionReport) -> Value {
     let cipher = lane.algorithms.rsplit(", ").next();
     json!({
@@ -291,6 +309,33 @@ impl Daemon {
         ))
     }
 
+    async fn listen(&self, listen: &Listen) -> Result<Listener, Fault> {
+        let program = match listen {
+            Listen::Tcp { host, port } => Program::Listen(host.clone(), *port),
+            Listen::Socket(path) => Program::ListenSocket(path.to_string_lossy().into_owned()),
+        };
+        let request = self.session_request(program, [Stdio::Null; 3]);
+        let (control, mut end) = self.start(request, &[]).await?;
+        end.started().await?;
+        match end.next().await {
+            Some(Reply::Listening { port }) => Ok(Listener::Daemon { control, end, port }),
+            _ => Err(Fault::closed()),
+        }
+    }
+
+    /// Two sockets, so that each direction can end by itself.
+    async fn accept(&self, offered: Offered) -> Result<Opening, Fault> {
+        let (writer, input) = pair()?;
+        let (reader, output) = pair()?;
+        let program = Program::Incoming(offered.take());
+        let request = self.session_request(program, [Stdio::Passed, Stdio::Passed, Stdio::Null]);
+        let (control, mut end) = self.start(request, &[input.as_fd(), output.as_fd()]).await?;
+        drop((input, output));
+        end.started().await?;
+        let streams = (reader.into_split().0, writer.into_split().1);
+        Ok(Opening::from_daemon(streams, (control, end)))
+    }
+
     async fn tunnel(&self, program: Program) -> Result<Opening, Fault> {
         let (near, far) = pair()?;
         let (control, mut end) = self.carry(program, &far).await?;
@@ -365,6 +410,107 @@ impl Daemon {
     }
 }
 
+/// What the server listens on. Dropping it ends that.
+pub(crate) enum Listener {
+    Engine(RemoteListener),
+    Daemon {
+        control: Control,
+        end: session::End,
+        port: Option<u16>,
+    },
+}
+
+impl Listener {
+    /// The TCP port.
+    pub(crate) fn port(&self) -> Option<u16> {
+        match self {
+            Self::Engine(listener) => match listener.listening() {
+                Listen::Tcp { port, .. } => Some(*port),
+                Listen::Socket(_) => None,
+            },
+            Self::Daemon { port, .. } => *port,
+        }
+    }
+
+    /// The next client; `None` when the connection has ended. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Option<Incoming> {
+        match self {
+            Self::Engine(listener) => listener.next().await.map(Incoming::Engine),
+            Self::Daemon { control, end, .. } => loop {
+                if let Reply::Incoming { number, originator } = end.next().await? {
+                    let control = Some(control.clone());
+                    return Some(Incoming::Daemon(Offered {
+                        number,
+                        originator,
+                        control,
+                    }));
+                }
+            },
+        }
+    }
+
+    /// Ends the listening, and returns when the server has said so.
+    pub(crate) async fn close(self) {
+        match self {
+            Self::Engine(listener) => listener.close().await,
+            Self::Daemon { control, mut end, .. } => {
+                control.send(protocol::Request::Input(Vec::new()));
+                while let Some(told) = end.next().await {
+                    match told {
+                        Reply::Incoming { number, .. } => control.send(protocol::Request::Refuse(number)),
+                        Reply::Output(_) => break,
+                        _ => {}
+                    }
+                }
+                // Until the program has taken or refused those that it has been told of.
+                tokio::spawn(async move {
+                    let _ = end.wait().await;
+                    drop(control);
+                });
+            }
+        }
+    }
+}
+
+/// A client of a listener. Dropping it refuses it.
+pub(crate) enum Incoming {
+    Engine(IncomingConnection),
+    Daemon(Offered),
+}
+
+impl Incoming {
+    /// Who connected, as `address:port` in the server's words; empty for a Unix socket.
+    pub(crate) fn originator(&self) -> &str {
+        match self {
+            Self::Engine(connection) => connection.originator(),
+            Self::Daemon(offered) => &offered.originator,
+        }
+    }
+}
+
+/// The daemon's offer of one.
+pub(crate) struct Offered {
+    number: u64,
+    originator: String,
+    /// `None` once it has been taken.
+    control: Option<Control>,
+}
+
+impl Offered {
+    fn take(mut self) -> u64 {
+        self.control = None;
+        self.number
+    }
+}
+
+impl Drop for Offered {
+    fn drop(&mut self) {
+        if let Some(control) = &self.control {
+            control.send(protocol::Request::Refuse(self.number));
+        }
+    }
+}
+
 /// One of a session's streams on its way to the daemon.
 enum End {
     /// JavaScript has the near end.
@@ -424,11 +570,4 @@ fn pair() -> Result<(UnixStream, OwnedFd), Fault> {
 
 fn not_reached(error: &ClientError) -> Fault {
     Fault::from(session::failure(error, Execution::DidNotStart))
-}
-
-/// What cannot be had over the daemon's connections.
-pub(crate) fn engine_only(what: &str) -> Error {
-    Error::Usage(format!(
-        "{what} needs a connection of this process: connect with daemon: false"
-    ))
 }

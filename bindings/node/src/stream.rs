@@ -175,13 +175,17 @@ impl Stream {
                 tokio::join!(fill, outlet.empty(writer));
             }
             Some((_control, mut end)) => {
-                // The daemon's session is over when the far end has closed.
+                let life = async {
+                    flow.fill(&mut reader).await;
+                    flow.end(end.is_complete().await);
+                    // However: who reads has been told.
+                    let _ = end.wait().await;
+                };
                 tokio::select! {
                     biased;
-                    () = flow.fill(&mut reader) => {}
+                    () = life => {}
                     () = async { outlet.empty(writer).await; std::future::pending().await } => {}
                 }
-                flow.end(end.wait().await.is_ok());
             }
         }
         self.outbox.tell(self.target, Kind::Close, Value::Null);

@@ -3,11 +3,12 @@
 import assert from 'node:assert/strict';
 import { execFileSync, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createConnection, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
+import { setTimeout } from 'node:timers/promises';
 import { Worker } from 'node:worker_threads';
 import { fileURLToPath } from 'node:url';
 
@@ -15,9 +16,9 @@ import { Client, connect } from '../lib/index.mjs';
 import { all, also, ask, daemonPlace, ending, testbed, trunklineProgram } from './testbed.mjs';
 
 /** A connection to an alias of real servers' ssh_config. */
-async function connected(t, daemon, more = {}) {
+async function connected(t, daemon, more = {}, ...args) {
   if (daemon) daemonPlace(t);
-  const bed = await testbed(t);
+  const bed = await testbed(t, ...args);
   const connection = await connect('box1', { config: bed.ssh_config, daemon, ...more });
   also(connection.client);
   return { bed, connection };
@@ -117,6 +118,96 @@ for (const daemon of [false, true]) {
     assert.equal((await again.run(gone)).stdout, 'gone\n');
   });
 
+  test(`clients of a port of the server are taken and refused, in either direction to its end: over ${way}`, async (t) => {
+    const { connection } = await connected(t, daemon);
+    const { client } = connection;
+    const port = await ask(client, 'forwardIn', '127.0.0.1', 0);
+    const arrived = [];
+    client.on('tcp connection', (details, accept, reject) => {
+      assert.equal(details.destPort, port);
+      arrived.push({ details, accept, reject });
+      client.emit('arrived');
+    });
+    const arrival = async () => {
+      if (arrived.length === 0) await once(client, 'arrived');
+      return arrived.shift();
+    };
+    const first = createConnection({ port, host: '127.0.0.1', allowHalfOpen: true });
+    await once(first, 'connect');
+    const { details, accept } = await arrival();
+    assert.equal(details.srcPort, first.localPort);
+    const stream = accept();
+    const question = Buffer.alloc(3_000_000, 'q');
+    first.end(question);
+    // The client has said all, and is still there for the answer.
+    assert.ok((await all(stream)).equals(question));
+    const answer = Buffer.alloc(3_000_000, 'a');
+    const closed = ending(stream);
+    stream.end(answer);
+    assert.ok((await all(first)).equals(answer));
+    await closed;
+
+    const refused = createConnection(port, '127.0.0.1');
+    (await arrival()).reject();
+    assert.equal((await all(refused).catch(() => Buffer.alloc(0))).length, 0);
+
+    // What is carried goes on when the listening ends.
+    const carried = createConnection(port, '127.0.0.1');
+    const echo = (await arrival()).accept();
+    echo.pipe(echo);
+    await ask(client, 'unforwardIn', '127.0.0.1', port);
+    await assert.rejects(once(createConnection(port, '127.0.0.1'), 'connect'), { code: 'ECONNREFUSED' });
+    carried.end('still there');
+    assert.equal((await all(carried)).toString(), 'still there');
+    const taken = createServer().listen(0, '127.0.0.1');
+    await once(taken, 'listening');
+    t.after(() => taken.close());
+    await assert.rejects(ask(client, 'forwardIn', '127.0.0.1', taken.address().port), { code: 'ERR_REFUSED' });
+  });
+
+  test(`clients of a socket of the server come in, until the client has gone: over ${way}`, async (t) => {
+    const { connection } = await connected(t, daemon);
+    const { client } = connection;
+    const dir = mkdtempSync(join(tmpdir(), 'tl-'));
+    t.after(() => rmSync(dir, { recursive: true, force: true }));
+    const path = join(dir, 'listener');
+    await ask(client, 'openssh_forwardInStreamLocal', path);
+    client.on('unix connection', (details, accept) => {
+      assert.equal(details.socketPath, path);
+      const stream = accept();
+      stream.pipe(stream);
+    });
+    const socket = createConnection(path);
+    socket.write('through');
+    assert.equal((await once(socket, 'data'))[0].toString(), 'through');
+    const port = await ask(client, 'forwardIn', '127.0.0.1', 0);
+    const waiting = createConnection(port, '127.0.0.1');
+    const asked = once(client, 'tcp connection');
+    client.once('tcp connection', () => {});
+    await asked;
+    const ends = [all(socket), all(waiting)].map((end) => end.catch(() => {}));
+    await connection.close();
+    await Promise.all(ends);
+    // The server is told without being waited for.
+    for (;;) {
+      const attempt = createConnection(port, '127.0.0.1');
+      const outcome = await once(attempt, 'connect').catch((error) => error.code);
+      attempt.destroy();
+      if (outcome === 'ECONNREFUSED') break;
+      await once(attempt, 'close');
+    }
+  });
+
+  test(`keys are exchanged anew when the program says so: over ${way}`, async (t) => {
+    const verbose = ['--config', 'Match all', '--config', 'LogLevel DEBUG'];
+    const { connection, bed } = await connected(t, daemon, {}, ...verbose);
+    const exchanges = () => readFileSync(bed.hosts[0].log, 'utf8').match(/SSH2_MSG_KEXINIT received/g)?.length ?? 0;
+    const before = exchanges();
+    await new Promise((resolve) => connection.client.rekey(resolve));
+    while (exchanges() === before) await setTimeout(20);
+    assert.equal((await connection.run('echo there')).stdout, 'there\n');
+  });
+
   test(`what cannot be reached is an error with words: over ${way}`, async (t) => {
     const { bed } = await connected(t, daemon);
     const refused = connect('box1', { config: bed.ssh_config, daemon, options: { Port: 1 } });
@@ -156,6 +247,23 @@ test('workers share the daemon\'s connection', async (t) => {
   await Promise.all(workers.map((worker) => worker.terminate()));
 });
 
+test('of the daemon\'s placement its clients hear', async (t) => {
+  const dir = daemonPlace(t);
+  writeFileSync(join(dir, 'config.toml'), 'busy_above = 2000000\nbusy_below = 1000000\n');
+  const bed = await testbed(t);
+  const connection = await connect('box1', { config: bed.ssh_config, daemon: true });
+  also(connection.client);
+  const bulk = connection.stream('cat /dev/zero');
+  bulk.on('error', () => {});
+  bulk.resume();
+  const [away] = await once(connection.client, 'placement');
+  assert.equal(away.apart, true);
+  assert.ok(away.lanes.find((lane) => lane.busy).rate > 2_000_000);
+  bulk.destroy();
+  const [back] = await once(connection.client, 'placement');
+  assert.equal(back.apart, false);
+});
+
 test('the daemon is used where it runs, and not started unasked', async (t) => {
   daemonPlace(t);
   const bed = await testbed(t);
@@ -168,12 +276,6 @@ test('the daemon is used where it runs, and not started unasked', async (t) => {
   const after = await connect('box1', { config: bed.ssh_config });
   also(after.client);
   assert.equal((await after.stats()).daemon, true);
-});
-
-test('a server is not listened on over connections that others share', async (t) => {
-  const { connection } = await connected(t, true);
-  const error = await ask(connection.client, 'forwardIn', '127.0.0.1', 0).catch((error) => error);
-  assert.match(error.message, /daemon: false/);
 });
 
 test('a destination takes the options that ssh takes', async (t) => {

@@ -28,6 +28,7 @@ impl Control {
 #[derive(Debug)]
 pub struct End {
     started: Option<oneshot::Receiver<Result<(), Failure>>>,
+    told: mpsc::UnboundedReceiver<Reply>,
     done: oneshot::Receiver<Result<Exit, Failure>>,
 }
 
@@ -43,6 +44,22 @@ impl End {
         let outcome = started.await.unwrap_or_else(|_| Err(gone()));
         self.started = None;
         outcome
+    }
+
+    /// What else the daemon tells of the session ([`Reply::Listening`], [`Reply::Incoming`], [`Reply::Placement`]); `None`
+    /// at its end. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Reply> {
+        self.told.recv().await
+    }
+
+    /// Waits for the end of a tunnel's output, and tells whether that was the server's word.
+    pub async fn is_complete(&mut self) -> bool {
+        while let Some(reply) = self.next().await {
+            if matches!(reply, Reply::Output(rest) if rest.is_empty()) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Waits for the end, which comes when the daemon has written all output.
@@ -73,10 +90,12 @@ pub async fn start(
     let (control, said) = mpsc::unbounded_channel();
     let (started, when_started) = oneshot::channel();
     let (done, when_done) = oneshot::channel();
+    let (tell, told) = mpsc::unbounded_channel();
     let attended = Attended {
         replies,
         requests,
         started: Some(started),
+        tell,
         interaction: interaction.clone(),
     };
     tokio::spawn(async move {
@@ -85,6 +104,7 @@ pub async fn start(
     });
     let end = End {
         started: Some(when_started),
+        told,
         done: when_done,
     };
     Ok((Control(control), end))
@@ -132,6 +152,7 @@ struct Attended {
     replies: ReplyReader,
     requests: RequestWriter,
     started: Option<oneshot::Sender<Result<(), Failure>>>,
+    tell: mpsc::UnboundedSender<Reply>,
     interaction: Interaction,
 }
 
@@ -171,7 +192,8 @@ impl Attended {
                     let answer = put(&self.interaction, text, echo, &kind).await;
                     self.requests.send(&Request::Answer(answer)).await?;
                 }
-                _ => {}
+                // Whoever does not wait for such news need not hear them.
+                reply => drop(self.tell.send(reply)),
             }
         }
     }

@@ -190,6 +190,11 @@ impl RemoteListener {
         }
     }
 
+    /// Waits for the end of the connection, and with it of the listening.
+    pub async fn ended(&self) -> Error {
+        self.connection.ended().await
+    }
+
     /// Ends the listening, and returns when the server has said so.
     pub async fn close(self) {
         self.listening.cancel().await;

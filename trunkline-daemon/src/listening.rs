@@ -1,0 +1,200 @@
+//! What the server listens on for a client, and the connections that come of it. Each waits, under its number, for a
+//! session that carries it ([`Program::Incoming`](crate::protocol::Program::Incoming)) or for its refusal.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use trunkline::config::Listen;
+use trunkline::{ChannelReader, ChannelWriter, Error, Host, IncomingConnection};
+
+use crate::protocol::{Exit, Failure, Reply, Request, Stdio};
+use crate::session::begun;
+use crate::stdio::{Input, Output};
+
+/// Connections that wait for one client. Those beyond wait in the engine, which refuses what is too much.
+const BACKLOG: usize = 128;
+
+/// The connections that wait, of all clients.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Listeners and connections are numbered in one sequence.
+    next: u64,
+    connections: HashMap<u64, Offered>,
+}
+
+struct Offered {
+    listener: u64,
+    connection: IncomingConnection,
+    _place: OwnedSemaphorePermit,
+}
+
+/// One client's listener: with it go the connections that nobody has taken, which refuses them.
+struct Listener<'a> {
+    number: u64,
+    waiting: &'a Waiting,
+}
+
+impl Drop for Listener<'_> {
+    fn drop(&mut self) {
+        let number = self.number;
+        self.waiting
+            .inner()
+            .connections
+            .retain(|_, offered| offered.listener != number);
+    }
+}
+
+impl Waiting {
+    /// Guards the table, for as long as a look-up takes.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn number(&self) -> u64 {
+        let mut inner = self.inner();
+        inner.next += 1;
+        inner.next
+    }
+
+    /// Has the server listen until the client ends its input or leaves, or the connection is lost; tells the client of
+    /// each connection. Returns the last frame, when all of them are taken or refused.
+    ///
+    /// # Errors
+    /// The server refuses, or cannot be reached.
+    pub(crate) async fn listen(
+        &self,
+        host: &Host,
+        listen: &Listen,
+        replies: &mpsc::Sender<Reply>,
+        mut inputs: mpsc::Receiver<Request>,
+    ) -> Result<Reply, Error> {
+        let warm = host.is_warm();
+        let mut listening = host.listen_remote(listen).await?;
+        let port = match listening.listening() {
+            Listen::Tcp { port, .. } => Some(*port),
+            Listen::Socket(_) => None,
+        };
+        let _ = replies.send(begun(warm)).await;
+        let _ = replies.send(Reply::Listening { port }).await;
+        let listener = Listener {
+            number: self.number(),
+            waiting: self,
+        };
+        let places = Arc::new(Semaphore::new(BACKLOG));
+        loop {
+            let next = async {
+                let place = places.clone().acquire_owned().await.ok()?;
+                Some((listening.next().await?, place))
+            };
+            tokio::select! {
+                said = inputs.recv() => match said {
+                    Some(Request::Refuse(number)) => drop(self.take(number)),
+                    Some(Request::Input(data)) if data.is_empty() => break,
+                    Some(_) => {}
+                    None => return Ok(Reply::Exit(Exit::Status(0))),
+                },
+                offered = next => {
+                    let Some((connection, _place)) = offered else {
+                        return Ok(Reply::Failed(Failure::from(&listening.ended().await)));
+                    };
+                    let number = self.number();
+                    let originator = connection.originator().to_owned();
+                    let offered = Offered { listener: listener.number, connection, _place };
+                    self.inner().connections.insert(number, offered);
+                    let _ = replies.send(Reply::Incoming { number, originator }).await;
+                }
+            }
+        }
+        listening.close().await;
+        let _ = replies.send(Reply::Output(Vec::new())).await;
+        // What waits can still be taken.
+        let all = u32::try_from(BACKLOG).unwrap_or(u32::MAX);
+        loop {
+            tokio::select! {
+                said = inputs.recv() => match said {
+                    Some(Request::Refuse(number)) => drop(self.take(number)),
+                    Some(_) => {}
+                    None => break,
+                },
+                _ = places.acquire_many(all) => break,
+            }
+        }
+        Ok(Reply::Exit(Exit::Status(0)))
+    }
+
+    fn take(&self, number: u64) -> Option<IncomingConnection> {
+        let offered = self.inner().connections.remove(&number);
+        offered.map(|offered| offered.connection)
+    }
+
+    /// Takes a connection, and carries it until both directions have ended or the client leaves. Returns the last frame.
+    ///
+    /// # Errors
+    /// It has gone; there are no descriptors for both directions.
+    pub(crate) async fn carry(
+        &self,
+        number: u64,
+        stdio: [Stdio; 3],
+        fds: Vec<OwnedFd>,
+        replies: &mpsc::Sender<Reply>,
+        mut inputs: mpsc::Receiver<Request>,
+    ) -> Result<Reply, Error> {
+        let broken = |error: std::io::Error| Error::Usage(format!("a descriptor cannot be used: {error}"));
+        let mut fds = fds.into_iter();
+        let ([Stdio::Passed, Stdio::Passed, _], Some(input), Some(output)) = (stdio, fds.next(), fds.next())
+        else {
+            return Err(Error::Usage("a connection is carried by two descriptors".into()));
+        };
+        let input = Input::new(input).map_err(broken)?;
+        let output = Output::new(output).map_err(broken)?;
+        let Some(connection) = self.take(number) else {
+            return Err(Error::Usage("the connection has gone".into()));
+        };
+        let _ = replies.send(begun(true)).await;
+        let (reader, writer) = connection.accept().into_split();
+        let left = async { while inputs.recv().await.is_some() {} };
+        tokio::select! {
+            ((), ()) = async { tokio::join!(down(reader, output, replies), up(input, writer)) } => {}
+            () = left => {}
+        }
+        Ok(Reply::Exit(Exit::Status(0)))
+    }
+}
+
+/// From the server, until its end, which the client is told of. A client that takes no more may still have something to
+/// send.
+async fn down(mut reader: ChannelReader, mut output: Output, replies: &mpsc::Sender<Reply>) {
+    let written = output.drain(&mut reader).await;
+    if written.is_ok() && reader.is_complete() {
+        let _ = replies.send(Reply::Output(Vec::new())).await;
+    }
+}
+
+/// To the server, until the client's end or the channel's.
+async fn up(mut input: Input, mut writer: ChannelWriter) {
+    loop {
+        let read = tokio::select! {
+            biased;
+            read = input.read() => read,
+            () = writer.closed() => return,
+        };
+        match read {
+            Ok(data) if !data.is_empty() => {
+                if writer.send(data).await.is_err() {
+                    return;
+                }
+            }
+            _ => break,
+        }
+    }
+    writer.finish();
+    // Closing discards what the server's window has not let out yet; sshd closes once it has both ends.
+    writer.closed().await;
+}
