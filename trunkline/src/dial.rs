@@ -12,6 +12,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::task::JoinSet;
 
+use crate::acknowledge::Acknowledging;
 use crate::config::{AddressFamily, HostConfig, World};
 use crate::driver::Io;
 use crate::error::Error;
@@ -96,7 +97,7 @@ async fn tcp_once(host: &HostConfig) -> Result<Dialed, Error> {
                     .set_nodelay(true)
                     .map_err(|source| Error::local("setting TCP_NODELAY", source))?;
                 return Ok(Dialed {
-                    io: Box::new(Gathering::new(stream)),
+                    io: Box::new(Gathering::new(Acknowledging::new(stream))),
                     address: Some(address),
                     rtt: Some(rtt),
                 });

@@ -18,8 +18,9 @@ use std::time::Duration;
 use nix::sys::socket::SetSockOpt as _;
 use nix::{libc, setsockopt_impl, sockopt_impl};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::acknowledge::Acknowledging;
 
 /// What is gathered. A quarter of a channel's smallest window: the server never waits for credit meanwhile.
 const LOW_WATER: libc::c_int = 512 * 1024;
@@ -45,7 +46,7 @@ sockopt_impl!(
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Gathering {
-    stream: TcpStream,
+    stream: Acknowledging,
     state: State,
     burst: u64,
     burst_time: Duration,
@@ -60,7 +61,7 @@ enum State {
 }
 
 impl Gathering {
-    pub(crate) fn new(stream: TcpStream) -> Self {
+    pub(crate) fn new(stream: Acknowledging) -> Self {
         Self {
             stream,
             state: State::watching(),
@@ -157,6 +158,7 @@ mod tests {
     use std::thread::JoinHandle;
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
 
     use super::*;
 
@@ -176,7 +178,7 @@ mod tests {
         });
         let gathering = Gathering {
             burst_time,
-            ..Gathering::new(TcpStream::connect(address).await.unwrap())
+            ..Gathering::new(Acknowledging::new(TcpStream::connect(address).await.unwrap()))
         };
         (gathering, server)
     }

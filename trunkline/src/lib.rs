@@ -1,5 +1,6 @@
 //! The trunkline SSH engine: connections, pool, sessions, forwarding.
 
+mod acknowledge;
 pub mod agent;
 mod authentication;
 mod channel;
