@@ -268,8 +268,11 @@ impl Tuning<'_> {
         self.names = Some(names.clone());
         lane.create(&names).await?;
         self.tell(Stage::Link, 2, 3, "rates");
+        let mut wanted = FIRST_UNDER_WAY;
         for compressible in [false, true] {
-            let filled = self.find_rate(&lane, Direction::Up, compressible, true).await?;
+            let filled = self
+                .find_rate(&lane, Direction::Up, compressible, true, &mut wanted)
+                .await?;
             lane.length = match lane.length {
                 0 => filled.bytes,
                 length => length.min(filled.bytes),
@@ -279,27 +282,32 @@ impl Tuning<'_> {
             }
         }
         self.length = lane.length;
-        let moved = self.find_rate(&lane, Direction::Down, false, false).await?;
+        let moved = self
+            .find_rate(&lane, Direction::Down, false, false, &mut wanted)
+            .await?;
         self.report.link.rates.keep(Direction::Down, moved.rate);
         self.lanes.insert((info.cipher, info.compressed), lane);
         Ok(info)
     }
 
     /// The rate of a session about whose path nothing is known but the round trip: more and more is put under way until
-    /// that changes nothing. `fill`: into the files that are read.
+    /// that changes nothing. `fill`: into the files that are read. `wanted`: what was enough before, and then what is now;
+    /// each step takes several round trips, so there are few of them.
     async fn find_rate(
         &mut self,
         lane: &Lane,
         direction: Direction,
         compressible: bool,
         fill: bool,
+        wanted: &mut f64,
     ) -> Result<Moved, Error> {
+        const STEP: f64 = 8.0;
         let mut rate = None;
-        let mut wanted = FIRST_UNDER_WAY;
+        *wanted = (*wanted / STEP).max(FIRST_UNDER_WAY);
         loop {
             let left = self.left(Stage::Link);
             let slot = left.share(8, self.rtt, rate, self.options.longest());
-            let shape = Shape::holding(wanted, self.largest);
+            let shape = Shape::holding(*wanted, self.largest);
             let moved = if fill {
                 let moved = lane.fill(compressible, shape, slot, LONGEST_FILE).await?;
                 self.report.bytes += moved.bytes;
@@ -307,10 +315,10 @@ impl Tuning<'_> {
             } else {
                 self.run(lane, direction, compressible, shape, slot, 0).await?
             };
-            let window = wanted / self.rtt.as_secs_f64().max(1e-6);
+            let window = *wanted / self.rtt.as_secs_f64().max(1e-6);
             let gained = rate.is_none_or(|rate| moved.rate > rate * 1.2);
-            if moved.rate > window / 2.0 && gained && wanted < plan::MOST_UNDER_WAY {
-                wanted *= 4.0;
+            if moved.rate > window / 2.0 && gained && *wanted < plan::MOST_UNDER_WAY {
+                *wanted *= STEP;
             } else if rate.is_some() {
                 return Ok(moved);
             }
