@@ -11,7 +11,7 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 use trunkline_sftp::transfer::{
     Download, DownloadEvent, DownloadOptions, ManyDownload, ManyDownloadEvent, ManyUpload, ManyUploadEvent,
-    Upload, UploadEvent, UploadFile, UploadOptions, Walk, WalkEvent, WalkOptions,
+    Plan, Striped, Upload, UploadEvent, UploadFile, UploadOptions, Walk, WalkEvent, WalkOptions,
 };
 use trunkline_sftp::{
     Client, Config, FileAttributes, FileType, Handle, OpenFlags, Outcome, Permissions, Reply, Request,
@@ -477,7 +477,7 @@ fn many_small_files_go_are_listed_and_come() {
     }
     let mut files = 0;
     while many.unfinished() > 0 {
-        many.drive(&mut session.client, Instant::now());
+        many.drive((), &mut session.client, Instant::now());
         while let Some(event) = many.poll_event() {
             match event {
                 ManyUploadEvent::Read(file) => {
@@ -490,9 +490,9 @@ fn many_small_files_go_are_listed_and_come() {
                 other => panic!("{other:?}"),
             }
         }
-        many.drive(&mut session.client, Instant::now());
+        many.drive((), &mut session.client, Instant::now());
         for (id, outcome) in session.turn() {
-            many.handle_reply(&mut session.client, id, outcome, Instant::now());
+            many.handle_reply((), &mut session.client, id, outcome, Instant::now());
         }
     }
 
@@ -500,7 +500,7 @@ fn many_small_files_go_are_listed_and_come() {
     let mut many = ManyDownload::default();
     let mut expected = std::collections::HashMap::new();
     loop {
-        walk.drive(&mut session.client, Instant::now());
+        walk.drive((), &mut session.client, Instant::now());
         while let Some(event) = walk.poll_event() {
             match event {
                 WalkEvent::Entry { path, attributes }
@@ -519,7 +519,7 @@ fn many_small_files_go_are_listed_and_come() {
             break;
         }
         for (id, outcome) in session.turn() {
-            walk.handle_reply(&mut session.client, id, outcome, Instant::now());
+            walk.handle_reply((), &mut session.client, id, outcome, Instant::now());
         }
     }
     assert_eq!(expected.len(), 500);
@@ -528,9 +528,9 @@ fn many_small_files_go_are_listed_and_come() {
     let uptime = many.add("/proc/self/status", Some(0));
     let mut got = std::collections::HashMap::new();
     while many.unfinished() > 0 {
-        many.drive(&mut session.client, Instant::now());
+        many.drive((), &mut session.client, Instant::now());
         for (id, outcome) in session.turn() {
-            many.handle_reply(&mut session.client, id, outcome, Instant::now());
+            many.handle_reply((), &mut session.client, id, outcome, Instant::now());
         }
         while let Some(event) = many.poll_event() {
             match event {

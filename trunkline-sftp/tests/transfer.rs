@@ -13,8 +13,8 @@ use model::{Disk, Manner, Random, Session, SharedDisk};
 use proptest::prelude::*;
 use trunkline_sftp::transfer::{
     Download, DownloadEvent, DownloadOptions, FileId, Install, LaneId, LaneLoss, ManyDownload,
-    ManyDownloadEvent, ManyUpload, ManyUploadEvent, Upload, UploadEvent, UploadFile, UploadOptions, Walk,
-    WalkEvent, WalkOptions,
+    ManyDownloadEvent, ManyUpload, ManyUploadEvent, Plan, Striped, Upload, UploadEvent, UploadFile,
+    UploadOptions, Walk, WalkEvent, WalkOptions,
 };
 use trunkline_sftp::{FileType, StatusCode};
 
@@ -933,23 +933,23 @@ fn what_is_cancelled_leaves_nothing_open() {
         let lane = download.add_lane();
         let mut now = start;
         for _ in 0..steps {
-            many.drive(&mut session.client, now);
-            walk.drive(&mut session.client, now);
+            many.drive((), &mut session.client, now);
+            walk.drive((), &mut session.client, now);
             download.drive(lane, &mut session.client, now);
             session.transmit(now);
             let Some(next) = session.next_time() else { break };
             now = next;
             for (id, outcome) in session.advance(now).expect("the session does not break") {
-                let other = many.handle_reply(&mut session.client, id, outcome, now);
+                let other = many.handle_reply((), &mut session.client, id, outcome, now);
                 let other =
-                    other.and_then(|outcome| walk.handle_reply(&mut session.client, id, outcome, now));
+                    other.and_then(|outcome| walk.handle_reply((), &mut session.client, id, outcome, now));
                 let other = other
                     .and_then(|outcome| download.handle_reply(lane, &mut session.client, id, outcome, now));
                 assert_eq!(other, None);
             }
         }
-        many.cancel(&mut session.client);
-        walk.cancel(&mut session.client);
+        many.remove_lane((), &mut session.client);
+        walk.remove_lane((), &mut session.client);
         download.remove_lane(lane, &mut session.client);
         loop {
             session.transmit(now);
@@ -1059,32 +1059,21 @@ fn upload_retiring(
 
 type Got = BTreeMap<FileId, Vec<u8>>;
 
-fn download_many(
-    many: &mut ManyDownload,
+/// Runs a plan for one session until nothing more happens; how long that took.
+fn run<P: Plan<Lane = ()>>(
+    plan: &mut P,
     session: &mut Session,
     start: Instant,
-) -> (Got, Vec<(FileId, StatusCode)>, Duration) {
+    mut handle: impl FnMut(&mut P, P::Event),
+) -> Duration {
     let mut now = start;
-    let mut locals: BTreeMap<FileId, Local> = BTreeMap::new();
-    let (mut got, mut failed) = (BTreeMap::new(), Vec::new());
     loop {
-        many.drive(&mut session.client, now);
+        plan.drive((), &mut session.client, now);
         session.transmit(now);
         let mut news = false;
-        while let Some(event) = many.poll_event() {
+        while let Some(event) = plan.poll_event() {
             news = true;
-            match event {
-                ManyDownloadEvent::Data { file, offset, data } => {
-                    locals.entry(file).or_default().write(offset, &data.into_bytes());
-                }
-                ManyDownloadEvent::Finished { file, length, .. } => {
-                    let mut content = locals.remove(&file).unwrap_or_default().content;
-                    content.truncate(length as usize);
-                    assert_eq!(got.insert(file, content), None);
-                }
-                ManyDownloadEvent::Failed { file, status } => failed.push((file, status.code)),
-                _ => {}
-            }
+            handle(plan, event);
         }
         // What was taken may have made room.
         if news {
@@ -1092,14 +1081,37 @@ fn download_many(
         }
         let Some(next) = session.next_time() else { break };
         now = next;
-        assert!(now < start + LONG, "the download does not end");
+        assert!(now < start + LONG, "the transfer does not end");
         for (id, outcome) in session.advance(now).expect("the session does not break") {
-            assert_eq!(many.handle_reply(&mut session.client, id, outcome, now), None);
+            assert_eq!(plan.handle_reply((), &mut session.client, id, outcome, now), None);
         }
     }
     session.check();
-    assert_eq!((many.unfinished(), session.open_handles()), (0, 0));
-    (got, failed, now - start)
+    assert_eq!(session.open_handles(), 0);
+    now - start
+}
+
+fn download_many(
+    many: &mut ManyDownload,
+    session: &mut Session,
+    start: Instant,
+) -> (Got, Vec<(FileId, StatusCode)>, Duration) {
+    let mut locals: BTreeMap<FileId, Local> = BTreeMap::new();
+    let (mut got, mut failed) = (BTreeMap::new(), Vec::new());
+    let took = run(many, session, start, |_, event| match event {
+        ManyDownloadEvent::Data { file, offset, data } => {
+            locals.entry(file).or_default().write(offset, &data.into_bytes());
+        }
+        ManyDownloadEvent::Finished { file, length, .. } => {
+            let mut content = locals.remove(&file).unwrap_or_default().content;
+            content.truncate(length as usize);
+            assert_eq!(got.insert(file, content), None);
+        }
+        ManyDownloadEvent::Failed { file, status } => failed.push((file, status.code)),
+        _ => {}
+    });
+    assert_eq!(many.unfinished(), 0);
+    (got, failed, took)
 }
 
 fn upload_many(
@@ -1108,56 +1120,20 @@ fn upload_many(
     session: &mut Session,
     start: Instant,
 ) -> (Vec<(FileId, StatusCode)>, Duration) {
-    let mut now = start;
     let mut failed = Vec::new();
-    loop {
-        many.drive(&mut session.client, now);
-        session.transmit(now);
-        let mut news = false;
-        while let Some(event) = many.poll_event() {
-            news = true;
-            match event {
-                ManyUploadEvent::Read(file) => many.provide(file, Bytes::copy_from_slice(&contents[&file].1)),
-                ManyUploadEvent::Failed { file, status } => failed.push((file, status.code)),
-                _ => {}
-            }
-        }
-        if news {
-            continue;
-        }
-        let Some(next) = session.next_time() else { break };
-        now = next;
-        assert!(now < start + LONG, "the upload does not end");
-        for (id, outcome) in session.advance(now).expect("the session does not break") {
-            assert_eq!(many.handle_reply(&mut session.client, id, outcome, now), None);
-        }
-    }
-    session.check();
-    assert_eq!((many.unfinished(), session.open_handles()), (0, 0));
-    (failed, now - start)
+    let took = run(many, session, start, |many, event| match event {
+        ManyUploadEvent::Read(file) => many.provide(file, Bytes::copy_from_slice(&contents[&file].1)),
+        ManyUploadEvent::Failed { file, status } => failed.push((file, status.code)),
+        _ => {}
+    });
+    assert_eq!(many.unfinished(), 0);
+    (failed, took)
 }
 
 fn walk(options: WalkOptions, session: &mut Session, start: Instant) -> (Vec<WalkEvent>, Duration) {
     let mut walk = Walk::new(options);
-    let mut now = start;
     let mut events = Vec::new();
-    loop {
-        walk.drive(&mut session.client, now);
-        session.transmit(now);
-        let before = events.len();
-        events.extend(std::iter::from_fn(|| walk.poll_event()));
-        if events.len() > before {
-            continue;
-        }
-        let Some(next) = session.next_time() else { break };
-        now = next;
-        assert!(now < start + LONG, "the walk does not end");
-        for (id, outcome) in session.advance(now).expect("the session does not break") {
-            assert_eq!(walk.handle_reply(&mut session.client, id, outcome, now), None);
-        }
-    }
-    session.check();
+    let took = run(&mut walk, session, start, |_, event| events.push(event));
     assert!(walk.is_over());
-    assert_eq!(session.open_handles(), 0);
-    (events, now - start)
+    (events, took)
 }

@@ -1,16 +1,16 @@
 //! [`Download`]: one file, over one session or several.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::lane::{LaneId, LaneLoss};
-use super::pace::{Pace, Sent};
+use super::lane::{self, LaneId, LaneLoss, LaneState, Lanes, Striped};
+use super::pace::Sent;
 use super::ranges::Ranges;
 use super::sparse::{Run, runs};
-use super::{DEFAULT_MEMORY, piece};
+use super::{DEFAULT_MEMORY, Plan, piece};
 use crate::attributes::{FileAttributes, FileType};
 use crate::client::{Client, RequestId};
 use crate::data::Data;
@@ -96,7 +96,7 @@ pub enum DownloadEvent {
 pub struct Download {
     options: DownloadOptions,
     ranges: Ranges,
-    lanes: Vec<Lane>,
+    lanes: Lanes<Asked, Reading>,
     /// Size and modification time at the first lane that told them.
     identity: Option<Identity>,
     events: VecDeque<DownloadEvent>,
@@ -109,25 +109,15 @@ pub struct Download {
 /// What tells one file from another in version 3, which has no inode numbers: size and modification time.
 type Identity = (Option<u64>, Option<u32>);
 
-struct Lane {
-    state: LaneState,
+type Lane = lane::Lane<Asked, Reading>;
+
+/// What a lane reads.
+struct Reading {
     /// Whether the lane's file is known to be the same as the others'.
     trusted: bool,
-    /// Only what it has asked for still comes.
-    retired: bool,
-    pace: Pace,
-    asked: HashMap<RequestId, Asked>,
     /// What is this lane's to ask for: short reads first, then the rest of its stripe.
     short: VecDeque<Range<u64>>,
     stripe: Range<u64>,
-}
-
-enum LaneState {
-    Idle,
-    Opening,
-    Open(Handle),
-    /// Closed, lost, or never to be used again.
-    Gone,
 }
 
 enum Asked {
@@ -136,10 +126,6 @@ enum Asked {
     Read { range: Range<u64>, sent: Sent },
 }
 
-/// What a lane has in flight from the start: the first window of a session.
-pub(super) const FIRST_FLIGHT: u64 = 2 * 1024 * 1024;
-/// What a lane has in flight however slow it is: four of OpenSSH's largest reads.
-pub(super) const LEAST_FLIGHT: u64 = 1024 * 1024;
 /// The largest stripe, so that lanes of different speed end together.
 const LARGEST_STRIPE: u64 = 32 * 1024 * 1024;
 
@@ -159,9 +145,9 @@ impl Download {
             ranges.end_at(end);
         }
         Self {
+            lanes: Lanes::new(options.memory),
             options,
             ranges,
-            lanes: Vec::new(),
             identity: None,
             events: VecDeque::new(),
             held: 0,
@@ -180,64 +166,37 @@ impl Download {
     pub fn is_over(&self) -> bool {
         self.over
     }
+}
 
-    /// One more session to download over.
-    pub fn add_lane(&mut self) -> LaneId {
-        self.lanes.push(Lane {
-            state: LaneState::Idle,
-            trusted: self.lanes.is_empty(),
-            retired: false,
-            pace: Pace::new(LEAST_FLIGHT, self.options.memory as u64).beginning_with(FIRST_FLIGHT),
-            asked: HashMap::new(),
+impl Striped for Download {
+    fn add_lane(&mut self) -> LaneId {
+        // The first shows what the file is.
+        let trusted = self.lanes.iter().next().is_none();
+        self.lanes.add(Reading {
+            trusted,
             short: VecDeque::new(),
             stripe: 0..0,
-        });
-        LaneId(self.lanes.len() - 1)
+        })
     }
 
-    /// A lane's session is dead: what it had is for the others. With none left the download waits for a new lane.
-    pub fn lose_lane(&mut self, lane: LaneId) {
-        let Some(lane) = self.lanes.get_mut(lane.0) else {
-            return;
-        };
-        self.under_way -= lane.abandon(&mut self.ranges).1;
-    }
-
-    /// Has a lane ask for nothing more: what it has asked for still comes, and then it is removed. The rest is for the
-    /// others, which want to be driven.
-    pub fn retire_lane(&mut self, lane: LaneId) {
-        if let Some(lane) = self.lanes.get_mut(lane.0) {
+    fn retire_lane(&mut self, lane: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(lane) {
             lane.retired = true;
             lane.give_back(&mut self.ranges);
         }
     }
 
-    /// Whether nothing comes of a lane any more: it was lost, removed, or retired and has brought what it was to bring.
-    pub fn is_gone(&self, lane: LaneId) -> bool {
-        let lane = self.lanes.get(lane.0);
-        lane.is_none_or(|lane| matches!(lane.state, LaneState::Gone))
+    fn is_gone(&self, lane: LaneId) -> bool {
+        self.lanes.is_gone(lane)
     }
+}
 
-    /// Takes a lane out of the download and closes its file; its session is well.
-    pub fn remove_lane(&mut self, lane: LaneId, client: &mut Client) {
-        let Some(lane) = self.lanes.get_mut(lane.0) else {
-            return;
-        };
-        let handle = match std::mem::replace(&mut lane.state, LaneState::Gone) {
-            LaneState::Open(handle) => Some(handle),
-            _ => None,
-        };
-        let (requests, bytes) = lane.abandon(&mut self.ranges);
-        self.under_way -= bytes;
-        requests.into_iter().for_each(|id| client.cancel(id));
-        if let Some(handle) = handle {
-            client.close(handle);
-        }
-    }
+impl Plan for Download {
+    type Lane = LaneId;
+    type Event = DownloadEvent;
 
-    /// Asks a lane's session for as much as is worth having in flight. Call it after every other call.
-    pub fn drive(&mut self, id: LaneId, client: &mut Client, now: Instant) {
-        let Some(lane) = self.lanes.get_mut(id.0) else {
+    fn drive(&mut self, id: LaneId, client: &mut Client, now: Instant) {
+        let Some(lane) = self.lanes.get_mut(id) else {
             return;
         };
         if lane.retired {
@@ -272,7 +231,7 @@ impl Download {
                 offset: range.start,
                 length: u32::try_from(length).expect("a range is cut to the size of a read"),
             });
-            let lane = &mut self.lanes[id.0];
+            let lane = &mut self.lanes[id];
             let sent = lane.pace.sent(length, now);
             self.under_way += length as usize;
             lane.asked.insert(read, Asked::Read { range, sent });
@@ -280,8 +239,7 @@ impl Download {
         self.finish_if_complete();
     }
 
-    /// Takes the answer to one of this lane's requests; gives back that to any other.
-    pub fn handle_reply(
+    fn handle_reply(
         &mut self,
         id: LaneId,
         client: &mut Client,
@@ -289,11 +247,7 @@ impl Download {
         outcome: Outcome,
         now: Instant,
     ) -> Option<Outcome> {
-        let Some(asked) = self
-            .lanes
-            .get_mut(id.0)
-            .and_then(|lane| lane.asked.remove(&request))
-        else {
+        let Some(asked) = self.lanes.answered(id, request) else {
             return Some(outcome);
         };
         match asked {
@@ -301,9 +255,9 @@ impl Download {
             Asked::Fstat => self.handle_attributes(id, client, outcome),
             Asked::Read { range, sent } => {
                 self.under_way -= (range.end - range.start) as usize;
-                let lane = &mut self.lanes[id.0];
+                let lane = &mut self.lanes[id];
                 lane.pace.done(sent, now);
-                if lane.trusted {
+                if lane.work.trusted {
                     self.handle_data(id, range, outcome);
                 } else {
                     // Overtook the answer to FSTAT, which says whether it is worth anything.
@@ -315,8 +269,7 @@ impl Download {
         None
     }
 
-    /// The next event.
-    pub fn poll_event(&mut self) -> Option<DownloadEvent> {
+    fn poll_event(&mut self) -> Option<DownloadEvent> {
         let event = self.events.pop_front()?;
         if let DownloadEvent::Data { data, .. } = &event {
             self.held -= data.len();
@@ -324,9 +277,24 @@ impl Download {
         Some(event)
     }
 
+    /// With none left the download waits for a new lane.
+    fn lose_lane(&mut self, lane: LaneId) {
+        self.abandon(lane);
+    }
+
+    fn remove_lane(&mut self, lane: LaneId, client: &mut Client) {
+        let (handle, requests) = self.abandon(lane);
+        requests.into_iter().for_each(|id| client.cancel(id));
+        if let Some(handle) = handle {
+            client.close(handle);
+        }
+    }
+}
+
+impl Download {
     fn may_ask(&self, id: LaneId) -> bool {
         let used = self.held + self.under_way;
-        let lane = &self.lanes[id.0];
+        let lane = &self.lanes[id];
         !lane.retired && lane.pace.has_room(0) && (used == 0 || used < self.options.memory)
     }
 
@@ -334,7 +302,7 @@ impl Download {
     /// longest stripe of another lane.
     fn next_range(&mut self, id: LaneId, piece: u64) -> Option<Range<u64>> {
         let end = self.ranges.end().unwrap_or(u64::MAX);
-        let lane = &mut self.lanes[id.0];
+        let lane = &mut self.lanes[id].work;
         while let Some(range) = lane.short.pop_front() {
             let range = range.start..range.end.min(end);
             if !range.is_empty() {
@@ -345,9 +313,9 @@ impl Download {
         if lane.stripe.is_empty() {
             let most = self.stripe_length(piece);
             let stripe = self.ranges.take(most, piece).or_else(|| self.steal(piece))?;
-            self.lanes[id.0].stripe = stripe;
+            self.lanes[id].work.stripe = stripe;
         }
-        let stripe = &mut self.lanes[id.0].stripe;
+        let stripe = &mut self.lanes[id].work.stripe;
         let range = stripe.start..stripe.end.min(stripe.start.saturating_add(piece));
         stripe.start = range.end;
         Some(range)
@@ -356,11 +324,7 @@ impl Download {
     /// A lane alone reads piece by piece. Lanes beside each other get stripes, since servers read ahead in files; four
     /// for each lane, so that a slow one does not hold the end back.
     fn stripe_length(&self, piece: u64) -> u64 {
-        let lanes = self
-            .lanes
-            .iter()
-            .filter(|lane| !matches!(lane.state, LaneState::Gone))
-            .count() as u64;
+        let lanes = self.lanes.taking_part() as u64;
         if lanes < 2 {
             return piece;
         }
@@ -374,23 +338,22 @@ impl Download {
     }
 
     fn steal(&mut self, piece: u64) -> Option<Range<u64>> {
-        let longest = self
-            .lanes
-            .iter_mut()
-            .max_by_key(|lane| lane.stripe.end.saturating_sub(lane.stripe.start))?;
-        let length = longest.stripe.end.saturating_sub(longest.stripe.start);
+        let left = |stripe: &Range<u64>| stripe.end.saturating_sub(stripe.start);
+        let stripes = self.lanes.iter_mut().map(|lane| &mut lane.work.stripe);
+        let longest = stripes.max_by_key(|stripe| left(stripe))?;
+        let length = left(longest);
         let pieces = length.div_ceil(piece);
         if pieces < 2 {
             return None;
         }
-        let middle = longest.stripe.start + pieces / 2 * piece;
-        let stolen = middle..longest.stripe.end;
-        longest.stripe.end = middle;
+        let middle = longest.start + pieces / 2 * piece;
+        let stolen = middle..longest.end;
+        longest.end = middle;
         Some(stolen)
     }
 
     fn handle_open(&mut self, id: LaneId, client: &mut Client, outcome: Outcome) {
-        let lane = &mut self.lanes[id.0];
+        let lane = &mut self.lanes[id];
         match outcome {
             Ok(Reply::Handle(handle)) if self.over => {
                 lane.state = LaneState::Gone;
@@ -405,11 +368,7 @@ impl Download {
             }
             Err(status) => {
                 lane.state = LaneState::Gone;
-                if self
-                    .lanes
-                    .iter()
-                    .any(|lane| !matches!(lane.state, LaneState::Gone))
-                {
+                if self.lanes.taking_part() > 0 {
                     self.events
                         .push_back(DownloadEvent::LaneLost(id, LaneLoss::Refused(status)));
                 } else {
@@ -422,22 +381,22 @@ impl Download {
     }
 
     fn handle_attributes(&mut self, id: LaneId, client: &mut Client, outcome: Outcome) {
-        let lane = &mut self.lanes[id.0];
+        let lane = &mut self.lanes[id];
         let attributes = match outcome {
             Ok(Reply::Attributes(attributes)) => attributes,
             // Without attributes only the first lane can be believed to read the file.
-            _ if lane.trusted => return,
+            _ if lane.work.trusted => return,
             _ => return self.distrust(id, client),
         };
         let identity: Identity = (attributes.size, attributes.times.map(|times| times.modified));
         match self.identity {
             Some(first) if first == identity => {
-                lane.trusted = true;
+                lane.work.trusted = true;
                 return;
             }
             Some(_) => return self.distrust(id, client),
             None => {
-                lane.trusted = true;
+                lane.work.trusted = true;
                 self.identity = Some(identity);
             }
         }
@@ -463,7 +422,7 @@ impl Download {
             Ok(Reply::Data(mut data)) => {
                 let got = range.start..range.start + data.len() as u64;
                 if got.end < range.end {
-                    self.lanes[id.0].short.push_back(got.end..range.end);
+                    self.lanes[id].work.short.push_back(got.end..range.end);
                 }
                 if let Some(end) = self.ranges.end().filter(|end| *end < got.end) {
                     data.truncate(end.saturating_sub(got.start) as usize);
@@ -508,7 +467,7 @@ impl Download {
         let opened = self
             .lanes
             .iter()
-            .any(|lane| matches!(lane.state, LaneState::Open(_)));
+            .any(|(_, lane)| matches!(lane.state, LaneState::Open(_)));
         if self.over || !opened || !self.ranges.is_complete() {
             return;
         }
@@ -525,29 +484,32 @@ impl Download {
             self.events.push_back(DownloadEvent::Failed(status));
         }
     }
+
+    /// Takes everything from a lane; its file and what was asked for.
+    fn abandon(&mut self, id: LaneId) -> (Option<Handle>, Vec<RequestId>) {
+        let Some(lane) = self.lanes.get_mut(id) else {
+            return (None, Vec::new());
+        };
+        let (handle, asked) = lane.leave();
+        let mut requests = Vec::new();
+        for (id, asked) in asked {
+            requests.push(id);
+            if let Asked::Read { range, sent } = asked {
+                lane.pace.lost(sent);
+                self.under_way -= (range.end - range.start) as usize;
+                self.ranges.give_back(range);
+            }
+        }
+        lane.give_back(&mut self.ranges);
+        (handle, requests)
+    }
 }
 
 impl Lane {
-    /// Gives back all ranges; what was asked for, and how many bytes of it.
-    fn abandon(&mut self, ranges: &mut Ranges) -> (Vec<RequestId>, usize) {
-        self.state = LaneState::Gone;
-        let mut requests = Vec::new();
-        let mut bytes = 0;
-        for (id, asked) in self.asked.drain() {
-            requests.push(id);
-            if let Asked::Read { range, sent } = asked {
-                self.pace.lost(sent);
-                bytes += (range.end - range.start) as usize;
-                ranges.give_back(range);
-            }
-        }
-        self.give_back(ranges);
-        (requests, bytes)
-    }
-
     /// Gives back what it was to ask for.
     fn give_back(&mut self, ranges: &mut Ranges) {
-        self.short.drain(..).for_each(|range| ranges.give_back(range));
-        ranges.give_back(std::mem::replace(&mut self.stripe, 0..0));
+        let Reading { short, stripe, .. } = &mut self.work;
+        short.drain(..).for_each(|range| ranges.give_back(range));
+        ranges.give_back(std::mem::replace(stripe, 0..0));
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::download::{Download, DownloadEvent, DownloadOptions};
 use super::lane::LaneId;
 use super::pace::{Pace, Sent};
-use super::{DEFAULT_MEMORY, FileId, piece};
+use super::{DEFAULT_MEMORY, FileId, Plan, Striped, piece};
 use crate::attributes::{FileAttributes, FileType};
 use crate::client::{Client, RequestId};
 use crate::data::Data;
@@ -163,9 +163,13 @@ impl ManyDownload {
         let waiting = self.waiting.drain(..).chain(self.waiting_large.drain(..));
         waiting.map(|(file, _)| file).collect()
     }
+}
 
-    /// Asks for as many files as are worth having in flight. Call it after every other call.
-    pub fn drive(&mut self, client: &mut Client, now: Instant) {
+impl Plan for ManyDownload {
+    type Lane = ();
+    type Event = ManyDownloadEvent;
+
+    fn drive(&mut self, (): (), client: &mut Client, now: Instant) {
         while let Some((file, wanted)) = self.next_small(client) {
             self.begin_small(file, wanted, client, now);
         }
@@ -183,9 +187,9 @@ impl ManyDownload {
         self.collect_large(client);
     }
 
-    /// Takes the answer to one of its requests; gives back that to any other.
-    pub fn handle_reply(
+    fn handle_reply(
         &mut self,
+        (): (),
         client: &mut Client,
         request: RequestId,
         mut outcome: Outcome,
@@ -210,9 +214,15 @@ impl ManyDownload {
         Some(outcome)
     }
 
-    /// Stops: nothing more is asked for, no more events come, and what was opened is closed. To be used when the
-    /// session goes on for something else.
-    pub fn cancel(&mut self, client: &mut Client) {
+    fn poll_event(&mut self) -> Option<ManyDownloadEvent> {
+        let event = self.events.pop_front()?;
+        if let ManyDownloadEvent::Data { data, .. } = &event {
+            self.held -= data.len();
+        }
+        Some(event)
+    }
+
+    fn remove_lane(&mut self, (): (), client: &mut Client) {
         self.asked.drain().for_each(|(request, _)| client.cancel(request));
         for (_, mut large) in self.large.drain() {
             large.download.remove_lane(large.lane, client);
@@ -225,16 +235,9 @@ impl ManyDownload {
         self.events.clear();
         (self.held, self.under_way) = (0, 0);
     }
+}
 
-    /// The next event.
-    pub fn poll_event(&mut self) -> Option<ManyDownloadEvent> {
-        let event = self.events.pop_front()?;
-        if let ManyDownloadEvent::Data { data, .. } = &event {
-            self.held -= data.len();
-        }
-        Some(event)
-    }
-
+impl ManyDownload {
     fn has_handle(&self, client: &Client) -> bool {
         client.free_handles() > 0 || self.files.is_empty() && self.large.is_empty()
     }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::pace::{Pace, Sent};
 use super::upload::rename;
-use super::{DEFAULT_MEMORY, FileId, piece};
+use super::{DEFAULT_MEMORY, FileId, Plan, piece};
 use crate::attributes::FileAttributes;
 use crate::client::{Client, RequestId};
 use crate::data::Data;
@@ -215,17 +215,13 @@ impl ManyUpload {
             remove(client, running.file.path);
         }
     }
+}
 
-    /// Stops: [`Self::skip`]s all files. To be used when the session goes on for something else.
-    pub fn cancel(&mut self, client: &mut Client) {
-        self.waiting.clear();
-        let files: Vec<FileId> = self.files.keys().copied().collect();
-        files.into_iter().for_each(|file| self.skip(file, client));
-        self.events.clear();
-    }
+impl Plan for ManyUpload {
+    type Lane = ();
+    type Event = ManyUploadEvent;
 
-    /// Opens as many files as are worth having in flight, and sends what was provided. Call it after every other call.
-    pub fn drive(&mut self, client: &mut Client, now: Instant) {
+    fn drive(&mut self, (): (), client: &mut Client, now: Instant) {
         while let Some((id, file)) = self.next_waiting(client) {
             let open = client.request(Request::Open {
                 path: file.path.clone(),
@@ -257,9 +253,9 @@ impl ManyUpload {
         }
     }
 
-    /// Takes the answer to one of its requests; gives back that to any other.
-    pub fn handle_reply(
+    fn handle_reply(
         &mut self,
+        (): (),
         client: &mut Client,
         request: RequestId,
         outcome: Outcome,
@@ -272,11 +268,19 @@ impl ManyUpload {
         None
     }
 
-    /// The next event.
-    pub fn poll_event(&mut self) -> Option<ManyUploadEvent> {
+    fn poll_event(&mut self) -> Option<ManyUploadEvent> {
         self.events.pop_front()
     }
 
+    fn remove_lane(&mut self, (): (), client: &mut Client) {
+        self.waiting.clear();
+        let files: Vec<FileId> = self.files.keys().copied().collect();
+        files.into_iter().for_each(|file| self.skip(file, client));
+        self.events.clear();
+    }
+}
+
+impl ManyUpload {
     fn next_waiting(&mut self, client: &Client) -> Option<(FileId, UploadFile)> {
         let (_, file) = self.waiting.front()?;
         let fits = self.held == 0 || (self.held as u64).saturating_add(file.length) <= self.memory as u64;

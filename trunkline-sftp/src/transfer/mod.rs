@@ -6,14 +6,14 @@
 //! | many files, small | [`ManyDownload`], [`ManyUpload`] |
 //! | a tree's names | [`Walk`] |
 //!
-//! All are used alike. After anything happened call `drive`, which gives the session as many requests as are worth
-//! having in flight; offer every answer of [`Client::poll_event`](crate::Client::poll_event) to `handle_reply`, which
-//! gives back those that are not its own; then take its events with `poll_event`. Several plans may share a session.
-//! A plan that is not driven asks for nothing more: that is how a slow disk holds a transfer back.
+//! Each is a [`Plan`]. After anything happened call [`drive`](Plan::drive), which gives the session as many requests as
+//! are worth having in flight; offer every answer of [`Client::poll_event`] to [`handle_reply`](Plan::handle_reply), which
+//! gives back those that are not its own; then take its events with [`poll_event`](Plan::poll_event). Several plans may
+//! share a session. A plan that is not driven asks for nothing more: that is how a slow disk holds a transfer back.
 //!
 //! ```
 //! use std::time::Instant;
-//! use trunkline_sftp::{Client, transfer::{Download, DownloadEvent, DownloadOptions}};
+//! use trunkline_sftp::{Client, transfer::{Download, DownloadEvent, DownloadOptions, Plan}};
 //!
 //! /// Call it when the channel has brought something; then write what `client.poll_transmit()` gives.
 //! fn turn(client: &mut Client, download: &mut Download, lane: trunkline_sftp::transfer::LaneId, now: Instant) {
@@ -29,6 +29,7 @@
 //!         }
 //!     }
 //! }
+//! # use trunkline_sftp::transfer::Striped;
 //! # let mut client = Client::new(&Default::default());
 //! # let mut download = Download::new(DownloadOptions::new("f"));
 //! # let lane = download.add_lane();
@@ -46,12 +47,50 @@ mod upload;
 mod walk;
 
 pub use download::{Download, DownloadEvent, DownloadOptions};
-pub use lane::{LaneId, LaneLoss};
+pub use lane::{LaneId, LaneLoss, Striped};
 pub use many_download::{ManyDownload, ManyDownloadEvent};
 pub use many_upload::{Install, ManyUpload, ManyUploadEvent, UploadFile};
 pub use ranges::Ranges;
 pub use upload::{ReadId, Upload, UploadEvent, UploadOptions};
 pub use walk::{Walk, WalkEvent, WalkOptions};
+
+use std::time::Instant;
+
+use crate::client::{Client, RequestId};
+use crate::reply::Outcome;
+
+/// A transfer as a state machine without I/O, over one session or several.
+pub trait Plan {
+    /// Which of the sessions it goes over; `()` where there is only one.
+    type Lane: Copy;
+    /// What it tells.
+    type Event;
+
+    /// Asks a session for as much as is worth having in flight. Call it after every other call.
+    fn drive(&mut self, lane: Self::Lane, client: &mut Client, now: Instant);
+
+    /// Takes the answer to one of its requests on this session; gives back that to any other.
+    fn handle_reply(
+        &mut self,
+        lane: Self::Lane,
+        client: &mut Client,
+        request: RequestId,
+        outcome: Outcome,
+        now: Instant,
+    ) -> Option<Outcome>;
+
+    /// The next event.
+    fn poll_event(&mut self) -> Option<Self::Event>;
+
+    /// A session is dead: what it had is for the others, where there are any.
+    fn lose_lane(&mut self, lane: Self::Lane) {
+        let _ = lane;
+    }
+
+    /// Takes a session out, which goes on for something else: nothing more is asked for there, and what was opened is
+    /// closed. What it had is for the others; where there can be none, no more events come.
+    fn remove_lane(&mut self, lane: Self::Lane, client: &mut Client);
+}
 
 /// Tells the files of a [`ManyDownload`] or [`ManyUpload`] apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

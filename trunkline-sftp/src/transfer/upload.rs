@@ -6,11 +6,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::download::{FIRST_FLIGHT, LEAST_FLIGHT};
-use super::lane::{LaneId, LaneLoss};
-use super::pace::{Pace, Sent};
+use super::lane::{self, LaneId, LaneLoss, LaneState, Lanes, Striped};
+use super::pace::Sent;
 use super::ranges::Ranges;
-use super::{DEFAULT_MEMORY, piece};
+use super::{DEFAULT_MEMORY, Plan, piece};
 use crate::attributes::FileAttributes;
 use crate::client::{Client, RequestId};
 use crate::reply::{Handle, Outcome, Reply};
@@ -104,7 +103,7 @@ pub enum UploadEvent {
 pub struct Upload {
     options: UploadOptions,
     ranges: Ranges,
-    lanes: Vec<Lane>,
+    lanes: Lanes<Asked, Writing>,
     /// A lane made or opened the file; the others may.
     created: bool,
     reads: HashMap<ReadId, (LaneId, Range<u64>)>,
@@ -116,22 +115,14 @@ pub struct Upload {
     over: bool,
 }
 
-struct Lane {
-    state: LaneState,
-    /// It takes nothing more to write.
-    retired: bool,
-    pace: Pace,
-    asked: HashMap<RequestId, Asked>,
+type Lane = lane::Lane<Asked, Writing>;
+
+/// What a lane writes.
+#[derive(Default)]
+struct Writing {
     /// Bytes that were wanted for this lane and are not being written yet.
     prepared: u64,
     ready: VecDeque<(u64, Bytes)>,
-}
-
-enum LaneState {
-    Idle,
-    Opening,
-    Open(Handle),
-    Gone,
 }
 
 enum Asked {
@@ -168,9 +159,9 @@ impl Upload {
             ranges.end_at(size);
         }
         Self {
+            lanes: Lanes::new(options.memory),
             options,
             ranges,
-            lanes: Vec::new(),
             created: false,
             reads: HashMap::new(),
             next_read: 0,
@@ -192,64 +183,6 @@ impl Upload {
         self.over
     }
 
-    /// One more session to upload over.
-    pub fn add_lane(&mut self) -> LaneId {
-        self.lanes.push(Lane {
-            state: LaneState::Idle,
-            retired: false,
-            pace: Pace::new(LEAST_FLIGHT, self.options.memory as u64).beginning_with(FIRST_FLIGHT),
-            asked: HashMap::new(),
-            prepared: 0,
-            ready: VecDeque::new(),
-        });
-        LaneId(self.lanes.len() - 1)
-    }
-
-    /// A lane's session is dead: what it had is for the others, and unconfirmed writes are made again. With none left
-    /// the upload waits for a new lane; a renaming without an answer ends it as failed, since it may have happened.
-    pub fn lose_lane(&mut self, id: LaneId) {
-        if self.finish.lane == Some(id) {
-            if self.finish.renaming {
-                let message =
-                    "the connection was lost while the file was being renamed: look which name it has";
-                self.fail(Status::local(StatusCode::CONNECTION_LOST, message));
-            }
-            self.finish = Finish::default();
-        }
-        self.abandon(id);
-    }
-
-    /// Has a lane take nothing more: what it was given it still writes, and then it is removed. The rest is for the others,
-    /// which want to be driven.
-    pub fn retire_lane(&mut self, id: LaneId) {
-        if let Some(lane) = self.lanes.get_mut(id.0) {
-            lane.retired = true;
-        }
-    }
-
-    /// Whether nothing comes of a lane any more: it was lost, removed, or retired and has written what it was to write.
-    pub fn is_gone(&self, id: LaneId) -> bool {
-        let lane = self.lanes.get(id.0);
-        lane.is_none_or(|lane| matches!(lane.state, LaneState::Gone) && lane.asked.is_empty())
-    }
-
-    /// Takes a lane out of the upload and closes its file; its session is well.
-    pub fn remove_lane(&mut self, id: LaneId, client: &mut Client) {
-        let Some(lane) = self.lanes.get_mut(id.0) else {
-            return;
-        };
-        let state = std::mem::replace(&mut lane.state, LaneState::Gone);
-        if self.finish.lane == Some(id) {
-            self.finish = Finish::default();
-        }
-        self.abandon(id)
-            .into_iter()
-            .for_each(|request| client.cancel(request));
-        if let LaneState::Open(handle) = state {
-            client.close(handle);
-        }
-    }
-
     /// Bytes of the source, as an [`UploadEvent::Read`] asked for them. Fewer than asked for, or none, say that the
     /// source ends there. More are cut off.
     pub fn provide(&mut self, id: ReadId, mut data: Bytes) {
@@ -263,20 +196,42 @@ impl Upload {
             self.ranges.end_at(range.start + data.len() as u64);
             self.held -= missing;
         }
-        let lane = &mut self.lanes[lane.0];
+        let lane = &mut self.lanes[lane].work;
         lane.prepared -= missing as u64;
         if !data.is_empty() {
             lane.ready.push_back((range.start, data));
         }
     }
+}
+
+impl Striped for Upload {
+    fn add_lane(&mut self) -> LaneId {
+        self.lanes.add(Writing::default())
+    }
+
+    fn retire_lane(&mut self, id: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(id) {
+            lane.retired = true;
+        }
+    }
+
+    fn is_gone(&self, id: LaneId) -> bool {
+        self.lanes.is_gone(id)
+    }
+}
+
+impl Plan for Upload {
+    type Lane = LaneId;
+    type Event = UploadEvent;
 
     /// Wants as much of the source as is worth having in flight on a lane, and gives its session what was provided.
-    /// Call it after every other call.
-    pub fn drive(&mut self, id: LaneId, client: &mut Client, now: Instant) {
+    fn drive(&mut self, id: LaneId, client: &mut Client, now: Instant) {
         if self.over {
             return self.remove_lane(id, client);
         }
-        let Some(lane) = self.lanes.get(id.0) else { return };
+        let Some(lane) = self.lanes.get_mut(id) else {
+            return;
+        };
         match &lane.state {
             LaneState::Idle if lane.retired => return self.remove_lane(id, client),
             LaneState::Idle => self.open(id, client),
@@ -288,19 +243,18 @@ impl Upload {
         }
         // A session that is being opened may never come: until it has, the others do without what it would take.
         let ready = client.extensions().is_some();
-        let lane = &self.lanes[id.0];
+        let lane = &self.lanes[id];
         if ready && !lane.retired && !matches!(lane.state, LaneState::Gone) {
             self.want(id, piece(client.limits().max_write));
         }
         self.finish_if_written(id, client);
-        let lane = &self.lanes[id.0];
+        let lane = &self.lanes[id];
         if lane.retired && lane.is_idle() && self.finish.lane != Some(id) {
             self.remove_lane(id, client);
         }
     }
 
-    /// Takes the answer to one of this lane's requests; gives back that to any other.
-    pub fn handle_reply(
+    fn handle_reply(
         &mut self,
         id: LaneId,
         client: &mut Client,
@@ -308,18 +262,14 @@ impl Upload {
         outcome: Outcome,
         now: Instant,
     ) -> Option<Outcome> {
-        let Some(asked) = self
-            .lanes
-            .get_mut(id.0)
-            .and_then(|lane| lane.asked.remove(&request))
-        else {
+        let Some(asked) = self.lanes.answered(id, request) else {
             return Some(outcome);
         };
         match asked {
             Asked::Open => self.handle_open(id, outcome),
             Asked::Write { range, sent } => {
                 self.held -= (range.end - range.start) as usize;
-                self.lanes[id.0].pace.done(sent, now);
+                self.lanes[id].pace.done(sent, now);
                 match outcome {
                     Ok(_) => self.ranges.complete(range),
                     Err(status) => {
@@ -353,16 +303,42 @@ impl Upload {
         None
     }
 
-    /// The next event.
-    pub fn poll_event(&mut self) -> Option<UploadEvent> {
+    fn poll_event(&mut self) -> Option<UploadEvent> {
         self.events.pop_front()
     }
 
+    /// Unconfirmed writes are made again. With no lane left the upload waits for a new one; a renaming without an answer
+    /// ends it as failed, since it may have happened.
+    fn lose_lane(&mut self, id: LaneId) {
+        if self.finish.lane == Some(id) {
+            if self.finish.renaming {
+                let message =
+                    "the connection was lost while the file was being renamed: look which name it has";
+                self.fail(Status::local(StatusCode::CONNECTION_LOST, message));
+            }
+            self.finish = Finish::default();
+        }
+        self.abandon(id);
+    }
+
+    fn remove_lane(&mut self, id: LaneId, client: &mut Client) {
+        if self.finish.lane == Some(id) {
+            self.finish = Finish::default();
+        }
+        let (handle, requests) = self.abandon(id);
+        requests.into_iter().for_each(|request| client.cancel(request));
+        if let Some(handle) = handle {
+            client.close(handle);
+        }
+    }
+}
+
+impl Upload {
     fn open(&mut self, id: LaneId, client: &mut Client) {
         let opening = self
             .lanes
             .iter()
-            .any(|lane| matches!(lane.state, LaneState::Opening));
+            .any(|(_, lane)| matches!(lane.state, LaneState::Opening));
         if !self.created && opening && !self.options.absent {
             return;
         }
@@ -378,7 +354,7 @@ impl Upload {
             flags,
             attributes: self.options.create.clone(),
         });
-        let lane = &mut self.lanes[id.0];
+        let lane = &mut self.lanes[id];
         lane.asked.insert(open, Asked::Open);
         lane.state = LaneState::Opening;
     }
@@ -391,16 +367,16 @@ impl Upload {
     /// Asks for pieces of the source, before the file is open too: the disk can be read meanwhile.
     fn want(&mut self, id: LaneId, piece: u64) {
         loop {
-            let lane = &mut self.lanes[id.0];
+            let lane = &mut self.lanes[id];
             let memory = self.held == 0 || self.held < self.options.memory;
-            if !memory || !lane.pace.has_room(lane.prepared) {
+            if !memory || !lane.pace.has_room(lane.work.prepared) {
                 return;
             }
             let Some(range) = self.ranges.take(piece, piece) else {
                 return;
             };
             let length = range.end - range.start;
-            lane.prepared += length;
+            lane.work.prepared += length;
             self.held += length as usize;
             let read = ReadId(self.next_read);
             self.next_read += 1;
@@ -414,15 +390,15 @@ impl Upload {
     }
 
     fn write_ready(&mut self, id: LaneId, handle: &Handle, client: &mut Client, now: Instant) {
-        let lane = &mut self.lanes[id.0];
-        for (offset, data) in lane.ready.drain(..) {
+        let lane = &mut self.lanes[id];
+        for (offset, data) in lane.work.ready.drain(..) {
             let length = data.len() as u64;
             let write = client.request(Request::Write {
                 handle: handle.clone(),
                 offset,
                 data,
             });
-            lane.prepared -= length;
+            lane.work.prepared -= length;
             let sent = lane.pace.sent(length, now);
             lane.asked.insert(
                 write,
@@ -435,7 +411,7 @@ impl Upload {
     }
 
     fn handle_open(&mut self, id: LaneId, outcome: Outcome) {
-        let lane = &mut self.lanes[id.0];
+        let lane = &mut self.lanes[id];
         match outcome {
             Ok(Reply::Handle(handle)) => {
                 lane.state = LaneState::Open(handle);
@@ -443,12 +419,8 @@ impl Upload {
             }
             Err(status) => {
                 lane.state = LaneState::Gone;
-                let others = self
-                    .lanes
-                    .iter()
-                    .any(|lane| !matches!(lane.state, LaneState::Gone));
                 self.abandon(id);
-                if others {
+                if self.lanes.taking_part() > 0 {
                     self.events
                         .push_back(UploadEvent::LaneLost(id, LaneLoss::Refused(status)));
                 } else {
@@ -462,17 +434,16 @@ impl Upload {
 
     /// Ends the file on this lane, when everything is written or is being written on this lane alone.
     fn finish_if_written(&mut self, id: LaneId, client: &mut Client) {
-        let LaneState::Open(handle) = &self.lanes[id.0].state else {
+        let LaneState::Open(handle) = &self.lanes[id].state else {
             return;
         };
         let elsewhere = self
             .lanes
             .iter()
-            .enumerate()
-            .any(|(at, lane)| at != id.0 && !lane.asked.is_empty());
+            .any(|(other, lane)| other != id && !lane.asked.is_empty());
         let written = self.reads.is_empty()
             && self.ranges.is_given_out()
-            && self.lanes.iter().all(|lane| lane.ready.is_empty())
+            && self.lanes.iter().all(|(_, lane)| lane.work.ready.is_empty())
             && !elsewhere;
         if self.over || !written || self.finish.lane.is_some() {
             return;
@@ -485,7 +456,7 @@ impl Upload {
             ..self.options.attributes.clone()
         };
         self.finish.lane = Some(id);
-        let lane = &mut self.lanes[id.0];
+        let lane = &mut self.lanes[id];
         let mut ask = |request, asked| {
             lane.asked.insert(client.request(request), asked);
             self.finish.awaited += 1;
@@ -521,7 +492,7 @@ impl Upload {
         };
         let rename = rename(client, self.options.path.clone(), to);
         let request = client.request(rename);
-        self.lanes[id.0].asked.insert(request, Asked::Rename);
+        self.lanes[id].asked.insert(request, Asked::Rename);
         self.finish.renaming = true;
     }
 
@@ -550,27 +521,23 @@ impl Upload {
         }
     }
 
-    /// Takes everything from a lane; the requests it had.
-    fn abandon(&mut self, id: LaneId) -> Vec<RequestId> {
-        let Some(lane) = self.lanes.get_mut(id.0) else {
-            return Vec::new();
+    /// Takes everything from a lane; its file and the requests it had.
+    fn abandon(&mut self, id: LaneId) -> (Option<Handle>, Vec<RequestId>) {
+        let Some(lane) = self.lanes.get_mut(id) else {
+            return (None, Vec::new());
         };
-        lane.state = LaneState::Gone;
+        let (handle, asked) = lane.leave();
         let mut returned = Vec::new();
         let mut requests = Vec::new();
-        for (request, asked) in lane.asked.drain() {
+        for (request, asked) in asked {
             requests.push(request);
             if let Asked::Write { range, sent } = asked {
                 lane.pace.lost(sent);
                 returned.push(range);
             }
         }
-        returned.extend(
-            lane.ready
-                .drain(..)
-                .map(|(offset, data)| offset..offset + data.len() as u64),
-        );
-        lane.prepared = 0;
+        let ready = std::mem::take(&mut lane.work).ready.into_iter();
+        returned.extend(ready.map(|(offset, data)| offset..offset + data.len() as u64));
         self.reads.retain(|_, (owner, range)| {
             let keep = *owner != id;
             if !keep {
@@ -582,14 +549,14 @@ impl Upload {
             self.held -= (range.end - range.start) as usize;
             self.ranges.give_back(range);
         }
-        requests
+        (handle, requests)
     }
 }
 
 impl Lane {
     /// Whether nothing is wanted for it, waits on it or is under way.
     fn is_idle(&self) -> bool {
-        self.asked.is_empty() && self.prepared == 0
+        self.asked.is_empty() && self.work.prepared == 0
     }
 }
 

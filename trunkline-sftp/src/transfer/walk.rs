@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 
+use super::Plan;
 use super::pace::{Pace, Sent};
 use crate::attributes::{FileAttributes, FileType};
 use crate::client::{Client, RequestId};
@@ -148,9 +149,13 @@ impl Walk {
     pub fn is_over(&self) -> bool {
         self.finished
     }
+}
 
-    /// Asks for as much as is worth having in flight. Call it after every other call.
-    pub fn drive(&mut self, client: &mut Client, now: Instant) {
+impl Plan for Walk {
+    type Lane = ();
+    type Event = WalkEvent;
+
+    fn drive(&mut self, (): (), client: &mut Client, now: Instant) {
         if self.events.len() >= MOST_EVENTS {
             return;
         }
@@ -169,9 +174,9 @@ impl Walk {
         }
     }
 
-    /// Takes the answer to one of its requests; gives back that to any other.
-    pub fn handle_reply(
+    fn handle_reply(
         &mut self,
+        (): (),
         client: &mut Client,
         request: RequestId,
         outcome: Outcome,
@@ -193,8 +198,11 @@ impl Walk {
         None
     }
 
-    /// Stops: nothing more is asked for, no more events come, and what was opened is closed.
-    pub fn cancel(&mut self, client: &mut Client) {
+    fn poll_event(&mut self) -> Option<WalkEvent> {
+        self.events.pop_front()
+    }
+
+    fn remove_lane(&mut self, (): (), client: &mut Client) {
         self.asked.drain().for_each(|(request, _)| client.cancel(request));
         for (_, open) in self.open.drain() {
             self.pace.lost(open.sent);
@@ -204,12 +212,9 @@ impl Walk {
         self.events.clear();
         self.finished = true;
     }
+}
 
-    /// The next event.
-    pub fn poll_event(&mut self) -> Option<WalkEvent> {
-        self.events.pop_front()
-    }
-
+impl Walk {
     fn open(&mut self, directory: Directory, client: &mut Client, now: Instant) {
         let path = match join(&self.options.root, &directory.path) {
             // The user's home.
