@@ -11,6 +11,7 @@
 mod file;
 mod link;
 mod listing;
+mod plan;
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,9 +22,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::error::Error;
 use crate::session::Session;
 pub use file::File;
-pub(crate) use link::{Attached, Link, Plan};
+pub(crate) use link::{Attached, Link};
 use link::{Call, Streams};
 pub use listing::{Entry, Listing};
+pub(crate) use plan::Shared;
 use trunkline_sftp::transfer::WalkOptions;
 use trunkline_sftp::{Config, Reply, Request};
 pub use trunkline_sftp::{

@@ -15,8 +15,8 @@ mod down;
 mod folder;
 mod lanes;
 mod list;
-mod plan;
 mod queue;
+mod striped;
 mod up;
 
 use std::collections::HashMap;

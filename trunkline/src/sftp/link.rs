@@ -42,14 +42,14 @@ pub(crate) struct Shared {
 struct State {
     client: Client,
     callers: HashMap<RequestId, oneshot::Sender<Outcome>>,
-    plans: Vec<(u64, Arc<dyn Plan>)>,
+    plans: Vec<(u64, Arc<dyn AnyPlan>)>,
     next_plan: u64,
     /// Why the session is over.
     ended: Option<Error>,
 }
 
-/// A transfer plan on a session: [`trunkline_sftp::transfer`]'s state machines behind a lock of their own.
-pub(crate) trait Plan: Send + Sync {
+/// A plan on a session, of whichever kind.
+pub(crate) trait AnyPlan: Send + Sync {
     /// Takes the answer to one of its requests; gives back that to any other.
     fn handle_reply(
         &self,
@@ -194,13 +194,14 @@ impl Link {
 
     /// Puts a plan on the session until the guard is dropped, and drives it for the first time. On a session that is
     /// over the plan is told so.
-    pub(crate) fn attach(self: &Arc<Self>, plan: Arc<dyn Plan>) -> Attached {
+    pub(crate) fn attach(self: &Arc<Self>, plan: Arc<dyn AnyPlan>) -> Attached {
         let mut state = self.shared.state();
         let id = state.next_plan;
         state.next_plan += 1;
         if state.ended.is_some() {
             drop(state);
             plan.session_ended();
+            plan.wake();
         } else {
             plan.drive(&mut state.client, Instant::now());
             state.plans.push((id, plan));

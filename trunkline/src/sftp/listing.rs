@@ -1,15 +1,13 @@
 //! [`Listing`]: the names in a directory or a tree.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::Notify;
-use trunkline_sftp::transfer::{Walk, WalkEvent, WalkOptions};
-use trunkline_sftp::{Client, Outcome, RequestId, Status, StatusCode};
+use trunkline_sftp::transfer::{Plan as _, Walk, WalkEvent, WalkOptions};
+use trunkline_sftp::{Status, StatusCode};
 
 use super::link::lost;
-use super::{Attached, FileAttributes, Plan, Sftp};
+use super::{Attached, FileAttributes, Sftp, Shared};
 use crate::error::Error;
 
 /// A name that was found.
@@ -27,29 +25,20 @@ pub struct Entry {
 pub struct Listing {
     sftp: Sftp,
     root: Bytes,
-    running: Arc<Running>,
+    walk: Arc<Shared<Walk>>,
     attached: Attached,
     over: bool,
-}
-
-struct Running {
-    /// Guards the plan; taken behind the session's lock, never before it.
-    walk: Mutex<Walk>,
-    changed: Notify,
 }
 
 impl Listing {
     pub(super) fn begin(sftp: Sftp, options: WalkOptions) -> Self {
         let root = options.root.clone();
-        let running = Arc::new(Running {
-            walk: Mutex::new(Walk::new(options)),
-            changed: Notify::new(),
-        });
-        let attached = sftp.link().attach(running.clone());
+        let walk = Shared::new(Walk::new(options));
+        let attached = walk.attach(sftp.link(), ());
         Self {
             sftp,
             root,
-            running,
+            walk,
             attached,
             over: false,
         }
@@ -65,12 +54,12 @@ impl Listing {
             if self.over {
                 return None;
             }
-            let changed = self.running.changed.notified();
-            let mut event = self.running.walk().poll_event();
+            let changed = self.walk.changed.notified();
+            let mut event = self.walk.plan().poll_event();
             if event.is_none() {
                 // Room was made: the plan may have waited for it.
                 self.attached.drive();
-                event = self.running.walk().poll_event();
+                event = self.walk.plan().poll_event();
             }
             match event {
                 Some(WalkEvent::Entry { path, attributes }) => return Some(Ok(Entry { path, attributes })),
@@ -106,40 +95,6 @@ impl Listing {
                 .into(),
         };
         self.sftp.link().refused("listing", path, status)
-    }
-}
-
-impl Running {
-    fn walk(&self) -> MutexGuard<'_, Walk> {
-        self.walk.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Plan for Running {
-    fn handle_reply(
-        &self,
-        client: &mut Client,
-        id: RequestId,
-        outcome: Outcome,
-        now: Instant,
-    ) -> Option<Outcome> {
-        self.walk().handle_reply(client, id, outcome, now)
-    }
-
-    fn drive(&self, client: &mut Client, now: Instant) {
-        self.walk().drive(client, now);
-    }
-
-    fn wake(&self) {
-        self.changed.notify_one();
-    }
-
-    fn session_ended(&self) {
-        self.changed.notify_one();
-    }
-
-    fn stop(&self, client: &mut Client) {
-        self.walk().cancel(client);
     }
 }
 

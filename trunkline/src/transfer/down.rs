@@ -10,16 +10,16 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{
-    Download, DownloadEvent, DownloadOptions, FileId, ManyDownload, ManyDownloadEvent,
+    Download, DownloadEvent, DownloadOptions, FileId, ManyDownload, ManyDownloadEvent, Plan as _,
 };
 
 use super::folder::{Folder, Looks, PartFile};
 use super::lanes::Lanes;
-use super::plan::{Shared, Striped};
 use super::queue::Queue;
+use super::striped::Striped;
 use super::{Item, Job, Kind, Plenty, blocking, blocks, list};
 use crate::error::Error;
-use crate::sftp::{Permissions, Status};
+use crate::sftp::{Permissions, Shared, Status};
 
 /// A copy from a server into a local folder.
 pub(super) struct Down {
@@ -148,7 +148,7 @@ impl Down {
                 known: HashMap::new(),
                 writers: HashMap::new(),
             };
-            let attached = sftp.link().attach(session.shared.clone());
+            let attached = session.shared.attach(sftp.link(), ());
             let mut exhausted = false;
             loop {
                 let events = session.events();

@@ -15,16 +15,17 @@ use rustix::fs::SeekFrom;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{
-    FileId, Install, ManyUpload, ManyUploadEvent, ReadId, Upload, UploadEvent, UploadFile, UploadOptions,
+    FileId, Install, ManyUpload, ManyUploadEvent, Plan as _, ReadId, Upload, UploadEvent, UploadFile,
+    UploadOptions,
 };
 
 use super::lanes::Lanes;
 use super::list::{self, os};
-use super::plan::{Shared, Striped};
 use super::queue::Queue;
+use super::striped::Striped;
 use super::{Item, Job, Kind, Place, Plenty, blocking, blocks, shown};
 use crate::error::Error;
-use crate::sftp::{self, FileAttributes, FileType, OpenFlags, Permissions, Sftp, Status, Times};
+use crate::sftp::{self, FileAttributes, FileType, OpenFlags, Permissions, Sftp, Shared, Status, Times};
 
 /// A copy into a server's directory.
 pub(super) struct Up<'a> {
@@ -281,7 +282,7 @@ impl<'a> Up<'a> {
                 continue;
             };
             let shared = Shared::new(ManyUpload::new(Install::Confirmed, SMALL_MEMORY));
-            let attached = sftp.link().attach(shared.clone());
+            let attached = shared.attach(sftp.link(), ());
             let mut session = SmallFiles {
                 up: self,
                 sftp: sftp.clone(),

@@ -1,0 +1,76 @@
+//! [`Shared`]: a plan behind a lock, so that several sessions can work on it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use tokio::sync::Notify;
+use trunkline_sftp::transfer::Plan;
+use trunkline_sftp::{Client, Outcome, RequestId};
+
+use super::link::{AnyPlan, Attached, Link};
+
+/// A plan that sessions work on and a consumer waits for.
+pub(crate) struct Shared<P> {
+    /// Guards the plan; taken behind a session's lock, never before it.
+    plan: Mutex<P>,
+    pub(crate) changed: Notify,
+}
+
+impl<P: Plan> Shared<P>
+where
+    OnLane<P>: AnyPlan + 'static,
+{
+    pub(crate) fn new(plan: P) -> Arc<Self> {
+        Arc::new(Self {
+            plan: Mutex::new(plan),
+            changed: Notify::new(),
+        })
+    }
+
+    /// Has a session work on it, as the plan's `lane`, until the guard is dropped.
+    pub(crate) fn attach(self: &Arc<Self>, link: &Arc<Link>, lane: P::Lane) -> Attached {
+        let shared = self.clone();
+        link.attach(Arc::new(OnLane { shared, lane }))
+    }
+}
+
+impl<P> Shared<P> {
+    pub(crate) fn plan(&self) -> MutexGuard<'_, P> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A plan on one of the sessions that it goes over.
+pub(crate) struct OnLane<P: Plan> {
+    shared: Arc<Shared<P>>,
+    lane: P::Lane,
+}
+
+impl<P: Plan<Lane: Send + Sync> + Send> AnyPlan for OnLane<P> {
+    fn handle_reply(
+        &self,
+        client: &mut Client,
+        id: RequestId,
+        outcome: Outcome,
+        now: Instant,
+    ) -> Option<Outcome> {
+        let mut plan = self.shared.plan();
+        plan.handle_reply(self.lane, client, id, outcome, now)
+    }
+
+    fn drive(&self, client: &mut Client, now: Instant) {
+        self.shared.plan().drive(self.lane, client, now);
+    }
+
+    fn wake(&self) {
+        self.shared.changed.notify_one();
+    }
+
+    fn session_ended(&self) {
+        self.shared.plan().lose_lane(self.lane);
+    }
+
+    fn stop(&self, client: &mut Client) {
+        self.shared.plan().remove_lane(self.lane, client);
+    }
+}

@@ -1,0 +1,73 @@
+//! [`Striped`]: the sessions that work on one file.
+
+use std::sync::Arc;
+
+use trunkline_sftp::transfer::{self, LaneId};
+
+use super::lanes::Lanes;
+use crate::error::Error;
+use crate::sftp::{Attached, Sftp, Shared};
+
+/// The sessions that work on one file.
+pub(super) struct Striped<P> {
+    pub(super) shared: Arc<Shared<P>>,
+    on: Vec<OnSession>,
+}
+
+struct OnSession {
+    sftp: Sftp,
+    lane: LaneId,
+    attached: Attached,
+}
+
+impl<P: transfer::Striped + Send + 'static> Striped<P> {
+    pub(super) fn new(plan: P) -> Self {
+        Self {
+            shared: Shared::new(plan),
+            on: Vec::new(),
+        }
+    }
+
+    /// Takes in sessions that have opened, up to `wanted`, and has lost ones replaced. Those that are not the copy's any
+    /// more end what they have under way. Fails when there is none and none can be had.
+    pub(super) fn gather(&mut self, lanes: &Lanes, wanted: usize) -> Result<(), Error> {
+        let (shared, mut retiring) = (self.shared.clone(), 0);
+        self.on.retain(|on| {
+            if on.sftp.link().ended().is_some() {
+                return false;
+            }
+            if lanes.has(&on.sftp) {
+                return true;
+            }
+            let mut plan = shared.plan();
+            plan.retire_lane(on.lane);
+            let goes_on = !plan.is_gone(on.lane);
+            retiring += usize::from(goes_on);
+            goes_on
+        });
+        for sftp in lanes.live() {
+            let is_known = |on: &OnSession| Arc::ptr_eq(on.sftp.link(), sftp.link());
+            if self.on.iter().any(is_known) || self.on.len() - retiring >= wanted {
+                continue;
+            }
+            let lane = self.shared.plan().add_lane();
+            let attached = self.shared.attach(sftp.link(), lane);
+            self.on.push(OnSession { sftp, lane, attached });
+        }
+        if self.on.len() - retiring < wanted {
+            lanes.grow(wanted)?;
+        }
+        if retiring > 0 {
+            // What those leave is for the others.
+            self.drive();
+        }
+        Ok(())
+    }
+
+    /// Has every session ask for more: the consumer has made room.
+    pub(super) fn drive(&self) {
+        for on in &self.on {
+            on.attached.drive();
+        }
+    }
+}
