@@ -10,8 +10,9 @@ use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use trunkline_sftp::transfer::{
-    Download, DownloadEvent, DownloadOptions, ManyDownload, ManyDownloadEvent, ManyUpload, ManyUploadEvent,
-    Plan, Striped, Upload, UploadEvent, UploadFile, UploadOptions, Walk, WalkEvent, WalkOptions,
+    Download, DownloadEvent, DownloadOptions, Many, ManyDownload, ManyDownloadEvent, ManyUpload,
+    ManyUploadEvent, Plan, Striped, Upload, UploadEvent, UploadFile, UploadOptions, Walk, WalkEvent,
+    WalkOptions,
 };
 use trunkline_sftp::{
     Client, Config, FileAttributes, FileType, Handle, OpenFlags, Outcome, Permissions, Reply, Request,

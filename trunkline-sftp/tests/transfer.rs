@@ -12,7 +12,7 @@ use bytes::Bytes;
 use model::{Disk, Manner, Random, Session, SharedDisk};
 use proptest::prelude::*;
 use trunkline_sftp::transfer::{
-    Download, DownloadEvent, DownloadOptions, FileId, Install, LaneId, LaneLoss, ManyDownload,
+    Download, DownloadEvent, DownloadOptions, FileId, Install, LaneId, LaneLoss, Many, ManyDownload,
     ManyDownloadEvent, ManyUpload, ManyUploadEvent, Plan, Striped, Upload, UploadEvent, UploadFile,
     UploadOptions, Walk, WalkEvent, WalkOptions,
 };

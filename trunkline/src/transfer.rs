@@ -15,7 +15,7 @@ mod down;
 mod folder;
 mod lanes;
 mod list;
-mod queue;
+mod small;
 mod striped;
 mod up;
 
@@ -284,6 +284,7 @@ pub async fn copy(
         progress: progress.clone(),
         throttle: Throttle::new(options.limit),
         flow: Flow::default(),
+        plenty: Plenty::default(),
         looked_at: Mutex::default(),
     });
     let several = sources.len() > 1 || is_pattern(sources);
@@ -480,6 +481,7 @@ struct Job {
     progress: Arc<Progress>,
     throttle: Throttle,
     flow: Flow,
+    plenty: Plenty,
     /// Sizes of what there is on the server under names that a file has until it is whole; `None` for nothing. Each is
     /// used once.
     looked_at: Mutex<HashMap<Bytes, Option<u64>>>,

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::download::{Download, DownloadEvent, DownloadOptions};
 use super::lane::LaneId;
 use super::pace::{Pace, Sent};
-use super::{DEFAULT_MEMORY, FileId, Plan, Striped, piece};
+use super::{DEFAULT_MEMORY, FileId, Many, Plan, Striped, piece};
 use crate::attributes::{FileAttributes, FileType};
 use crate::client::{Client, RequestId};
 use crate::data::Data;
@@ -152,14 +152,14 @@ impl ManyDownload {
         ));
         file
     }
+}
 
-    /// Files added that have neither finished nor failed.
-    pub fn unfinished(&self) -> usize {
+impl Many for ManyDownload {
+    fn unfinished(&self) -> usize {
         self.waiting.len() + self.files.len() + self.waiting_large.len() + self.large.len()
     }
 
-    /// Takes back the files that have not been begun.
-    pub fn take_waiting(&mut self) -> Vec<FileId> {
+    fn take_waiting(&mut self) -> Vec<FileId> {
         let waiting = self.waiting.drain(..).chain(self.waiting_large.drain(..));
         waiting.map(|(file, _)| file).collect()
     }

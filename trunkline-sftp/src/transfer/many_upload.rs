@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::pace::{Pace, Sent};
 use super::upload::rename;
-use super::{DEFAULT_MEMORY, FileId, Plan, piece};
+use super::{DEFAULT_MEMORY, FileId, Many, Plan, piece};
 use crate::attributes::FileAttributes;
 use crate::client::{Client, RequestId};
 use crate::data::Data;
@@ -162,19 +162,9 @@ impl ManyUpload {
         id
     }
 
-    /// Takes back the files that have not been begun.
-    pub fn take_waiting(&mut self) -> Vec<FileId> {
-        self.waiting.drain(..).map(|(file, _)| file).collect()
-    }
-
     /// Bytes that the server has confirmed, of whichever files.
     pub fn written(&self) -> u64 {
         self.written
-    }
-
-    /// Files added that have neither finished nor failed nor been skipped.
-    pub fn unfinished(&self) -> usize {
-        self.waiting.len() + self.files.len()
     }
 
     /// The whole content of a file, as a [`ManyUploadEvent::Read`] asked for it.
@@ -214,6 +204,16 @@ impl ManyUpload {
         if opened && !running.renamed && running.file.rename_to.is_some() {
             remove(client, running.file.path);
         }
+    }
+}
+
+impl Many for ManyUpload {
+    fn unfinished(&self) -> usize {
+        self.waiting.len() + self.files.len()
+    }
+
+    fn take_waiting(&mut self) -> Vec<FileId> {
+        self.waiting.drain(..).map(|(file, _)| file).collect()
     }
 }
 

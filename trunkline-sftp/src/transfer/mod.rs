@@ -92,6 +92,15 @@ pub trait Plan {
     fn remove_lane(&mut self, lane: Self::Lane, client: &mut Client);
 }
 
+/// A plan for many files, over one session.
+pub trait Many: Plan<Lane = ()> {
+    /// Files added that have neither finished nor failed, nor been taken out.
+    fn unfinished(&self) -> usize;
+
+    /// Takes back the files that have not been begun.
+    fn take_waiting(&mut self) -> Vec<FileId>;
+}
+
 /// Tells the files of a [`ManyDownload`] or [`ManyUpload`] apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub(crate) u64);

@@ -15,26 +15,21 @@ use trunkline_sftp::transfer::{
 
 use super::folder::{Folder, Looks, PartFile};
 use super::lanes::Lanes;
-use super::queue::Queue;
+use super::small::{MOST_SMALL, Queue, SMALL_MEMORY, SmallFiles, Work};
 use super::striped::Striped;
-use super::{Item, Job, Kind, Plenty, blocking, blocks, list};
+use super::{Item, Job, Kind, blocking, blocks, list};
 use crate::error::Error;
-use crate::sftp::{Permissions, Shared, Status};
+use crate::sftp::{Permissions, Status};
 
 /// A copy from a server into a local folder.
 pub(super) struct Down {
     job: Arc<Job>,
     lanes: Arc<Lanes>,
     folder: Arc<Folder>,
-    plenty: Plenty,
 }
 
 /// Names that are looked at together.
 const BATCH: usize = 512;
-/// Small files under way or waiting on a session.
-const MOST_SMALL: usize = 2048;
-/// Memory for the small files of a session.
-const SMALL_MEMORY: usize = 12 * 1024 * 1024;
 /// Written at once: large enough for the disk, small enough for the next batch to gather meanwhile.
 const WRITE: usize = 8 * 1024 * 1024;
 /// Links that are read at once.
@@ -48,7 +43,6 @@ impl Down {
             job: job.clone(),
             lanes: lanes.clone(),
             folder: Arc::new(folder),
-            plenty: Plenty::default(),
         })
     }
 
@@ -97,7 +91,7 @@ impl Down {
                     let queue = if item.is_large() {
                         &large
                     } else {
-                        self.plenty.count();
+                        self.job.plenty.count();
                         &small
                     };
                     if queue.send(item).await.is_err() {
@@ -106,7 +100,7 @@ impl Down {
                 }
             }
         }
-        self.plenty.end();
+        self.job.plenty.end();
         while links.join_next().await.is_some() {}
         Ok(made)
     }
@@ -127,72 +121,12 @@ impl Down {
     // Small files.
 
     async fn small(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
-        let queue = Queue::new(items);
-        Queue::share(&self.lanes, |nth| self.small_on(nth, &queue)).await
-    }
-
-    /// Copies small files on one session, once there are enough for it.
-    async fn small_on(&self, nth: usize, queue: &Queue) -> Result<(), Error> {
-        if nth > 0 && (!self.plenty.suffices().await || nth >= self.job.small_streams(&self.lanes).await) {
-            return Ok(());
-        }
-        loop {
-            let changed = self.lanes.changed();
-            let Some(sftp) = self.lanes.nth(nth)? else {
-                changed.await;
-                continue;
-            };
-            let mut session = SmallFiles {
-                down: self,
-                shared: Shared::new(ManyDownload::new(SMALL_MEMORY)),
-                known: HashMap::new(),
-                writers: HashMap::new(),
-            };
-            let attached = session.shared.attach(sftp.link(), ());
-            let mut exhausted = false;
-            loop {
-                let events = session.events();
-                if !events.is_empty() {
-                    let bytes = events.iter().map(length).sum::<usize>();
-                    for event in &events {
-                        if let ManyDownloadEvent::Data { data, .. } = event {
-                            data.chunks().iter().for_each(|chunk| self.job.flow.offer(chunk));
-                        }
-                    }
-                    self.job.flow.passed(bytes as u64);
-                    attached.drive();
-                    self.job.throttle.take(bytes as u64).await;
-                    session.write(events).await;
-                    continue;
-                }
-                if exhausted && session.known.is_empty() {
-                    return Ok(());
-                }
-                let retired = !self.lanes.has(&sftp);
-                if sftp.link().ended().is_some() || retired && session.known.is_empty() {
-                    break;
-                }
-                if retired {
-                    let waiting = session.shared.plan().take_waiting();
-                    queue.give_back(waiting.iter().filter_map(|file| session.known.remove(file)));
-                    exhausted = false;
-                }
-                let room = match retired {
-                    true => 0,
-                    false => MOST_SMALL.saturating_sub(session.known.len()),
-                };
-                tokio::select! {
-                    () = session.shared.changed.notified() => {}
-                    more = queue.take(room), if room > 0 && !exhausted => {
-                        exhausted = more.is_empty();
-                        more.into_iter().for_each(|item| session.add(item));
-                        attached.drive();
-                    }
-                }
-            }
-            // What the lost session had not finished is for the next.
-            queue.give_back(session.known.into_values());
-        }
+        let begin = |sftp| SmallDown {
+            down: self,
+            files: SmallFiles::on(sftp, ManyDownload::new(SMALL_MEMORY)),
+            writers: HashMap::new(),
+        };
+        Queue::new(items).copy(&self.job, &self.lanes, begin).await
     }
 
     // Large files.
@@ -393,24 +327,53 @@ async fn link(job: Arc<Job>, folder: Arc<Folder>, sftp: crate::sftp::Sftp, item:
 }
 
 /// The small files on one session.
-struct SmallFiles<'a> {
+struct SmallDown<'a> {
     down: &'a Down,
-    shared: Arc<Shared<ManyDownload>>,
-    known: HashMap<FileId, Item>,
+    files: SmallFiles<ManyDownload>,
     writers: HashMap<FileId, PartFile>,
 }
 
-impl SmallFiles<'_> {
-    fn add(&mut self, item: Item) {
-        self.down.job.progress.began(&item.target);
-        // A size that a directory told and that is 0 says nothing: the files of /proc have it.
-        let size = Some(item.size).filter(|size| *size > 0);
-        let file = self.shared.plan().add(item.source.clone(), size);
-        self.known.insert(file, item);
+impl Work for SmallDown<'_> {
+    type Plan = ManyDownload;
+
+    fn files(&mut self) -> &mut SmallFiles<ManyDownload> {
+        &mut self.files
     }
 
+    fn add(&mut self, item: Item) {
+        // A size that a directory told and that is 0 says nothing: the files of /proc have it.
+        let size = Some(item.size).filter(|size| *size > 0);
+        let file = self.files.shared.plan().add(item.source.clone(), size);
+        self.files.known.insert(file, item);
+    }
+
+    async fn work(&mut self) -> bool {
+        let events = self.events();
+        if events.is_empty() {
+            return false;
+        }
+        let job = &self.down.job;
+        let bytes = events.iter().map(length).sum::<usize>();
+        for event in &events {
+            if let ManyDownloadEvent::Data { data, .. } = event {
+                data.chunks().iter().for_each(|chunk| job.flow.offer(chunk));
+            }
+        }
+        job.flow.passed(bytes as u64);
+        self.files.attached.drive();
+        job.throttle.take(bytes as u64).await;
+        self.write(events).await;
+        true
+    }
+
+    async fn wait(&mut self) {
+        self.files.shared.changed.notified().await;
+    }
+}
+
+impl SmallDown<'_> {
     fn events(&self) -> Vec<ManyDownloadEvent> {
-        let mut plan = self.shared.plan();
+        let mut plan = self.files.shared.plan();
         let (mut events, mut bytes) = (Vec::new(), 0);
         while bytes < WRITE
             && events.len() < MOST_SMALL
@@ -433,12 +396,12 @@ impl SmallFiles<'_> {
             else {
                 continue;
             };
-            if let Some(item) = self.known.get(file) {
+            if let Some(item) = self.files.known.get(file) {
                 touched.entry(*file).or_insert_with(|| item.clone());
             }
         }
         let writers = std::mem::take(&mut self.writers);
-        let host = self.down.lanes.first();
+        let host = self.files.sftp.host().to_owned();
         let (writers, done) = blocking(move || {
             let mut writing = Writing {
                 job,
@@ -446,7 +409,7 @@ impl SmallFiles<'_> {
                 items: touched,
                 writers,
                 done: Vec::new(),
-                host: host.host().to_owned(),
+                host,
             };
             events.into_iter().for_each(|event| writing.handle(event));
             (writing.writers, writing.done)
@@ -454,7 +417,7 @@ impl SmallFiles<'_> {
         .await;
         self.writers = writers;
         for file in done {
-            self.known.remove(&file);
+            self.files.known.remove(&file);
         }
     }
 }

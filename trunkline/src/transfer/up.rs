@@ -1,6 +1,5 @@
 //! Copies towards a server, from this machine or through it from another server.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -21,11 +20,11 @@ use trunkline_sftp::transfer::{
 
 use super::lanes::Lanes;
 use super::list::{self, os};
-use super::queue::Queue;
+use super::small::{MOST_SMALL, Queue, SMALL_MEMORY, SmallFiles, Work};
 use super::striped::Striped;
-use super::{Item, Job, Kind, Place, Plenty, blocking, blocks, shown};
+use super::{Item, Job, Kind, Place, blocking, blocks, shown};
 use crate::error::Error;
-use crate::sftp::{self, FileAttributes, FileType, OpenFlags, Permissions, Sftp, Shared, Status, Times};
+use crate::sftp::{self, FileAttributes, FileType, OpenFlags, Permissions, Sftp, Status, Times};
 
 /// A copy into a server's directory.
 pub(super) struct Up<'a> {
@@ -33,17 +32,12 @@ pub(super) struct Up<'a> {
     from: &'a Place,
     lanes: &'a Arc<Lanes>,
     root: &'a Bytes,
-    plenty: Plenty,
 }
 
 /// Names that are looked at together.
 const BATCH: usize = 4096;
 /// Requests for single names in flight.
 const AT_ONCE: usize = 256;
-/// Small files under way or waiting on a session.
-const MOST_SMALL: usize = 2048;
-/// Memory for the small files of a session.
-const SMALL_MEMORY: usize = 12 * 1024 * 1024;
 /// Read at once of a local file.
 const READ: usize = 4 * 1024 * 1024;
 
@@ -54,7 +48,6 @@ impl<'a> Up<'a> {
             from,
             lanes,
             root,
-            plenty: Plenty::default(),
         }
     }
 
@@ -120,7 +113,7 @@ impl<'a> Up<'a> {
                         let queue = if item.is_large() {
                             &large
                         } else {
-                            self.plenty.count();
+                            self.job.plenty.count();
                             &small
                         };
                         if queue.send(item).await.is_err() {
@@ -132,7 +125,7 @@ impl<'a> Up<'a> {
                 }
             }
         }
-        self.plenty.end();
+        self.job.plenty.end();
         Ok(made)
     }
 
@@ -266,71 +259,14 @@ impl<'a> Up<'a> {
     // Small files.
 
     async fn small(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
-        let queue = Queue::new(items);
-        Queue::share(self.lanes, |nth| self.small_on(nth, &queue)).await
-    }
-
-    /// Copies small files on one session, once there are enough for it.
-    async fn small_on(&self, nth: usize, queue: &Queue) -> Result<(), Error> {
-        if nth > 0 && (!self.plenty.suffices().await || nth >= self.job.small_streams(self.lanes).await) {
-            return Ok(());
-        }
-        loop {
-            let changed = self.lanes.changed();
-            let Some(sftp) = self.lanes.nth(nth)? else {
-                changed.await;
-                continue;
-            };
-            let shared = Shared::new(ManyUpload::new(Install::Confirmed, SMALL_MEMORY));
-            let attached = shared.attach(sftp.link(), ());
-            let mut session = SmallFiles {
-                up: self,
-                sftp: sftp.clone(),
-                shared: shared.clone(),
-                known: HashMap::new(),
-                reads: JoinSet::new(),
-                written: 0,
-            };
-            let mut exhausted = false;
-            loop {
-                if session.handle_events() {
-                    attached.drive();
-                }
-                if exhausted && session.known.is_empty() {
-                    return Ok(());
-                }
-                let retired = !self.lanes.has(&sftp);
-                if sftp.link().ended().is_some() || retired && session.known.is_empty() {
-                    break;
-                }
-                if retired {
-                    let waiting = shared.plan().take_waiting();
-                    queue.give_back(waiting.iter().filter_map(|file| session.known.remove(file)));
-                    exhausted = false;
-                }
-                let room = match retired {
-                    true => 0,
-                    false => MOST_SMALL.saturating_sub(session.known.len()),
-                };
-                tokio::select! {
-                    () = shared.changed.notified() => {}
-                    Some(read) = session.reads.join_next() => {
-                        if let Ok(contents) = read {
-                            self.job.throttle.take(contents.iter().map(Content::len).sum()).await;
-                            session.provide(contents);
-                            attached.drive();
-                        }
-                    }
-                    more = queue.take(room), if room > 0 && !exhausted => {
-                        exhausted = more.is_empty();
-                        more.into_iter().for_each(|item| session.add(item));
-                        attached.drive();
-                    }
-                }
-            }
-            // What the lost session had not finished is for the next.
-            queue.give_back(session.known.into_values());
-        }
+        let begin = |sftp| SmallUp {
+            up: self,
+            files: SmallFiles::on(sftp, ManyUpload::new(Install::Confirmed, SMALL_MEMORY)),
+            reads: JoinSet::new(),
+            read: None,
+            written: 0,
+        };
+        Queue::new(items).copy(self.job, self.lanes, begin).await
     }
 
     // Large files.
@@ -633,12 +569,12 @@ fn read_at(file: &File, offset: u64, length: usize) -> io::Result<Bytes> {
 }
 
 /// The small files on one session.
-struct SmallFiles<'a> {
+struct SmallUp<'a> {
     up: &'a Up<'a>,
-    sftp: Sftp,
-    shared: Arc<Shared<ManyUpload>>,
-    known: HashMap<FileId, Item>,
+    files: SmallFiles<ManyUpload>,
     reads: JoinSet<Vec<Content>>,
+    /// What a read brought, until it is given to the plan.
+    read: Option<Vec<Content>>,
     /// What of it the server has confirmed, as last seen.
     written: u64,
 }
@@ -658,26 +594,55 @@ impl Content {
 /// Small local files that are read by one thread at a time.
 const READ_TOGETHER: usize = 64;
 
-impl SmallFiles<'_> {
+impl Work for SmallUp<'_> {
+    type Plan = ManyUpload;
+
+    fn files(&mut self) -> &mut SmallFiles<ManyUpload> {
+        &mut self.files
+    }
+
     fn add(&mut self, item: Item) {
         let up = self.up;
-        up.job.progress.began(&item.target);
         let mut file = UploadFile::new(up.path(&item.part()), item.size);
         file.create = permissions(item.mode.unwrap_or(0o666) & 0o777);
         file.attributes = up.looks(&item);
         file.sync = up.job.options.sync;
         file.rename_to = Some(up.path(&item.target));
-        let id = self.shared.plan().add(file);
-        self.known.insert(id, item);
+        let id = self.files.shared.plan().add(file);
+        self.files.known.insert(id, item);
     }
 
+    async fn work(&mut self) -> bool {
+        let mut any = self.handle_events();
+        if let Some(contents) = self.read.take() {
+            let bytes = contents.iter().map(Content::len).sum();
+            self.up.job.throttle.take(bytes).await;
+            self.provide(contents);
+            any = true;
+        }
+        if any {
+            self.files.attached.drive();
+        }
+        any
+    }
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            () = self.files.shared.changed.notified() => {}
+            Some(read) = self.reads.join_next() => self.read = read.ok(),
+        }
+    }
+}
+
+impl SmallUp<'_> {
     /// Whether anything happened.
     fn handle_events(&mut self) -> bool {
         let (events, written): (Vec<ManyUploadEvent>, u64) = {
-            let mut plan = self.shared.plan();
+            let mut plan = self.files.shared.plan();
             let events = std::iter::from_fn(|| plan.poll_event()).collect();
             (events, plan.written())
         };
+        self.up.job.progress.moved(written - self.written);
         self.up.job.flow.passed(written - self.written);
         self.written = written;
         let any = !events.is_empty();
@@ -685,11 +650,10 @@ impl SmallFiles<'_> {
         for event in events {
             match event {
                 ManyUploadEvent::Read(file) => {
-                    wanted.extend(self.known.get(&file).map(|item| (file, item.clone())));
+                    wanted.extend(self.files.known.get(&file).map(|item| (file, item.clone())));
                 }
-
                 ManyUploadEvent::Finished { file, attributes } => {
-                    let Some(item) = self.known.remove(&file) else {
+                    let Some(item) = self.files.known.remove(&file) else {
                         continue;
                     };
                     match attributes {
@@ -698,7 +662,7 @@ impl SmallFiles<'_> {
                     }
                 }
                 ManyUploadEvent::Failed { file, status } => {
-                    if let Some(item) = self.known.remove(&file) {
+                    if let Some(item) = self.files.known.remove(&file) {
                         self.fail(item, status);
                     }
                 }
@@ -711,7 +675,7 @@ impl SmallFiles<'_> {
 
     fn fail(&self, item: Item, status: Status) {
         let path = self.up.path(&item.target);
-        let error = self.sftp.link().refused("writing", path, status);
+        let error = self.files.sftp.link().refused("writing", path, status);
         self.up.job.progress.failed(item.target, error.to_string());
     }
 
@@ -747,19 +711,19 @@ impl SmallFiles<'_> {
             let bytes = content.len();
             match content.data {
                 Ok(data) => {
-                    if let Some(item) = self.known.get_mut(&content.file) {
+                    if let Some(item) = self.files.known.get_mut(&content.file) {
                         item.size = bytes;
                     }
-                    self.up.job.progress.moved(bytes);
                     self.up.job.flow.offer(&data);
-                    self.shared.plan().provide(content.file, data);
+                    self.files.shared.plan().provide(content.file, data);
                 }
                 Err(message) => {
-                    let shared = self.shared.clone();
-                    self.sftp
+                    let shared = self.files.shared.clone();
+                    self.files
+                        .sftp
                         .link()
                         .with_client(|client| shared.plan().skip(content.file, client));
-                    if let Some(item) = self.known.remove(&content.file) {
+                    if let Some(item) = self.files.known.remove(&content.file) {
                         self.up.job.progress.failed(item.target, message);
                     }
                 }

@@ -1,0 +1,181 @@
+//! Small files over several sessions: the [`Queue`] that they wait in, and what takes them from there.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{Mutex, mpsc};
+use trunkline_sftp::transfer::{FileId, Many};
+
+use super::lanes::Lanes;
+use super::{Item, Job, MOST_SMALL_SESSIONS};
+use crate::error::Error;
+use crate::sftp::{Attached, Sftp, Shared};
+
+/// Small files under way or waiting on a session.
+pub(super) const MOST_SMALL: usize = 2048;
+/// Memory for the small files of a session.
+pub(super) const SMALL_MEMORY: usize = 12 * 1024 * 1024;
+
+/// The small files on one session.
+pub(super) struct SmallFiles<P> {
+    pub(super) sftp: Sftp,
+    pub(super) shared: Arc<Shared<P>>,
+    pub(super) attached: Attached,
+    pub(super) known: HashMap<FileId, Item>,
+}
+
+impl<P: Many + Send + 'static> SmallFiles<P> {
+    pub(super) fn on(sftp: Sftp, plan: P) -> Self {
+        let shared = Shared::new(plan);
+        let attached = shared.attach(sftp.link(), ());
+        Self {
+            sftp,
+            shared,
+            attached,
+            known: HashMap::new(),
+        }
+    }
+}
+
+/// A copy's side of the small files on a session.
+pub(super) trait Work {
+    type Plan: Many + Send + 'static;
+
+    fn files(&mut self) -> &mut SmallFiles<Self::Plan>;
+
+    /// Gives the plan one more file.
+    fn add(&mut self, item: Item);
+
+    /// Does what has come up; whether there was anything.
+    fn work(&mut self) -> impl Future<Output = bool> + Send;
+
+    /// Waits until something may have come up. Dropping the future loses nothing.
+    fn wait(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// What several sessions take small files from.
+pub(super) struct Queue {
+    found: Mutex<mpsc::Receiver<Item>>,
+    /// Guards what sessions have given back, for as long as it takes to move it.
+    again: std::sync::Mutex<Vec<Item>>,
+}
+
+impl Queue {
+    pub(super) fn new(found: mpsc::Receiver<Item>) -> Self {
+        Self {
+            found: Mutex::new(found),
+            again: std::sync::Mutex::default(),
+        }
+    }
+
+    /// Up to `most` files; none when no more come, but for what others give back and take themselves. Dropping the future
+    /// loses nothing.
+    async fn take(&self, most: usize) -> Vec<Item> {
+        {
+            let mut again = self.again();
+            let rest = again.len().saturating_sub(most);
+            let some = again.split_off(rest);
+            if !some.is_empty() {
+                return some;
+            }
+        }
+        let mut some = Vec::new();
+        self.found.lock().await.recv_many(&mut some, most).await;
+        some
+    }
+
+    /// What a session was given and has not finished. Whoever gives it back takes on until there is none.
+    fn give_back(&self, items: impl IntoIterator<Item = Item>) {
+        self.again().extend(items);
+    }
+
+    fn again(&self) -> std::sync::MutexGuard<'_, Vec<Item>> {
+        self.again.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Copies all of them, over as many sessions as they are worth; `begin` begins with one.
+    pub(super) async fn copy<W: Work>(
+        &self,
+        job: &Job,
+        lanes: &Lanes,
+        begin: impl Fn(Sftp) -> W,
+    ) -> Result<(), Error> {
+        let on = |nth| self.copy_on(nth, job, lanes, &begin);
+        let mut moves = lanes.moves();
+        let mut working: FuturesUnordered<_> = (0..MOST_SMALL_SESSIONS).map(&on).collect();
+        loop {
+            let changed = lanes.changed();
+            if lanes.moves() > moves {
+                // Once more: those that are at work have something to end on the old sessions.
+                moves = lanes.moves();
+                working.push(on(0));
+            }
+            tokio::select! {
+                ended = working.next() => match ended {
+                    Some(result) => result?,
+                    None => return Ok(()),
+                },
+                () = changed => {}
+            }
+        }
+    }
+
+    /// Copies files on the nth session, once there are enough for it.
+    async fn copy_on<W: Work>(
+        &self,
+        nth: usize,
+        job: &Job,
+        lanes: &Lanes,
+        begin: &impl Fn(Sftp) -> W,
+    ) -> Result<(), Error> {
+        if nth > 0 && (!job.plenty.suffices().await || nth >= job.small_streams(lanes).await) {
+            return Ok(());
+        }
+        loop {
+            let changed = lanes.changed();
+            let Some(sftp) = lanes.nth(nth)? else {
+                changed.await;
+                continue;
+            };
+            let mut session = begin(sftp.clone());
+            let mut exhausted = false;
+            loop {
+                if session.work().await {
+                    continue;
+                }
+                let files = session.files();
+                if exhausted && files.known.is_empty() {
+                    return Ok(());
+                }
+                let retired = !lanes.has(&sftp);
+                if sftp.link().ended().is_some() || retired && files.known.is_empty() {
+                    break;
+                }
+                if retired {
+                    let waiting = files.shared.plan().take_waiting();
+                    self.give_back(waiting.iter().filter_map(|file| files.known.remove(file)));
+                    exhausted = false;
+                }
+                let room = match retired {
+                    true => 0,
+                    false => MOST_SMALL.saturating_sub(files.known.len()),
+                };
+                tokio::select! {
+                    () = session.wait() => {}
+                    more = self.take(room), if room > 0 && !exhausted => {
+                        exhausted = more.is_empty();
+                        for item in more {
+                            job.progress.began(&item.target);
+                            session.add(item);
+                        }
+                        session.files().attached.drive();
+                    }
+                }
+            }
+            // What the lost session had not finished is for the next.
+            self.give_back(session.files().known.drain().map(|(_, item)| item));
+        }
+    }
+}
