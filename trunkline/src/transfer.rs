@@ -6,6 +6,7 @@
 //! | `down`, `up` | how it is copied: towards this machine, towards a server |
 //! | `folder` | the local folder that is written into, and nowhere else |
 //! | `lanes` | the sessions that a copy goes over |
+//! | `small`, `striped` | how several of them share small files, or one large file |
 //! | `compression` | whether they compress, where nobody has decided it |
 //! | `blocks` | what is right already: both ends' hashes, block by block |
 
