@@ -1,4 +1,4 @@
-//! Transfers planned over [`Client`](crate::Client)s: which requests to send when, as state machines driven by time.
+//! Transfers planned over [`Client`]s: which requests to send when, as state machines driven by time.
 //!
 //! | what | plan |
 //! |---|---|
