@@ -12,7 +12,7 @@ use bytes::Bytes;
 use model::{Disk, Manner, Random, Session, SharedDisk};
 use proptest::prelude::*;
 use trunkline_sftp::transfer::{
-    Download, DownloadEvent, DownloadOptions, FileId, Install, LaneId, LaneLoss, Many, ManyDownload,
+    Download, DownloadEvent, DownloadOptions, FileId, LaneId, LaneLoss, Many, ManyDownload,
     ManyDownloadEvent, ManyUpload, ManyUploadEvent, Plan, Striped, Upload, UploadEvent, UploadFile,
     UploadOptions, Walk, WalkEvent, WalkOptions,
 };
@@ -409,12 +409,11 @@ proptest! {
         manner in manner(),
         seed: u64,
         sizes in prop::collection::vec(0..300_000usize, 0..40),
-        at_once: bool,
         memory in 1..4_000_000usize,
     ) {
         let disk = disk();
         let mut random = Random::new(seed);
-        let mut many = ManyUpload::new(if at_once { Install::AtOnce } else { Install::Confirmed }, memory);
+        let mut many = ManyUpload::new(memory);
         let mut contents = BTreeMap::new();
         for (at, size) in sizes.into_iter().enumerate() {
             let mut file = UploadFile::new(format!("f{at}.part"), size as u64);

@@ -164,6 +164,24 @@ impl Sftp {
         self.done("renaming", &path, request).await
     }
 
+    /// Renames over a file or link that is there, on every server: where it cannot be done at once what is there is removed
+    /// first.
+    pub(crate) async fn rename_over(&self, from: &Bytes, to: &Bytes) -> Result<(), Error> {
+        let posix = Request::PosixRename {
+            from: from.clone(),
+            to: to.clone(),
+        };
+        match self.rename(from, to).await {
+            Err(error @ Error::File { .. }) if !self.link.supports(&posix).await? => {
+                match self.remove(to).await {
+                    Ok(()) => self.rename(from, to).await,
+                    Err(_) => Err(error),
+                }
+            }
+            result => result,
+        }
+    }
+
     /// Makes another name for a file.
     pub async fn hardlink(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
         let (from, to) = (bytes(from), bytes(to));

@@ -958,3 +958,132 @@ async fn small_files_move_to_connections_that_compress_too() {
     assert!(bytes < snapshot.bytes / 4 * 3, "{bytes} of {}", snapshot.bytes);
     assert_same(&source, &target);
 }
+
+#[tokio::test]
+async fn a_server_without_extensions_takes_and_gives_a_tree_and_takes_it_again() {
+    // Without them it neither says what it takes at once, nor renames over what is there.
+    const DENIED: &str = "limits,posix-rename,fsync,lsetstat,expand-path,hardlink,statvfs,fstatvfs,copy-data,\
+                          home-directory,users-groups-by-id";
+    let subsystem = format!("Subsystem sftp /usr/lib/openssh/sftp-server -P {DENIED}");
+    let (sshd, place) = (
+        Sshd::builder().config(&subsystem).start().unwrap(),
+        tempfile::tempdir().unwrap(),
+    );
+    let host = host(&sshd).await;
+    let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
+    plant(&source);
+    let mut options = recursive();
+    options.sync = true;
+    for _ in 0..2 {
+        copied(&here(&source.join(".")), &there(&host, &up), &options).await;
+        copied(&there(&host, &source.join(".")), &here(&down), &options).await;
+        assert_same(&source, &down);
+        assert_same(&source, &up);
+    }
+}
+
+#[tokio::test]
+async fn a_source_that_another_file_replaces_is_never_copied_as_a_mixture() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let relay = Relay::to(sshd.addr()).unwrap();
+    let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
+    let host = host_at(&config, "through").await;
+    let [first, second] = [31, 32].map(|seed| content(60_000_000 + seed as usize, seed));
+    for upload in [false, true] {
+        let [source, other, target] =
+            ["source", "other", "target"].map(|name| place.path().join(format!("{name}-{upload}")));
+        std::fs::write(&source, &first).unwrap();
+        std::fs::write(&other, &second).unwrap();
+        let (from, to) = if upload {
+            (here(&source), there(&host, &target))
+        } else {
+            (there(&host, &source), here(&target))
+        };
+        let progress = Arc::new(Progress::default());
+        let mut options = CopyOptions::default();
+        options.limit = Some(40_000_000);
+        let sources = [from.clone()];
+        let copying = copy(&sources, &to, &options, &progress);
+        let replacing = async {
+            while progress.snapshot().bytes < 15_000_000 {
+                tokio::task::yield_now().await;
+            }
+            std::fs::rename(&other, &source).unwrap();
+            // Whatever was open is open no more.
+            relay.reset();
+        };
+        let (snapshot, ()) = tokio::join!(copying, replacing);
+        if snapshot.unwrap().failed == 0 {
+            let copy = std::fs::read(&target).unwrap();
+            assert!(copy == first || copy == second, "one of the two");
+        } else {
+            assert!(!target.exists(), "half a file has no name");
+        }
+        copied(&from, &to, &CopyOptions::default()).await;
+        assert!(
+            std::fs::read(&target).unwrap() == second,
+            "at last it is the new one"
+        );
+    }
+}
+
+#[tokio::test]
+async fn where_nothing_can_be_written_each_file_is_named() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host(&sshd).await;
+    let source = place.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("small"), "x").unwrap();
+    std::fs::write(source.join("large"), content(5_000_000, 5)).unwrap();
+    symlink("small", source.join("link")).unwrap();
+    // Whoever asks, root too: nobody makes files in /proc.
+    let nowhere = Path::new("/proc/self");
+    let contents = source.join(".");
+    for (from, to) in [
+        (here(&contents), there(&host, nowhere)),
+        (there(&host, &contents), here(nowhere)),
+    ] {
+        let (result, failures) = run(&from, &to, &recursive()).await;
+        assert_eq!(result.unwrap().failed, 3, "{failures:?}");
+        for name in ["small", "large", "link"] {
+            assert!(
+                failures.iter().any(|failure| failure.contains(name)),
+                "{name}: {failures:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn small_files_count_when_the_server_has_them() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let relay = Relay::to(sshd.addr()).unwrap();
+    let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
+    let host = host_at(&config, "through").await;
+    let source = place.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    for n in 0..200 {
+        std::fs::write(source.join(format!("{n}")), content(40_000, n)).unwrap();
+    }
+    let progress = Arc::new(Progress::default());
+    host.sftp().await.unwrap().ready().await.unwrap();
+    let to_server = trunkline_testkit::Direction::ToServer;
+    let begun = relay.bytes(to_server);
+    // All of it is read at once and takes two seconds to arrive.
+    relay.set_rate(to_server, Some(4_000_000));
+    let (sources, to) = ([here(&source)], there(&host, &place.path().join("target")));
+    let options = recursive();
+    let copying = copy(&sources, &to, &options, &progress);
+    let watching = async {
+        loop {
+            let bytes = progress.snapshot().bytes;
+            assert!(bytes <= relay.bytes(to_server) - begun);
+            tokio::task::yield_now().await;
+        }
+    };
+    let snapshot = tokio::select! {
+        snapshot = copying => snapshot.unwrap(),
+        never = watching => never,
+    };
+    assert_eq!((snapshot.failed, snapshot.bytes), (0, 8_000_000));
+}

@@ -409,9 +409,15 @@ impl Download {
     }
 
     fn distrust(&mut self, id: LaneId, client: &mut Client) {
-        self.events
-            .push_back(DownloadEvent::LaneLost(id, LaneLoss::AnotherFile));
         self.remove_lane(id, client);
+        if self.lanes.taking_part() > 0 {
+            self.events
+                .push_back(DownloadEvent::LaneLost(id, LaneLoss::AnotherFile));
+        } else {
+            // Those that had the file open were lost: nobody can open it any more.
+            let message = "another file is there than when it was begun with, or it was written to";
+            self.fail(Status::local(StatusCode::FAILURE, message));
+        }
     }
 
     fn handle_data(&mut self, id: LaneId, range: Range<u64>, outcome: Outcome) {

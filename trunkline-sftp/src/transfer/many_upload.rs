@@ -1,12 +1,13 @@
 //! [`ManyUpload`]: many small files, many at a time.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use bytes::Bytes;
 
 use super::pace::{Pace, Sent};
-use super::upload::rename;
+use super::renaming::Renaming;
 use super::{DEFAULT_MEMORY, FileId, Many, Plan, piece};
 use crate::attributes::FileAttributes;
 use crate::client::{Client, RequestId};
@@ -47,17 +48,6 @@ impl UploadFile {
     }
 }
 
-/// When a file gets its last name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Install {
-    /// When the server has confirmed its writes: a full disk never replaces a good file by half of one. A round trip
-    /// more for the last file, not for each.
-    #[default]
-    Confirmed,
-    /// In the same flight as its writes. For places where a failure starts all over anyway.
-    AtOnce,
-}
-
 /// Something for the application to do or to know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -82,12 +72,11 @@ pub enum ManyUploadEvent {
 
 /// The upload of many files over one session, as a state machine without I/O.
 ///
-/// A file takes two flights: OPEN; then WRITEs, FSETSTAT, fsync and CLOSE together, and with [`Install::AtOnce`] the
-/// renaming. How many files are under way at once follows from their rate and the distance, within the server's handles
+/// A file takes three flights: OPEN; then WRITEs, FSETSTAT, fsync and CLOSE together; the renaming when the server has
+/// confirmed them, so that a full disk never replaces a good file by half of one. How many files are under way at once follows from their rate and the distance, within the server's handles
 /// and the memory allowed. Each file is held as a whole: use [`Upload`](super::Upload) for large ones.
 pub struct ManyUpload {
     memory: usize,
-    install: Install,
     waiting: VecDeque<(FileId, UploadFile)>,
     files: HashMap<FileId, Running>,
     /// Files that may have come to have both a handle and their content.
@@ -111,7 +100,7 @@ struct Running {
     /// Its second flight has left.
     flown: bool,
     awaited: usize,
-    renamed: bool,
+    renaming: Option<Renaming>,
     attributes: Option<Status>,
     failed: Option<Status>,
 }
@@ -132,16 +121,15 @@ const FIRST_FLIGHT: u64 = 512;
 
 impl Default for ManyUpload {
     fn default() -> Self {
-        Self::new(Install::default(), DEFAULT_MEMORY)
+        Self::new(DEFAULT_MEMORY)
     }
 }
 
 impl ManyUpload {
     /// An upload that may hold so many bytes; at least one file is.
-    pub fn new(install: Install, memory: usize) -> Self {
+    pub fn new(memory: usize) -> Self {
         Self {
             memory,
-            install,
             waiting: VecDeque::new(),
             files: HashMap::new(),
             ready: Vec::new(),
@@ -201,7 +189,7 @@ impl ManyUpload {
         });
         let opened = running.flown || running.handle.is_some();
         running.handle.into_iter().for_each(|handle| client.close(handle));
-        if opened && !running.renamed && running.file.rename_to.is_some() {
+        if opened && running.renaming.is_none() && running.file.rename_to.is_some() {
             remove(client, running.file.path);
         }
     }
@@ -242,7 +230,7 @@ impl Plan for ManyUpload {
                 content: None,
                 flown: false,
                 awaited: 1,
-                renamed: false,
+                renaming: None,
                 attributes: None,
                 failed: None,
             };
@@ -305,13 +293,6 @@ impl ManyUpload {
         };
         running.flown = true;
         let most = usize::try_from(piece(client.limits().max_write)).expect("a piece is at most 255 KiB");
-        let renaming = running
-            .file
-            .rename_to
-            .clone()
-            .filter(|_| self.install == Install::AtOnce)
-            .map(|to| rename(client, running.file.path.clone(), to));
-        running.renamed = renaming.is_some();
         let mut ask = |request, asked| {
             self.asked.insert(client.request(request), (id, asked));
             running.awaited += 1;
@@ -351,9 +332,6 @@ impl ManyUpload {
             );
         }
         ask(Request::Close { handle }, Asked::Close);
-        if let Some(request) = renaming {
-            ask(request, Asked::Rename);
-        }
     }
 
     fn handle_answer(
@@ -375,6 +353,19 @@ impl ManyUpload {
             }
             (Asked::Write { length }, Ok(_)) => self.written += length,
             (Asked::Attributes, Err(status)) => running.attributes = Some(status),
+            (Asked::Rename, outcome) => {
+                let renaming = running
+                    .renaming
+                    .as_mut()
+                    .expect("it has begun where it is answered");
+                match renaming.handle_reply(outcome, client) {
+                    ControlFlow::Continue(request) => {
+                        self.asked.insert(request, (id, Asked::Rename));
+                        running.awaited += 1;
+                    }
+                    ControlFlow::Break(outcome) => running.failed = outcome.err(),
+                }
+            }
             (
                 Asked::Sync,
                 Err(Status {
@@ -402,11 +393,11 @@ impl ManyUpload {
             .file
             .rename_to
             .clone()
-            .filter(|_| !running.renamed && running.failed.is_none());
+            .filter(|_| running.renaming.is_none() && running.failed.is_none());
         if let Some(to) = to {
-            let request = rename(client, running.file.path.clone(), to);
-            self.asked.insert(client.request(request), (id, Asked::Rename));
-            running.renamed = true;
+            let (renaming, request) = Renaming::begin(running.file.path.clone(), to, client);
+            self.asked.insert(request, (id, Asked::Rename));
+            running.renaming = Some(renaming);
             running.awaited += 1;
             return;
         }

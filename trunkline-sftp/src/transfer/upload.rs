@@ -1,7 +1,7 @@
 //! [`Upload`]: one file, over one session or several.
 
 use std::collections::{HashMap, VecDeque};
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -9,6 +9,7 @@ use bytes::Bytes;
 use super::lane::{self, LaneId, LaneLoss, LaneState, Lanes, Striped};
 use super::pace::Sent;
 use super::ranges::Ranges;
+use super::renaming::Renaming;
 use super::{DEFAULT_MEMORY, Plan, piece};
 use crate::attributes::FileAttributes;
 use crate::client::{Client, RequestId};
@@ -143,7 +144,7 @@ struct Finish {
     awaited: usize,
     synced: bool,
     attributes: Option<Status>,
-    renaming: bool,
+    renaming: Option<Renaming>,
 }
 
 impl Upload {
@@ -294,9 +295,21 @@ impl Plan for Upload {
                 self.fail_if_err(outcome);
             }
             Asked::Rename => {
-                self.finish.renaming = false;
-                self.fail_if_err(outcome);
-                self.succeed();
+                let Some(renaming) = &mut self.finish.renaming else {
+                    return None;
+                };
+                match renaming.handle_reply(outcome, client) {
+                    ControlFlow::Continue(request) => {
+                        self.lanes[id].asked.insert(request, Asked::Rename);
+                    }
+                    ControlFlow::Break(outcome) => {
+                        self.finish.renaming = None;
+                        match outcome {
+                            Ok(()) => self.succeed(),
+                            Err(status) => self.fail(status),
+                        }
+                    }
+                }
             }
         }
         self.rename_if_finished(id, client);
@@ -311,7 +324,7 @@ impl Plan for Upload {
     /// ends it as failed, since it may have happened.
     fn lose_lane(&mut self, id: LaneId) {
         if self.finish.lane == Some(id) {
-            if self.finish.renaming {
+            if self.finish.renaming.is_some() {
                 let message =
                     "the connection was lost while the file was being renamed: look which name it has";
                 self.fail(Status::local(StatusCode::CONNECTION_LOST, message));
@@ -484,16 +497,15 @@ impl Upload {
 
     fn rename_if_finished(&mut self, id: LaneId, client: &mut Client) {
         let finished = self.finish.lane == Some(id) && self.finish.awaited == 0 && self.ranges.is_complete();
-        if self.over || !finished || self.finish.renaming {
+        if self.over || !finished || self.finish.renaming.is_some() {
             return;
         }
         let Some(to) = self.options.rename_to.clone() else {
             return self.succeed();
         };
-        let rename = rename(client, self.options.path.clone(), to);
-        let request = client.request(rename);
+        let (renaming, request) = Renaming::begin(self.options.path.clone(), to, client);
         self.lanes[id].asked.insert(request, Asked::Rename);
-        self.finish.renaming = true;
+        self.finish.renaming = Some(renaming);
     }
 
     fn succeed(&mut self) {
@@ -557,18 +569,5 @@ impl Lane {
     /// Whether nothing is wanted for it, waits on it or is under way.
     fn is_idle(&self) -> bool {
         self.asked.is_empty() && self.work.prepared == 0
-    }
-}
-
-/// The renaming that replaces what is there, where the server has it; OpenSSH's client chooses the same way.
-pub(super) fn rename(client: &Client, from: Bytes, to: Bytes) -> Request {
-    let posix = Request::PosixRename {
-        from: from.clone(),
-        to: to.clone(),
-    };
-    if client.supports(&posix) {
-        posix
-    } else {
-        Request::Rename { from, to }
     }
 }

@@ -14,8 +14,7 @@ use rustix::fs::SeekFrom;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{
-    FileId, Install, ManyUpload, ManyUploadEvent, Plan as _, ReadId, Upload, UploadEvent, UploadFile,
-    UploadOptions,
+    FileId, ManyUpload, ManyUploadEvent, Plan as _, ReadId, Upload, UploadEvent, UploadFile, UploadOptions,
 };
 
 use super::lanes::Lanes;
@@ -212,7 +211,7 @@ impl<'a> Up<'a> {
             let _ = sftp.remove(&part).await;
             sftp.symlink(&target, &part).await?;
         }
-        if let Err(error) = sftp.rename(&part, &path).await {
+        if let Err(error) = sftp.rename_over(&part, &path).await {
             let _ = sftp.remove(&part).await;
             return Err(error);
         }
@@ -261,7 +260,7 @@ impl<'a> Up<'a> {
     async fn small(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
         let begin = |sftp| SmallUp {
             up: self,
-            files: SmallFiles::on(sftp, ManyUpload::new(Install::Confirmed, SMALL_MEMORY)),
+            files: SmallFiles::on(sftp, ManyUpload::new(SMALL_MEMORY)),
             reads: JoinSet::new(),
             read: None,
             written: 0,
