@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use clap::error::ErrorKind;
 use futures_util::StreamExt as _;
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use trunkline::config::World;
@@ -21,6 +22,7 @@ use crate::commands::hosts::put;
 
 /// Arguments of `trunkline cp`.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "trunkline cp [OPTIONS] SOURCE… TARGET")]
 pub(crate) struct Args {
     /// Directories too, with all that is in them; symbolic links in them are copied as links.
     #[arg(short, long)]
@@ -82,7 +84,8 @@ pub(crate) struct Args {
     option: Vec<OsString>,
     /// What to copy, and where to: paths here, or HOST:PATH, with USER@ in front or not. A path here that has a colon is
     /// written with a slash before it, as ./a:b.
-    #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "TARGET"])]
+    // Options may stand between them, which `num_args` would take for the end.
+    #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
 }
 
@@ -92,10 +95,14 @@ pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 
 async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let world = World::current().context("reading the environment")?;
-    let (target, sources) = args
-        .paths
-        .split_last()
-        .context("cp needs a source and a target")?;
+    let (target, sources) = match &*args.paths {
+        [sources @ .., target] if !sources.is_empty() => (target, sources),
+        _ => clap::Error::raw(
+            ErrorKind::TooFewValues,
+            "cp needs a source and a target: trunkline cp SOURCE… TARGET\n",
+        )
+        .exit(),
+    };
     let sources = sources
         .iter()
         .map(|source| args.place(source, &world))

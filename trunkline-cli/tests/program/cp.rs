@@ -213,9 +213,9 @@ fn many_hosts_get_the_same() {
     let target = home.path("target");
     let output = finish(
         cp(&home, &server)
+            .arg(home.path("source"))
             .args(["-H", server.alias(), "-H", "127.0.0.1"])
             .args(["-P", &server.port().to_string()])
-            .arg(home.path("source"))
             .arg(format!(":{}", target.display())),
     );
     // The alias is known; the bare address is not in known_hosts under that configuration, or it is: either way it is
