@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
+use clap::error::ErrorKind;
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use trunkline::config::World;
@@ -34,9 +35,9 @@ pub(crate) struct Args {
     /// Where the output goes: fifo:PATH, unix:PATH, file:PATH, or - for standard output. {host} in a path is the host's name.
     ///
     /// FIFOs are made where they are missing, and files; both are then yours alone. On a Unix socket trunkline listens, and
-    /// gives the stream to one reader at a time.
+    /// gives the stream to one reader at a time. May stand behind the command, too, at the very end.
     #[arg(long, value_name = "TARGET")]
-    to: To,
+    to: Option<To>,
     /// When a command is started again.
     #[arg(long, value_enum, default_value_t = Restart::Lost)]
     restart: Restart,
@@ -114,7 +115,21 @@ pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     runtime(backend)?.block_on(stream(args, backend))
 }
 
-async fn stream(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+/// Takes `--to TARGET` from the end of a command.
+fn behind(command: &mut Vec<OsString>) -> Option<To> {
+    let [_, .., option, target] = &**command else {
+        return None;
+    };
+    let to = target.to_str()?.parse().ok().filter(|_| option == "--to")?;
+    command.truncate(command.len() - 2);
+    Some(to)
+}
+
+async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    let Some(to) = args.to.take().or_else(|| behind(&mut args.command)) else {
+        let missing = "where the output goes has to be said: --to fifo:PATH, unix:PATH, file:PATH or -\n";
+        clap::Error::raw(ErrorKind::MissingRequiredArgument, missing).exit();
+    };
     ensure!(
         args.retry_min <= args.retry_max,
         "--retry-min must not be more than --retry-max"
@@ -125,7 +140,7 @@ async fn stream(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         hosts.push(Host::named(name).with_context(|| format!("{name:?} is no destination"))?);
     }
     ensure!(!hosts.is_empty(), "no hosts match");
-    if let To::Template(template) = &args.to
+    if let To::Template(template) = &to
         && hosts.len() > 1
         && !template.contains("{host}")
     {
@@ -143,6 +158,7 @@ async fn stream(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let followed = hosts.into_iter().map(|host| {
         let follower = Follower {
             args: &args,
+            to: &to,
             backend,
             world: &world,
             view: &view,
@@ -266,6 +282,7 @@ enum Attempt {
 /// Keeps one host's stream going.
 struct Follower<'a> {
     args: &'a Args,
+    to: &'a To,
     backend: &'a Backend,
     world: &'a World,
     view: &'a View,
@@ -285,7 +302,7 @@ impl Follower<'_> {
 
     async fn try_follow(&self) -> anyhow::Result<bool> {
         let name = &self.host.name;
-        let sink = match self.args.to.of_host(name, self.world) {
+        let sink = match self.to.of_host(name, self.world) {
             Some(target) => {
                 let lost = self.mark("a reader left without what was on its way to it");
                 Some(Sink::open(&target, lost).await?)

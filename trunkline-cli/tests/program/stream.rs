@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use trunkline_testkit::{Relay, Sshd, write_ssh_config};
 
-use crate::home::{Home, assert_status, end_of, finish, server, text, wait_until};
+use crate::home::{Home, assert_status, describe, end_of, finish, server, text, wait_until};
 
 /// `trunkline stream -F CONFIG`; add options, hosts, `--` and a command.
 fn stream(home: &Home, config: &Path) -> Command {
@@ -94,10 +94,18 @@ fn standard_output_names_hosts_where_there_are_several() {
     assert_status(&output, 0);
     assert_eq!(text(&output.stdout), "a\n");
     assert_eq!(text(&output.stderr), "box1! b\n");
-    let output = finish(stream(&home, &config).args(["--to", "-", "box1", "box2", "--", "echo a"]));
+    // The target may come last.
+    let output = finish(stream(&home, &config).args(["box1", "box2", "--", "echo", "a", "--to", "-"]));
     let mut lines: Vec<_> = text(&output.stdout).lines().map(str::to_owned).collect();
     lines.sort();
     assert_eq!(lines, ["box1: a", "box2: a"]);
+    let output = finish(stream(&home, &config).args(["box1", "--", "echo", "a"]));
+    assert_status(&output, 2);
+    assert!(
+        text(&output.stderr).contains("--to fifo:PATH"),
+        "{}",
+        describe(&output)
+    );
 }
 
 #[test]
