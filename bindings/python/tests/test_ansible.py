@@ -74,6 +74,39 @@ def test_commands_files_and_waiting_work_with_any_names(ansible: Ansible, pipeli
         assert (ansible.folder / "back" / host / "large").read_bytes() == content
 
 
+@pytest.mark.parametrize("method", ["smart", "piped"])
+def test_files_pass_where_there_is_no_sftp(environment: Path, daemon: None, tmp_path: Path, method: str) -> None:
+    bed = Testbed("--servers", "3", "--config", "Subsystem other /bin/cat")
+    try:
+        ansible = Ansible(environment, tmp_path, bed)
+        content = os.urandom(3_000_000)
+        (ansible.folder / "large").write_bytes(content)
+        ansible.play("connection.yml", ANSIBLE_SSH_TRANSFER_METHOD=method)
+        for host in ("box1", "box2", "box3"):
+            assert (ansible.folder / "back" / host / "large").read_bytes() == content
+        done = ansible.run("ansible", "box1", "-m", "copy", "-a", "src=large dest=x", ANSIBLE_SSH_TRANSFER_METHOD="sftp")
+        assert done.returncode == 4
+        assert "the subsystem sftp" in done.stdout + done.stderr
+    finally:
+        bed.close()
+
+
+def test_a_file_that_dd_cannot_write_is_an_error(environment: Path, daemon: None, tmp_path: Path) -> None:
+    dd = tmp_path / "bin" / "dd"
+    dd.parent.mkdir()
+    dd.write_text("#!/bin/sh\necho 'dd: no space left' >&2\nexit 1\n")
+    dd.chmod(0o755)
+    bed = Testbed("--config", f"SetEnv PATH={dd.parent}:/usr/bin:/bin")
+    try:
+        ansible = Ansible(environment, tmp_path, bed)
+        (ansible.folder / "large").write_bytes(bytes(3_000_000))
+        done = ansible.run("ansible", "box1", "-m", "copy", "-a", "src=large dest=x", ANSIBLE_SSH_TRANSFER_METHOD="piped")
+        assert done.returncode == 2
+        assert "no space left" in done.stdout + done.stderr
+    finally:
+        bed.close()
+
+
 def test_a_reset_makes_a_new_connection(ansible: Ansible) -> None:
     ansible.play("reset.yml")
 

@@ -197,6 +197,20 @@ options:
     vars:
       - name: ansible_pipelining
       - name: ansible_ssh_pipelining
+  ssh_transfer_method:
+    description:
+      - How files are copied. V(sftp) is the fastest; V(piped) passes them through C(dd) on the host, which needs no SFTP.
+      - V(smart) is V(sftp), and V(piped) where the host has no SFTP. So is V(scp), whose program is not used here.
+    default: smart
+    type: string
+    choices: [sftp, scp, piped, smart]
+    ini:
+      - section: ssh_connection
+        key: transfer_method
+    env:
+      - name: ANSIBLE_SSH_TRANSFER_METHOD
+    vars:
+      - name: ansible_ssh_transfer_method
   use_tty:
     description: Whether commands that get no input run on a terminal, as with C(ssh -tt), which joins their outputs.
     default: true
@@ -226,6 +240,7 @@ web:
 """
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import os
@@ -247,7 +262,7 @@ from ansible.errors import (
     AnsibleError,
     AnsibleFileNotFound,
 )
-from ansible.module_utils.common.text.converters import to_bytes
+from ansible.module_utils.common.text.converters import to_bytes, to_text
 from ansible.plugins.connection import ConnectionBase
 from ansible.utils.display import Display
 
@@ -261,6 +276,9 @@ BUFFER = 1024 * 1024
 #: Status, output, error output.
 Result = tuple[int, bytes, bytes]
 
+#: Opens a file on the host, by path and mode ("rb" or "wb"), as a context that gives a file.
+OpenThere = Callable[[str, Any], Any]
+
 
 class Connection(ConnectionBase):
     """A host, by way of the daemon. Nothing is kept between tasks but what the daemon keeps."""
@@ -270,6 +288,8 @@ class Connection(ConnectionBase):
 
     #: Made when it is first needed: options are set after ``__init__``.
     _host: trunkline.Connection | None = None
+    #: Found out with the first file.
+    _has_no_sftp = False
 
     def _connect(self) -> Connection:
         """Nothing: the first command connects, in the same flight."""
@@ -300,22 +320,54 @@ class Connection(ConnectionBase):
         if not os.path.exists(in_path):
             raise AnsibleFileNotFound(f"there is no file {in_path}")
 
-        def put(host: trunkline.Connection) -> None:
-            with host.sftp() as sftp, open(in_path, "rb") as source, sftp.open(out_path, "wb") as target:
+        def put(open_there: OpenThere) -> None:
+            with open(in_path, "rb") as source, open_there(out_path, "wb") as target:
                 shutil.copyfileobj(source, target, BUFFER)
 
-        self._attempt(put, repeatable=True)
+        self._transfer(put)
 
     def fetch_file(self, in_path: str, out_path: str) -> None:
         """Copies a file from the host."""
         super().fetch_file(in_path, out_path)
         display.vvv(f"TRUNKLINE FETCH {in_path} TO {out_path}", host=self._name)
 
-        def fetch(host: trunkline.Connection) -> None:
-            with host.sftp() as sftp, sftp.open(in_path, "rb") as source, open(out_path, "wb") as target:
+        def fetch(open_there: OpenThere) -> None:
+            with open_there(in_path, "rb") as source, open(out_path, "wb") as target:
                 shutil.copyfileobj(source, target, BUFFER)
 
-        self._attempt(fetch, repeatable=True)
+        self._transfer(fetch)
+
+    def _transfer(self, work: Callable[[OpenThere], None]) -> None:
+        """Moves a file over SFTP, or without."""
+        method = self.get_option("ssh_transfer_method")
+
+        def move(host: trunkline.Connection) -> None:
+            if method != "piped" and not self._has_no_sftp:
+                try:
+                    with host.sftp() as sftp:
+                        return work(sftp.open)
+                except trunkline.LimitError as error:
+                    if method == "sftp":
+                        raise
+                    display.vvv(f"TRUNKLINE files go through dd: {error}", host=self._name)
+                    self._has_no_sftp = True
+            return work(functools.partial(self._open_by_dd, host))
+
+        self._attempt(move, repeatable=True)
+
+    @contextlib.contextmanager
+    def _open_by_dd(self, host: trunkline.Connection, path: str, mode: str) -> Iterator[Any]:
+        """A file on the host as dd's input or output."""
+        writes = mode == "wb"
+        operand = f"{'of' if writes else 'if'}={self._shell.quote(path)}"
+        with host.start(f"dd {operand} bs=65536", encoding=None) as process:
+            # A dd that cannot open the file does not read; its status, and what it said, tell why.
+            with contextlib.suppress(BrokenPipeError):
+                yield process.stdin if writes else process.stdout
+                process.stdin.close()
+            said = process.stderr.read()
+            if process.wait() != 0:
+                raise AnsibleError(f"{self._name}: {to_text(said).strip() or 'dd failed'}")
 
     def reset(self) -> None:
         """Has the next command connect anew."""
