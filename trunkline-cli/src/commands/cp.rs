@@ -1,11 +1,13 @@
 //! `trunkline cp`: files and trees to and from hosts.
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::error::ErrorKind;
@@ -58,7 +60,7 @@ pub(crate) struct Args {
     /// Name everything that is copied or left out.
     #[arg(short, long)]
     verbose: bool,
-    /// Show the progress, even where standard error is no terminal.
+    /// Show the progress, even where standard error is no terminal: there as a line a second.
     #[arg(long)]
     progress: bool,
     /// One JSON object for each name, and one for the whole at the end.
@@ -119,7 +121,9 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         shown,
         json: args.json,
         verbose: args.verbose || args.dry_run,
-        several: targets.len() > 1,
+        targets: targets.len(),
+        lines: shown && !std::io::stderr().is_terminal(),
+        copies: Mutex::default(),
     };
     let copies = targets.into_iter().map(|(name, target)| {
         let request = CopyRequest {
@@ -143,7 +147,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
                 success &= ended.progress.failed == 0;
                 view.ended(&name, &ended)?;
             }
-            Err(error) if view.several => {
+            Err(error) if view.several() => {
                 success = false;
                 view.line(&format!("trunkline: {name}: {error:#}"));
             }
@@ -287,13 +291,13 @@ async fn converse(
     client.send(&Request::Copy(Box::new(request))).await?;
     loop {
         match client.next().await? {
-            Reply::Progress(progress) => view.progress(&progress),
+            Reply::Progress(progress) => view.progress(name, progress),
             Reply::Names(events) => view.names(name, events)?,
             Reply::Copied(ended) => return Ok(ended),
             Reply::Notice(text) => view.line(text.trim_end()),
             Reply::Ask { text, echo, kind } => {
                 // Questions of many hosts at once help nobody.
-                let answer = if view.several {
+                let answer = if view.several() {
                     None
                 } else {
                     view.bar.set_draw_target(ProgressDrawTarget::hidden());
@@ -315,25 +319,59 @@ struct View {
     shown: bool,
     json: bool,
     verbose: bool,
-    several: bool,
+    /// How many copies there are, each to a target of its own.
+    targets: usize,
+    /// The progress goes where no bar can be drawn, in lines.
+    lines: bool,
+    copies: Mutex<Copies>,
 }
 
+/// How far each of the copies is, by its target.
+#[derive(Default)]
+struct Copies {
+    by_target: HashMap<String, CopyProgress>,
+    /// When a line was last written.
+    written: Option<Instant>,
+}
+
+/// Between two lines of progress: what is written into a log is to be read some day.
+const LINES: Duration = Duration::from_secs(1);
+
 impl View {
-    fn progress(&self, progress: &CopyProgress) {
-        self.bar.set_length(progress.total_bytes.max(1));
-        self.bar.set_position(progress.bytes);
-        let more = if progress.counted { "" } else { "+" };
-        let failed = match progress.failed {
+    fn several(&self) -> bool {
+        self.targets > 1
+    }
+
+    /// Shows how far one copy is, and with it all of them together.
+    fn progress(&self, name: &str, progress: CopyProgress) {
+        if !self.shown {
+            return;
+        }
+        let current = String::from_utf8_lossy(&progress.current).into_owned();
+        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        copies.by_target.insert(name.to_owned(), progress);
+        let all = |value: fn(&CopyProgress) -> u64| copies.by_target.values().map(value).sum::<u64>();
+        let (bytes, total) = (all(|copy| copy.bytes), all(|copy| copy.total_bytes));
+        let counted = all(|copy| copy.counted.into()) == self.targets as u64;
+        let more = if counted { "" } else { "+" };
+        let failed = match all(|copy| copy.failed) {
             0 => String::new(),
             failed => format!(", {failed} failed"),
         };
-        let current = String::from_utf8_lossy(&progress.current);
-        self.bar.set_message(format!(
-            "{}/{}{more}{failed}  {}",
-            progress.files + progress.skipped,
-            progress.total_files,
-            printable(&current)
-        ));
+        let (done, found) = (
+            all(|copy| copy.files + copy.skipped),
+            all(|copy| copy.total_files),
+        );
+        let names = format!("{done}/{found}{more}{failed}");
+        if !self.lines {
+            self.bar.set_length(total.max(1));
+            self.bar.set_position(bytes);
+            return self.bar.set_message(format!("{names}  {}", printable(&current)));
+        }
+        if copies.written.is_none_or(|written| written.elapsed() >= LINES) {
+            copies.written = Some(Instant::now());
+            eprintln!("{}/{}{more} {names}", BinaryBytes(bytes), BinaryBytes(total));
+        }
     }
 
     /// A line among those of the copy's other messages.
@@ -344,7 +382,7 @@ impl View {
     fn names(&self, name: &str, events: Vec<CopyEvent>) -> anyhow::Result<()> {
         let mut out = Vec::new();
         for event in events {
-            let prefix = if self.several {
+            let prefix = if self.several() {
                 format!("{name}: ")
             } else {
                 String::new()
@@ -377,7 +415,7 @@ impl View {
             return Ok(writeln!(out, "{}", json_end(name, ended))?);
         }
         let summary = summary(ended);
-        self.line(&if self.several {
+        self.line(&if self.several() {
             format!("{name}: {summary}")
         } else {
             summary

@@ -171,6 +171,78 @@ fn json_tells_of_every_name_and_of_the_whole() {
 }
 
 #[test]
+fn progress_that_goes_into_a_file_is_in_lines() {
+    let (server, home) = (server(), Home::new());
+    tree(&home.path("source"));
+    let mut copy = cp(&home, &server);
+    copy.args(["-r", "--progress", "--bwlimit", "2M"])
+        .arg(home.path("source"))
+        .arg(at(&server, &home.path("target")));
+    let output = finish(&mut copy);
+    assert_status(&output, 0);
+    let words = text(&output.stderr);
+    let lines: Vec<&str> = words.lines().collect();
+    let (summary, progress) = lines.split_last().unwrap();
+    assert!(summary.contains("5 copied"), "{words}");
+    // Bytes and names, of those that were found.
+    let is_progress = |line: &&str| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        line.matches('/').count() == 2 && fields.last().is_some_and(|names| names.contains('/'))
+    };
+    assert!(
+        !progress.is_empty() && progress.iter().all(is_progress),
+        "{words}"
+    );
+    let quiet = finish(
+        cp(&home, &server)
+            .args(["-r"])
+            .arg(home.path("source"))
+            .arg(at(&server, &home.path("again"))),
+    );
+    assert_eq!(text(&quiet.stderr).lines().count(), 1, "{}", describe(&quiet));
+}
+
+#[test]
+fn progress_is_that_of_all_hosts_together() {
+    let home = Home::new();
+    fs::write(home.path("source"), content(3_000_000)).unwrap();
+    let mut config = String::new();
+    let servers = ["one", "other"].map(|name| {
+        let place = home.path(name);
+        fs::create_dir(&place).unwrap();
+        let subsystem = format!(
+            "Subsystem sftp /usr/lib/openssh/sftp-server -d {}",
+            place.display()
+        );
+        let server = sshd().alias(name).config(&subsystem).start().unwrap();
+        config += &fs::read_to_string(server.ssh_config()).unwrap();
+        server
+    });
+    fs::write(home.path("config"), config).unwrap();
+    let mut copy = home.trunkline();
+    copy.args(["cp", "--progress", "--bwlimit", "1M", "-H", "one,other", "-F"])
+        .args([home.path("config"), home.path("source")])
+        .arg(":copy");
+    let output = finish(&mut copy);
+    assert_status(&output, 0);
+    for name in ["one", "other"] {
+        assert_eq!(
+            fs::read(home.path(name).join("copy")).unwrap(),
+            content(3_000_000)
+        );
+    }
+    // At that rate there is a line in the middle.
+    let words = text(&output.stderr);
+    assert!(
+        words
+            .lines()
+            .any(|line| line.contains("/5.72 MiB ") && line.ends_with("/2")),
+        "{words}"
+    );
+    drop(servers);
+}
+
+#[test]
 fn a_dry_run_names_and_touches_nothing() {
     let (server, home) = (server(), Home::new());
     tree(&home.path("source"));
