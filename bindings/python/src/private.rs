@@ -194,7 +194,7 @@ impl PrivateHost {
             Some(Over::Socket(socket)) => socket.get().receive(login)?,
         };
         let host = process
-            .engine
+            .engine()
             .private_host(config, login, &crate::prompt::interaction(ask))
             .map_err(|error| crate::error::exception(py, error.into()))?;
         let connection = host.hold();

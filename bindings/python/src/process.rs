@@ -1,7 +1,7 @@
 //! What belongs to this process alone: the runtime's threads and the engines on it. A child that `fork` made has neither;
 //! it gets its own on first use, and what it inherited says so instead of waiting for threads that are not there.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -14,7 +14,9 @@ use crate::error::{self, Failure};
 /// The runtime of one process, and the engine that its connections share.
 pub(crate) struct Process {
     pub(crate) runtime: Runtime,
-    pub(crate) engine: trunkline::Engine,
+    /// Made when it is first needed: who goes through the daemon, as each of the workers that Ansible forks, does without
+    /// its host memory and its thread.
+    engine: OnceLock<trunkline::Engine>,
 }
 
 /// Guards the process's own state while it is looked up or made. Only taken with the GIL held and never waited under, so
@@ -38,11 +40,18 @@ impl Process {
             .thread_name("trunkline")
             .enable_all()
             .build()?;
-        let engine = {
-            let _context = runtime.enter();
+        Ok(Self {
+            runtime,
+            engine: OnceLock::new(),
+        })
+    }
+
+    /// The engine. To be called with the GIL held, under which Python changes the environment.
+    pub(crate) fn engine(&self) -> &trunkline::Engine {
+        self.engine.get_or_init(|| {
+            let _context = self.runtime.enter();
             trunkline::Engine::new(Settings::default(), memory_place())
-        };
-        Ok(Self { runtime, engine })
+        })
     }
 }
 
@@ -69,7 +78,9 @@ pub(crate) fn shut_down(py: Python<'_>, limit: f64) {
     drop(current);
     let limit = Duration::try_from_secs_f64(limit).unwrap_or_default();
     py.detach(|| {
-        process.runtime.block_on(process.engine.shut_down(limit));
+        if let Some(engine) = process.engine.get() {
+            process.runtime.block_on(engine.shut_down(limit));
+        }
         // Others may hold it, who then find that their work was given up.
         if let Ok(process) = Arc::try_unwrap(process).map_err(drop) {
             process.runtime.shutdown_background();
@@ -80,7 +91,19 @@ pub(crate) fn shut_down(py: Python<'_>, limit: f64) {
 /// An engine: connections are shared by all who use the same one.
 #[pyclass(frozen, module = "trunkline._native")]
 pub(crate) struct Engine {
-    pub(crate) inner: OfProcess<(Arc<Process>, trunkline::Engine)>,
+    /// `None`: the process's own.
+    inner: OfProcess<(Arc<Process>, Option<trunkline::Engine>)>,
+}
+
+impl Engine {
+    pub(crate) fn process(&self) -> PyResult<&Arc<Process>> {
+        Ok(&self.inner.get()?.0)
+    }
+
+    pub(crate) fn engine(&self) -> PyResult<&trunkline::Engine> {
+        let (process, apart) = self.inner.get()?;
+        Ok(apart.as_ref().unwrap_or_else(|| process.engine()))
+    }
 }
 
 #[pymethods]
@@ -88,10 +111,8 @@ impl Engine {
     /// The process's own.
     #[staticmethod]
     fn shared(py: Python<'_>) -> PyResult<Self> {
-        let process = Process::current(py)?;
-        let engine = process.engine.clone();
         Ok(Self {
-            inner: OfProcess::new((process, engine)),
+            inner: OfProcess::new((Process::current(py)?, None)),
         })
     }
 
@@ -101,22 +122,22 @@ impl Engine {
         let process = Process::current(py)?;
         let engine = {
             let _context = process.runtime.enter();
-            process.engine.apart()
+            process.engine().apart()
         };
         Ok(Self {
-            inner: OfProcess::new((process, engine)),
+            inner: OfProcess::new((process, Some(engine))),
         })
     }
 
     /// Closes its connections at once, with all that runs on them.
     fn close(&self) -> PyResult<()> {
-        self.inner.get()?.1.close(true, |_| true);
+        self.engine()?.close(true, |_| true);
         Ok(())
     }
 
     /// Its counters: name and value.
     fn counters(&self) -> PyResult<Vec<(&'static str, u64)>> {
-        let metrics = self.inner.get()?.1.metrics();
+        let metrics = self.engine()?.metrics();
         Ok(vec![
             ("bytes_sent", metrics.bytes_sent.value()),
             ("bytes_received", metrics.bytes_received.value()),

@@ -95,7 +95,7 @@ impl Host {
         ask: Option<Py<PyAny>>,
         daemon: Option<Vec<OsString>>,
     ) -> PyResult<Self> {
-        let (process, engine) = engine.inner.get()?;
+        let process = engine.process()?;
         let destination = destination
             .parse()
             .map_err(|error| PyValueError::new_err(format!("{destination:?} is no destination: {error}")))?;
@@ -103,7 +103,7 @@ impl Host {
         request.ssh_args = ssh_args;
         let way = match daemon {
             None => Way::Engine {
-                engine: engine.clone(),
+                engine: engine.engine()?.clone(),
                 host: OnceCell::new(),
             },
             Some(command) => Way::Daemon {
@@ -224,11 +224,11 @@ impl Host {
     fn forward(&self, remote: bool, listen: Address, target: Option<Address>) -> PyResult<Operation> {
         let (process, reach) = self.inner.get()?;
         let (reach, process_of_forward) = (reach.clone(), process.clone());
+        let (own, unresolved) = (process.engine().clone(), OnceCell::new());
         Ok(Operation::new(process, async move {
-            let own = OnceCell::new();
             let host = match &reach.way {
                 Way::Engine { engine, host } => reach.host(engine, host).await?,
-                Way::Daemon { .. } => reach.host(&process_of_forward.engine, &own).await?,
+                Way::Daemon { .. } => reach.host(&own, &unresolved).await?,
             };
             let handle = crate::forward::start(host, remote, listen, target).await?;
             Ok(Forward::new(process_of_forward, handle))
@@ -238,7 +238,7 @@ impl Host {
     /// User, host name and port, as ssh_config resolves them.
     fn resolve(&self) -> PyResult<Operation> {
         let (process, reach) = self.inner.get()?;
-        let (reach, engine) = (reach.clone(), process.engine.clone());
+        let (reach, engine) = (reach.clone(), process.engine().clone());
         Ok(Operation::new(process, async move {
             let config = engine.resolve(&reach.request).await?;
             Ok((config.user.clone(), config.hostname.clone(), config.port))

@@ -31,6 +31,20 @@ def test_commands_run_through_the_daemon(box: trunkline.Connection) -> None:
     assert box.run("stty size", terminal=trunkline.Terminal("vt100", 101, 33)).stdout.split() == ["33", "101"]
 
 
+def test_who_uses_the_daemon_has_no_engine_of_its_own(daemon: None, testbed: Testbed) -> None:
+    program = (
+        "import sys, trunkline\nfrom pathlib import Path\n"
+        "def kept():\n"
+        "    return 'host-memory\\n' in [file.read_text() for file in Path('/proc/self/task').glob('*/comm')]\n"
+        "def connect(daemon):\n"
+        "    return trunkline.connect('box1', config=sys.argv[1], daemon=daemon)\n"
+        "with connect(True) as box:\n    box.run('true', check=True)\n    print(kept())\n"
+        "with connect(False) as box:\n    print(kept())\n"
+    )
+    done = run_python(program, testbed.config)
+    assert (done.stdout, done.stderr) == ("False\nTrue\n", "")
+
+
 def test_its_errors_are_the_same(box: trunkline.Connection) -> None:
     with pytest.raises(trunkline.TimeoutError) as caught:
         box.run("echo early; exec sleep 1000", timeout=0.5)
