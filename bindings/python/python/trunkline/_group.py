@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -281,12 +282,9 @@ class GroupRun(Generic[_T]):
         self._begin(at_once)
 
     def _begin(self, count: int) -> None:
-        for _ in range(count):
-            job = next(self._jobs, None)
-            if job is None:
-                return
-            index, (name, operation) = job
+        for index, (name, operation) in itertools.islice(self._jobs, count):
             self._running[index] = (name, operation.begin(self._completions, index))
+        self._completions.go()
 
     def __iter__(self) -> Iterator[HostResult[_T]]:
         return self

@@ -22,14 +22,23 @@ class Bridge:
         self._completions = _native.Completions()
         self._tokens = itertools.count()
         self._waiting: dict[int, Callable[[bool, Any], None]] = {}
+        self._going = False
         loop.add_reader(self._completions.fileno(), self._drain)
 
     def begin(self, operation: _native.Operation[Any], done: Callable[[bool, Any], None]) -> Begun:
-        """Begins an operation; ``done`` gets whether it went well, and the value or the exception."""
+        """Begins an operation, together with those that the loop begins in the same turn; ``done`` gets whether it went
+        well, and the value or the exception."""
         token = next(self._tokens)
         running = operation.begin(self._completions, token)
         self._waiting[token] = done
+        if not self._going:
+            self._going = True
+            asyncio.get_running_loop().call_soon(self._go)
         return Begun(self, token, running)
+
+    def _go(self) -> None:
+        self._going = False
+        self._completions.go()
 
     def forget(self, token: int) -> None:
         """Nobody waits for this outcome any more."""

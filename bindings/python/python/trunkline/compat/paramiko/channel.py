@@ -392,6 +392,7 @@ class _Watch:
         if not self._reading:
             self._reading = True
             session.read_either().begin(self._ahead, 0)
+            self._ahead.go()
 
     def fetch(self, timeout: float | None) -> tuple[int, bytes] | None:
         """What was read; ``None`` after ``timeout`` seconds, or when another thread took it."""

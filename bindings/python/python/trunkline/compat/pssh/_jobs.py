@@ -90,6 +90,7 @@ class Pool:
         token = next(self._tokens)
         self._awaited[token] = then
         operation.begin(self._completions, token)
+        self._completions.go()
 
     def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
         """Takes outcomes until something is done, or ``timeout`` seconds are over; whether it is done."""
