@@ -239,7 +239,10 @@ impl Lanes {
 
     /// The most sessions there were.
     pub(super) fn most(&self) -> usize {
-        self.shared.state().most
+        let mut state = self.shared.state();
+        // The first one may have become ready behind the others.
+        state.count();
+        state.most
     }
 
     /// Done when a session has opened, or could not be, since this was called.
@@ -314,8 +317,7 @@ impl Lanes {
                 match opened {
                     Ok(_) => {
                         state.failures = 0;
-                        let ready = state.sessions.iter().filter(|sftp| sftp.link().is_ready());
-                        state.most = state.most.max(ready.count());
+                        state.count();
                     }
                     Err(error) => {
                         tracing::debug!("no further session for a copy: {error}");
@@ -332,6 +334,14 @@ impl Lanes {
             });
         }
         Ok(())
+    }
+}
+
+impl State {
+    /// Counts the sessions that there are now among the most at once.
+    fn count(&mut self) {
+        let ready = self.sessions.iter().filter(|sftp| sftp.link().is_ready());
+        self.most = self.most.max(ready.count());
     }
 }
 
