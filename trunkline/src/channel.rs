@@ -1,7 +1,7 @@
 //! The two ends of a channel: what a consumer holds, and what the driver feeds.
 //!
-//! Data passes through queues without a lock: one unbounded queue for each stream towards the reader, which the
-//! server's window bounds, and the driver's queue of operations from the writer, which [`ChannelWriter`] bounds.
+//! Data passes through queues: an unbounded one for each stream towards the reader, which the server's window bounds, and
+//! the driver's queue of operations from the writer, which [`ChannelWriter`] bounds.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,6 +19,7 @@ use trunkline_proto::{ChannelId, SessionRequest, Started};
 
 use crate::error::{Error, Execution};
 use crate::pool::Lease;
+use crate::queue::{self, queue};
 
 /// What a writer may have in the engine at once. Twice what the driver seals in a batch: while one is on its way to the
 /// socket, the next can be filled.
@@ -226,8 +227,9 @@ pub(crate) enum Awaited {
 /// The driver's end of a channel.
 pub(crate) struct Port {
     pub(crate) shared: Arc<ChannelShared>,
-    pub(crate) stdout: mpsc::UnboundedSender<Bytes>,
-    pub(crate) stderr: Option<mpsc::UnboundedSender<Bytes>>,
+    /// Until their end.
+    pub(crate) stdout: Option<queue::Sender<Bytes>>,
+    pub(crate) stderr: Option<queue::Sender<Bytes>>,
     /// Told when the channel is open and, for a session, its command confirmed; or why not.
     pub(crate) started: Option<oneshot::Sender<Result<(), Error>>>,
     /// Told when the channel is closed.
@@ -264,13 +266,13 @@ pub(crate) fn channel(
     lease: Option<Lease>,
 ) -> (Box<Port>, ChannelParts) {
     let shared = ChannelShared::new();
-    let (stdout_tx, stdout_rx) = mpsc::unbounded_channel();
-    let (stderr_tx, stderr_rx) = mpsc::unbounded_channel();
+    let (stdout_tx, stdout_rx) = queue();
+    let (stderr_tx, stderr_rx) = queue();
     let (started_tx, started) = oneshot::channel();
     let (done_tx, done) = oneshot::channel();
     let port = Port {
         shared: shared.clone(),
-        stdout: stdout_tx,
+        stdout: Some(stdout_tx),
         stderr: Some(stderr_tx),
         started: Some(started_tx),
         done: Some(done_tx),
@@ -328,7 +330,7 @@ impl Drop for CloseOnDrop {
 /// was taken from here.
 #[derive(Debug)]
 pub struct ChannelReader {
-    queue: mpsc::UnboundedReceiver<Bytes>,
+    queue: queue::Receiver<Bytes>,
     current: Bytes,
     unreturned: usize,
     shared: Arc<ChannelShared>,

@@ -687,14 +687,11 @@ impl Driver {
 
     fn deliver(&mut self, id: ChannelId, stream: Stream, data: Bytes) {
         let len = data.len();
-        let taken = self
-            .ports
-            .get(&id)
-            .is_some_and(|port| match (stream, &port.stderr) {
-                (Stream::Data, _) => port.stdout.send(data).is_ok(),
-                (Stream::Stderr, Some(stderr)) => stderr.send(data).is_ok(),
-                (Stream::Stderr, None) => false,
-            });
+        let queue = self.ports.get(&id).and_then(|port| match stream {
+            Stream::Data => port.stdout.as_ref(),
+            Stream::Stderr => port.stderr.as_ref(),
+        });
+        let taken = queue.is_some_and(|queue| queue.send(data).is_ok());
         // Nobody reads this stream: the server must not wait for its window.
         if !taken {
             self.proto.consumed(id, len, Instant::now());
@@ -784,8 +781,7 @@ impl Driver {
 
 impl Port {
     fn end_streams(&mut self) {
-        // Receivers see the end when the last sender is gone.
-        self.stdout = mpsc::unbounded_channel().0;
+        self.stdout = None;
         self.stderr = None;
     }
 }

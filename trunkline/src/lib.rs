@@ -27,6 +27,7 @@ pub mod openssh;
 pub mod os_bytes;
 mod pool;
 pub mod prompt;
+mod queue;
 mod session;
 mod settings;
 pub mod sftp;

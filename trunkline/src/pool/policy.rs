@@ -119,7 +119,8 @@ impl Traffic {
 #[derive(Debug)]
 pub(crate) struct Policy {
     settings: Settings,
-    lanes: BTreeMap<LaneId, Lane>,
+    /// In boxes: most hosts have one, and a node of the tree has room for eleven.
+    lanes: BTreeMap<LaneId, Box<Lane>>,
     next: u32,
     /// The server's MaxSessions, as far as it has been seen to refuse.
     session_limit: Option<u32>,
@@ -314,7 +315,7 @@ impl Policy {
         self.next += 1;
         self.lanes.insert(
             id,
-            Lane {
+            Box::new(Lane {
                 sessions: 0,
                 tunnels: 0,
                 starts: Vec::new(),
@@ -330,7 +331,7 @@ impl Policy {
                 retired: false,
                 proven: 1,
                 ended: VecDeque::new(),
-            },
+            }),
         );
         id
     }

@@ -1,0 +1,204 @@
+//! A queue between two tasks that takes next to no memory while it is empty. tokio's has a block of 32 values from the start:
+//! 1.5 KB for each stream of a channel, of which most carry nothing most of the time.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+use tokio::task::coop::poll_proceed;
+
+/// Room for more values than this is given back when the queue is empty.
+const KEPT: usize = 64;
+
+/// Both ends of a queue without a bound.
+pub(crate) fn queue<T>() -> (Sender<T>, Receiver<T>) {
+    let state = Arc::new(Mutex::new(State {
+        values: VecDeque::new(),
+        reader: None,
+        over: false,
+    }));
+    (Sender(state.clone()), Receiver(state))
+}
+
+struct State<T> {
+    values: VecDeque<T>,
+    /// Whoever waits for a value.
+    reader: Option<Waker>,
+    /// One end is gone.
+    over: bool,
+}
+
+/// Guards the values, for as long as one is pushed or some are popped.
+fn lock<T>(state: &Mutex<State<T>>) -> MutexGuard<'_, State<T>> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where values go in. Dropping it ends the queue behind them.
+pub(crate) struct Sender<T>(Arc<Mutex<State<T>>>);
+
+impl<T> Sender<T> {
+    /// Appends a value.
+    ///
+    /// # Errors
+    /// The value, where nobody takes it any more.
+    pub(crate) fn send(&self, value: T) -> Result<(), T> {
+        let mut state = lock(&self.0);
+        if state.over {
+            return Err(value);
+        }
+        state.values.push_back(value);
+        let reader = state.reader.take();
+        drop(state);
+        reader.into_iter().for_each(Waker::wake);
+        Ok(())
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0);
+        state.over = true;
+        let reader = state.reader.take();
+        drop(state);
+        reader.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Where values come out.
+pub(crate) struct Receiver<T>(Arc<Mutex<State<T>>>);
+
+impl<T> Receiver<T> {
+    /// The next value; `None` at the end.
+    pub(crate) fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        self.poll_with(cx, VecDeque::pop_front)
+    }
+
+    /// Adds what is there to `values`, at most `limit`, and waits while there is nothing. Adds nothing at the end.
+    pub(crate) async fn recv_many(&mut self, values: &mut Vec<T>, limit: usize) {
+        std::future::poll_fn(|cx| {
+            self.poll_with(cx, |queued| {
+                values.extend(queued.drain(..queued.len().min(limit)));
+                Some(())
+            })
+        })
+        .await;
+    }
+
+    /// Takes values where there are any; `None` at the end.
+    fn poll_with<R>(
+        &mut self,
+        cx: &mut Context<'_>,
+        take: impl FnOnce(&mut VecDeque<T>) -> Option<R>,
+    ) -> Poll<Option<R>> {
+        // As tokio's own: who always finds something lets other tasks run in between.
+        let turn = ready!(poll_proceed(cx));
+        let mut state = lock(&self.0);
+        if state.values.is_empty() {
+            if state.over {
+                return Poll::Ready(None);
+            }
+            state.reader = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        let taken = take(&mut state.values);
+        if state.values.is_empty() && state.values.capacity() > KEPT {
+            state.values = VecDeque::new();
+        }
+        turn.made_progress();
+        Poll::Ready(taken)
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0);
+        state.over = true;
+        let values = std::mem::take(&mut state.values);
+        drop(state);
+        drop(values);
+    }
+}
+
+impl<T> std::fmt::Debug for Receiver<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Receiver").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn values_come_in_order_and_the_end_behind_them() {
+        let (sender, mut receiver) = queue();
+        let sending = tokio::spawn(async move {
+            for value in 0..1000 {
+                sender.send(value).unwrap();
+                tokio::task::yield_now().await;
+            }
+        });
+        let mut taken = Vec::new();
+        loop {
+            let before = taken.len();
+            receiver.recv_many(&mut taken, 7).await;
+            if taken.len() == before {
+                break;
+            }
+            assert!(taken.len() - before <= 7);
+        }
+        assert!(taken.into_iter().eq(0..1000));
+        assert_eq!(poll_fn(|cx| receiver.poll_recv(cx)).await, None);
+        sending.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_who_waits_hears_of_the_end() {
+        let (sender, mut receiver) = queue::<u8>();
+        let waiting = tokio::spawn(async move { poll_fn(|cx| receiver.poll_recv(cx)).await });
+        tokio::task::yield_now().await;
+        drop(sender);
+        assert_eq!(waiting.await.unwrap(), None);
+    }
+
+    #[test]
+    fn what_nobody_takes_is_given_back_and_let_go() {
+        let value = Arc::new(());
+        let (sender, receiver) = queue();
+        sender.send(value.clone()).unwrap();
+        drop(receiver);
+        assert_eq!(Arc::strong_count(&value), 1);
+        assert!(sender.send(value).is_err());
+    }
+
+    #[tokio::test]
+    async fn one_who_always_finds_something_lets_others_run() {
+        let (sender, mut receiver) = queue();
+        let endless = async {
+            loop {
+                assert_eq!(sender.send(()), Ok(()));
+                poll_fn(|cx| receiver.poll_recv(cx)).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = endless => {}
+            () = tokio::task::yield_now() => {}
+        }
+    }
+
+    #[test]
+    fn an_empty_queue_keeps_little() {
+        let (sender, mut receiver) = queue();
+        for value in 0..10_000 {
+            sender.send(value).unwrap();
+        }
+        let mut cx = Context::from_waker(Waker::noop());
+        for value in 0..10_000 {
+            assert_eq!(receiver.poll_recv(&mut cx), Poll::Ready(Some(value)));
+        }
+        assert_eq!(lock(&receiver.0).values.capacity(), 0);
+    }
+}
