@@ -9,6 +9,7 @@ import type { Channel, Connection } from 'trunkline';
 
 import type { InstanceConfig } from './config.js';
 import { duration, type LogRecord } from './log/record.js';
+import { Statements } from './log/statements.js';
 import type { Action, Backend, InstanceReport, Lock, LogEvent, Sample, Statement, WorkerSettings } from './messages.js';
 import { unknownInstance } from './messages.js';
 import * as queries from './queries.js';
@@ -36,6 +37,7 @@ export class Instance {
   #changed = true;
   #tail: Tail | null = null;
   #tailing: AbortController | null = null;
+  readonly #statements = new Statements();
   #before: { at: number; lines: number; row: queries.CountersRow } | null = null;
 
   constructor(
@@ -228,13 +230,14 @@ export class Instance {
 
   #logged(records: LogRecord[]): void {
     for (const record of records) {
+      const message = this.#statements.message(record);
       const took = duration(record);
       const isSlow = took !== undefined && took >= this.settings.slow && record.application !== queries.APPLICATION;
       if (!isSlow && !SHOWN.has(record.severity)) continue;
       this.#event({
         time: record.time,
         severity: record.severity,
-        message: record.message.slice(0, 2000),
+        message: message.slice(0, 2000),
         user: record.user,
         database: record.database,
         ...(took !== undefined && { duration: took }),

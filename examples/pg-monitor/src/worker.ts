@@ -1,5 +1,6 @@
 // A worker thread: some of the hosts.
 
+import { setMaxListeners } from 'node:events';
 import { parentPort, workerData } from 'node:worker_threads';
 
 import { Host } from './host.js';
@@ -18,6 +19,8 @@ const tell = (message: FromWorker) => {
 };
 const meter = new LoopMeter(name);
 const stop = new AbortController();
+// Each host listens.
+setMaxListeners(0, stop.signal);
 const hosts = configs.map((config) => new Host(config, settings));
 const runs = hosts.map((host) => host.run(stop.signal));
 const timer = setInterval(() => {

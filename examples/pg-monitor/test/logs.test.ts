@@ -4,6 +4,7 @@ import { test } from 'node:test';
 import { CsvLog } from '../src/log/csvlog.js';
 import { JsonLog } from '../src/log/jsonlog.js';
 import { duration, LONGEST_RECORD, type LogParser, type LogRecord } from '../src/log/record.js';
+import { Statements } from '../src/log/statements.js';
 
 /** A record of PostgreSQL 15's csvlog: 26 columns. */
 function csv(message: string, statement = ''): string {
@@ -116,4 +117,18 @@ test('a statement\'s duration is told by its message', () => {
   const [slow, other] = new CsvLog().push(csv('duration: 1234.567 ms  statement: SELECT 1') + csv('it took a duration: 5 ms'));
   assert.equal(slow && duration(slow), 1234.567);
   assert.equal(other && duration(other), undefined);
+});
+
+test('a duration that PostgreSQL logs alone is put to the statement that its backend began', () => {
+  const statements = new Statements();
+  const told = (pid: number, message: string) => statements.message({ pid, message } as LogRecord);
+  told(1, 'statement: UPDATE a SET b = 1');
+  told(2, 'execute s1: UPDATE c SET d = 2');
+  assert.equal(told(1, 'duration: 110.5 ms'), 'duration: 110.5 ms  statement: UPDATE a SET b = 1');
+  assert.equal(told(2, 'duration: 3.2 ms'), 'duration: 3.2 ms  execute s1: UPDATE c SET d = 2');
+  assert.equal(told(3, 'duration: 4.5 ms'), 'duration: 4.5 ms');
+  assert.equal(told(1, 'duration: 5.0 ms  statement: END;'), 'duration: 5.0 ms  statement: END;');
+  // Only so many backends are remembered.
+  for (let pid = 10; pid < 1_010; pid++) told(pid, 'statement: DELETE FROM e');
+  assert.equal(told(1, 'duration: 6.0 ms'), 'duration: 6.0 ms');
 });
