@@ -458,6 +458,7 @@ impl WriteQueue {
 
     /// The writing thread: one transaction for whatever has gathered, until the queue closes empty.
     fn write_to(&self, mut connection: Connection, file: &Path) {
+        let mut refused = 0;
         loop {
             let mut state = self.lock();
             state.writing = false;
@@ -472,13 +473,23 @@ impl WriteQueue {
             state.writing = true;
             drop(state);
             match write(&mut connection, &batch) {
-                Ok(()) => {}
+                Ok(()) => refused = 0,
                 Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
-                    // Another process held the file for the whole timeout. The facts stay known here.
-                    tracing::debug!(
-                        "host memory: {} stayed locked; an update was not kept",
-                        file.display()
-                    );
+                    // Others held the file for the whole timeout.
+                    refused += 1;
+                    let mut state = self.lock();
+                    if refused < PATIENCE && !state.closing {
+                        for (host, facts) in batch {
+                            state.pending.entry(host).or_insert(facts);
+                        }
+                    } else {
+                        // The facts stay known here.
+                        refused = 0;
+                        tracing::debug!(
+                            "host memory: {} stayed locked; an update was not kept",
+                            file.display()
+                        );
+                    }
                 }
                 Err(error) => {
                     tracing::warn!("host memory is no longer kept in {}: {error}", file.display());
@@ -501,6 +512,8 @@ const FILE_NAME: &str = "hosts.sqlite3";
 
 /// How long a process waits for another's transaction; each takes milliseconds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeouts in a row before an update is given up. A process that ends waits for one only.
+const PATIENCE: u32 = 6;
 
 /// The schema's history: entry `n` takes a file from `user_version` `n` to `n + 1`.
 const MIGRATIONS: &[&str] = &[
@@ -889,6 +902,7 @@ mod tests {
                     for number in 0..50 {
                         memory.update(&host(&format!("{writer}-{number}")), |_| {});
                     }
+                    memory.flush();
                 });
             }
         });
