@@ -37,6 +37,9 @@ pub(crate) struct Queue {
     wake: OwnedFd,
 }
 
+/// Operations that share a task at least, where there are so many.
+const TOGETHER: usize = 32;
+
 impl Queue {
     fn done(&self) -> MutexGuard<'_, Vec<(u64, Result<Outcome, Failure>)>> {
         self.done.lock().unwrap_or_else(PoisonError::into_inner)
@@ -88,12 +91,12 @@ impl Completions {
         Ok(self.queue()?.wake.as_raw_fd())
     }
 
-    /// Has what was begun go on, all of it in one task: what it asks of one connection leaves together. With a task for
+    /// Has what was begun go on, a task for each of the engine's threads: what it asks of one connection leaves together. With a task for
     /// each, a hundred commands at once took 1.6 times the writes to the socket, 2.4 times the futex calls and 1.1 times
     /// the CPU time.
     fn go(&self) -> PyResult<()> {
         let queue = self.queue()?;
-        let begun = std::mem::take(&mut *queue.begun());
+        let mut begun = std::mem::take(&mut *queue.begun());
         let Some(process) = begun.first().map(|first| first.process.clone()) else {
             return Ok(());
         };
@@ -107,10 +110,15 @@ impl Completions {
             // A panic of one is not the others'.
             AssertUnwindSafe(work).catch_unwind()
         };
-        let mut works: FuturesUnordered<_> = begun.into_iter().map(finish).collect();
-        process
-            .runtime
-            .spawn(async move { while works.next().await.is_some() {} });
+        let workers = process.runtime.metrics().num_workers();
+        let together = begun.len().div_ceil(workers).max(TOGETHER);
+        while !begun.is_empty() {
+            let some = begun.drain(..begun.len().min(together));
+            let mut works: FuturesUnordered<_> = some.map(&finish).collect();
+            process
+                .runtime
+                .spawn(async move { while works.next().await.is_some() {} });
+        }
         Ok(())
     }
 
