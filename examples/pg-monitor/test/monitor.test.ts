@@ -7,6 +7,7 @@ import { request } from 'node:http';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { setTimeout } from 'node:timers/promises';
 
 import sqlite from 'node-sqlite3-wasm';
 import { chromium, type Browser, type Page } from 'playwright-core';
@@ -184,13 +185,27 @@ describe('a monitor of three hosts with two databases', () => {
     assert.match((await cells('stock').nth(1).textContent()) ?? '', /refused|terminat|ended|shut/i);
   });
 
+  /** Reads what the monitor has stored, at a moment when it does not write. */
+  async function stored(query: string) {
+    const patience = Date.now() + 60_000;
+    for (;;) {
+      const database = new sqlite.Database(join(folder, 'samples.db'), { readOnly: true });
+      try {
+        return database.all(query);
+      } catch (error) {
+        if (!String(error).includes('locked') || Date.now() > patience) throw error;
+      } finally {
+        database.close();
+      }
+      await setTimeout(20);
+    }
+  }
+
   test('samples and events are stored, and nothing went wrong in the page', async () => {
     assert.deepEqual(complaints, []);
     await page.locator('#tiles').getByText('rows stored').waitFor();
-    const database = new sqlite.Database(join(folder, 'samples.db'), { readOnly: true });
-    const samples = database.all('SELECT instance, count(*) AS count, max(transactions) AS best FROM samples GROUP BY 1 ORDER BY 1');
-    const slow = database.all('SELECT DISTINCT instance FROM events WHERE duration > 100 AND message LIKE ? ORDER BY 1', ['%of_stock%']);
-    database.close();
+    const samples = await stored('SELECT instance, count(*) AS count, max(transactions) AS best FROM samples GROUP BY 1 ORDER BY 1');
+    const slow = await stored("SELECT DISTINCT instance FROM events WHERE duration > 100 AND message LIKE '%of_stock%' ORDER BY 1");
     assert.deepEqual(samples.map((row) => row['instance']), ['box3', 'shop', 'stock']);
     assert.ok(Number(samples[0]?.['best']) > 5);
     assert.deepEqual(slow, [{ instance: 'stock' }]);
