@@ -254,7 +254,13 @@ pub(crate) async fn session(
         Program::Subsystem(name) => {
             ssh.arg(name);
         }
-        _ => {}
+        Program::Configured
+        | Program::Nothing
+        | Program::Stdio(..)
+        | Program::StdioSocket(_)
+        | Program::Listen(..)
+        | Program::ListenSocket(_)
+        | Program::Incoming(_) => {}
     }
     let mut fds = fds.into_iter();
     let mut stream = |kind: Stdio| match kind {

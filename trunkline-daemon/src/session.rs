@@ -280,7 +280,13 @@ fn command(config: &HostConfig, request: &SessionRequest, program: &Program, pty
     let mut command = match program {
         Program::Exec(command) => Command::exec(command.clone()),
         Program::Subsystem(name) => Command::subsystem(name),
-        _ => Command::shell(),
+        Program::Configured
+        | Program::Nothing
+        | Program::Stdio(..)
+        | Program::StdioSocket(_)
+        | Program::Listen(..)
+        | Program::ListenSocket(_)
+        | Program::Incoming(_) => Command::shell(),
     };
     for (name, value) in config.session_env(&request.host.world) {
         command = command.env(name, value);

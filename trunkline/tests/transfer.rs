@@ -50,6 +50,15 @@ fn there(host: &Host, path: &Path) -> Location {
     Location::Host(host.clone(), Bytes::copy_from_slice(path.as_os_str().as_bytes()))
 }
 
+/// The source and the target of a copy to the server, or from it.
+fn ends(host: &Host, upload: bool, source: &Path, target: &Path) -> (Location, Location) {
+    if upload {
+        (here(source), there(host, target))
+    } else {
+        (there(host, source), here(target))
+    }
+}
+
 fn here(path: &Path) -> Location {
     Location::Local(path.to_owned())
 }
@@ -497,11 +506,7 @@ async fn a_source_that_shrinks_is_copied_to_an_end_that_was_met() {
     for upload in [false, true] {
         let [source, target] = ["source", "target"].map(|name| place.path().join(format!("{name}-{upload}")));
         std::fs::write(&source, &whole).unwrap();
-        let (from, to) = if upload {
-            (here(&source), there(&host, &target))
-        } else {
-            (there(&host, &source), here(&target))
-        };
+        let (from, to) = ends(&host, upload, &source, &target);
         let progress = Arc::new(Progress::default());
         let mut options = CopyOptions::default();
         options.limit = Some(40_000_000);
@@ -889,10 +894,8 @@ async fn through_a_narrow_link(
         .unwrap();
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     std::fs::write(&source, data).unwrap();
-    let (from, to, direction) = match upload {
-        true => (here(&source), there(&host, &target), ToServer),
-        false => (there(&host, &source), here(&target), ToClient),
-    };
+    let direction = if upload { ToServer } else { ToClient };
+    let (from, to) = ends(&host, upload, &source, &target);
     let snapshot = copied(&from, &to, &CopyOptions::default()).await;
     assert!(std::fs::read(&target).unwrap() == data);
     (relay.bytes(direction), snapshot)
@@ -994,11 +997,7 @@ async fn a_source_that_another_file_replaces_is_never_copied_as_a_mixture() {
             ["source", "other", "target"].map(|name| place.path().join(format!("{name}-{upload}")));
         std::fs::write(&source, &first).unwrap();
         std::fs::write(&other, &second).unwrap();
-        let (from, to) = if upload {
-            (here(&source), there(&host, &target))
-        } else {
-            (there(&host, &source), here(&target))
-        };
+        let (from, to) = ends(&host, upload, &source, &target);
         let progress = Arc::new(Progress::default());
         let mut options = CopyOptions::default();
         options.limit = Some(40_000_000);
