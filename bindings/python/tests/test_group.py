@@ -45,6 +45,12 @@ def test_a_host_that_fails_is_a_value(testbed: Testbed) -> None:
         bad.unwrap()
 
 
+def test_a_status_is_an_error_where_that_was_asked_for(group: trunkline.Group) -> None:
+    results = group.run("exit 3", check=True).wait()
+    assert [type(result.error) for result in results] == [trunkline.CommandError] * 3
+    assert all(result.error and result.error.may_have_run for result in results)
+
+
 def test_hosts_of_which_half_do_not_answer_leave_nothing_behind(testbed: Testbed, tmp_path: Path) -> None:
     names = [f"host{number}" for number in range(40)]
     config = tmp_path / "config"

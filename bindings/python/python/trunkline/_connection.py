@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from . import _native
 from ._errors import ClosedError
-from ._files import CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
+from ._face import face, takes
+from ._files import CopyOptions, CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
 from ._forward import Address, BaseForward, address
-from ._options import Ask, Daemon, Options, StrPath
+from ._options import ConnectOptions, Options
 from ._process import Process
-from ._result import Command, CompletedProcess, Input, Terminal, check_codec, completed, input_bytes, wanted
+from ._result import Command, CompletedProcess, Run, RunOptions, Start, StartOptions, Terminal
 from ._sftp import SFTP
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 
 class Closable(Protocol):
@@ -68,25 +69,8 @@ class Forward(BaseForward):
         self.close()
 
 
-def connect(
-    destination: str,
-    *,
-    config: StrPath | None = None,
-    user: str | None = None,
-    port: int | None = None,
-    identity: StrPath | Iterable[StrPath] | None = None,
-    agent: bool | StrPath = True,
-    known_hosts: StrPath | Literal[False] | None = None,
-    password: str | None = None,
-    passphrase: str | None = None,
-    ask: Ask | None = None,
-    options: Mapping[str, str] | None = None,
-    ssh_args: Sequence[str] = (),
-    timeout: float | None = None,
-    share: bool = True,
-    daemon: Daemon = "auto",
-    wait: bool = True,
-) -> Connection:
+@takes(Options)
+def connect(destination: str, *, wait: bool = True, **options: Unpack[ConnectOptions]) -> Connection:
     """Connects to a host, or finds the connection that is there.
 
     ``destination`` is what ``ssh`` takes: an alias of ssh_config, ``user@host``, or an ``ssh://`` URI. What it means is
@@ -108,88 +92,82 @@ def connect(
     ``wait=False`` does not wait for the connection: the first command then leaves in the same flight as the log-in, one
     round trip earlier, and brings the connection's errors.
     """
-    chosen = Options(
-        config=config,
-        user=user,
-        port=port,
-        identity=identity,
-        agent=agent,
-        known_hosts=known_hosts,
-        password=password,
-        passphrase=passphrase,
-        ask=ask,
-        options=options,
-        ssh_args=ssh_args,
-        timeout=timeout,
-        share=share,
-        daemon=daemon,
-    )
-    connection = Connection(destination, chosen)
+    connection = Connection(destination, Options(**options))
     if wait:
         try:
-            connection._host.connect(timeout).wait()
+            connection._connecting().wait()
         except BaseException:
             connection.close()
             raise
     return connection
 
 
-class Connection:
-    """A host, reached through connections that are made, shared and replaced as needed. Made by ``connect``.
-
-    Any number of threads may use it at once. ``close`` and the end of a ``with`` block close what was started through it;
-    the shared connection itself stays for whoever comes next, for ten idle minutes.
-    """
+class BaseConnection:
+    """What both faces' connections have in common."""
 
     def __init__(self, destination: str, options: Options) -> None:
         self.destination = destination
         self._engine = _native.Engine.shared() if options.share else _native.Engine.apart()
         self._own = not options.share
+        self._timeout = options.timeout
         self._host = options.reached(self._engine)(destination, ())
         self._closed = False
         # Guards what is open, which threads add to.
         self._lock = threading.Lock()
         self._open: weakref.WeakSet[Closable] = weakref.WeakSet()
 
-    @overload
-    def run(
-        self,
-        command: Command,
-        *,
-        input: Input | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        check: bool = False,
-        encoding: str = "utf-8",
-        errors: str = "backslashreplace",
-        terminal: Terminal | bool = False,
-    ) -> CompletedProcess[str]: ...
+    def close(self) -> None:
+        """Closes what was started through this, and with ``share=False`` the connection. Can be called again."""
+        with self._lock:
+            self._closed = True
+            opened = list(self._open)
+        for thing in opened:
+            thing.close()
+        if self._own:
+            self._engine.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._closed
+
+    def _connecting(self) -> _native.Operation[None]:
+        return self._host.connect(self._timeout)
+
+    def _use(self) -> _native.Host:
+        if self._closed:
+            raise ClosedError(f"the connection to {self.destination} is closed")
+        return self._host
+
+    def _keep(self, thing: Closable) -> None:
+        """Notes what is to be closed with the connection, which may have been closed meanwhile."""
+        with self._lock:
+            if not self._closed:
+                self._open.add(thing)
+                return
+        thing.close()
+        self._use()
+
+    def __repr__(self) -> str:
+        return f"<{face(self)}.Connection {self.destination}{' closed' if self._closed else ''}>"
+
+
+class Connection(BaseConnection):
+    """A host, reached through connections that are made, shared and replaced as needed. Made by ``connect``.
+
+    Any number of threads may use it at once. ``close`` and the end of a ``with`` block close what was started through it;
+    the shared connection itself stays for whoever comes next, for ten idle minutes.
+    """
 
     @overload
-    def run(
-        self,
-        command: Command,
-        *,
-        input: Input | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        check: bool = False,
-        encoding: None,
-        errors: str = "backslashreplace",
-        terminal: Terminal | bool = False,
-    ) -> CompletedProcess[bytes]: ...
+    def run(self, command: Command, *, encoding: str = "utf-8", **options: Unpack[RunOptions]) -> CompletedProcess[str]: ...
 
+    @overload
+    def run(self, command: Command, *, encoding: None, **options: Unpack[RunOptions]) -> CompletedProcess[bytes]: ...
+
+    @takes(Run)
     def run(
-        self,
-        command: Command,
-        *,
-        input: Input | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        check: bool = False,
-        encoding: str | None = "utf-8",
-        errors: str = "backslashreplace",
-        terminal: Terminal | bool = False,
+        self, command: Command, *, encoding: str | None = "utf-8", **options: Unpack[RunOptions]
     ) -> CompletedProcess[Any]:
         """Runs a command to its end and returns what it left.
 
@@ -201,50 +179,22 @@ class Connection:
         ``TimeoutError`` after ``timeout`` seconds, connecting included, when the command's session is closed; with
         ``check``, ``CommandError`` for a status other than 0.
         """
-        check_codec(encoding, errors)
-        start = wanted(command, env, terminal)
-        operation = self._use().run(start, input_bytes(input, encoding), timeout)
-        result = completed(start["program"] or b"", operation.wait(), encoding, errors)
-        if check:
-            result.check_returncode()
-        return result
+        run = Run(command, encoding, **options)
+        return run.completed(run.on(self._use()).wait())
 
     @overload
-    def start(
-        self,
-        command: Command,
-        *,
-        env: Mapping[str, str] | None = None,
-        encoding: str = "utf-8",
-        errors: str = "backslashreplace",
-        terminal: Terminal | bool = False,
-    ) -> Process[str]: ...
+    def start(self, command: Command, *, encoding: str = "utf-8", **options: Unpack[StartOptions]) -> Process[str]: ...
 
     @overload
-    def start(
-        self,
-        command: Command,
-        *,
-        env: Mapping[str, str] | None = None,
-        encoding: None,
-        errors: str = "backslashreplace",
-        terminal: Terminal | bool = False,
-    ) -> Process[bytes]: ...
+    def start(self, command: Command, *, encoding: None, **options: Unpack[StartOptions]) -> Process[bytes]: ...
 
-    def start(
-        self,
-        command: Command,
-        *,
-        env: Mapping[str, str] | None = None,
-        encoding: str | None = "utf-8",
-        errors: str = "backslashreplace",
-        terminal: Terminal | bool = False,
-    ) -> Process[Any]:
+    @takes(Start)
+    def start(self, command: Command, *, encoding: str | None = "utf-8", **options: Unpack[StartOptions]) -> Process[Any]:
         """Starts a command and returns at once; arguments as for ``run``.
 
         What prevents the start is raised by the process's methods; ``Process.started`` waits for it.
         """
-        return self._start(wanted(command, env, terminal), encoding, errors)
+        return self._start(Start(command, encoding, **options))
 
     def shell(
         self,
@@ -254,12 +204,10 @@ class Connection:
         encoding: str | None = "utf-8",
     ) -> Process[Any]:
         """Starts the login shell, on a terminal unless ``terminal`` is ``False``."""
-        return self._start(wanted(None, env, terminal), encoding, "backslashreplace")
+        return self._start(Start(None, encoding, env=env, terminal=terminal))
 
-    def _start(self, start: Any, encoding: str | None, errors: str) -> Process[Any]:
-        check_codec(encoding, errors)
-        session = self._use().start(start).wait()
-        process: Process[Any] = Process(session, start["program"] or b"", encoding, errors)
+    def _start(self, start: Start) -> Process[Any]:
+        process: Process[Any] = Process(self._use().start(start.wanted).wait(), start)
         self._keep(process)
         return process
 
@@ -269,31 +217,19 @@ class Connection:
         self._keep(sftp)
         return sftp
 
+    @takes(copying)
     def get(
-        self,
-        sources: RemotePath | Iterable[RemotePath],
-        target: LocalPath = ".",
-        *,
-        recursive: bool = False,
-        preserve: bool = False,
-        update: bool = False,
+        self, sources: RemotePath | Iterable[RemotePath], target: LocalPath = ".", **options: Unpack[CopyOptions]
     ) -> CopyResult:
         """As ``SFTP.get``, over as many sessions and connections as are worth having."""
-        options = copying(recursive, preserve, update)
-        return copied(self._use().copy(paths(sources), remote(target), False, options).wait())
+        return copied(self._use().copy(paths(sources), remote(target), False, copying(**options)).wait())
 
+    @takes(copying)
     def put(
-        self,
-        sources: LocalPath | Iterable[LocalPath],
-        target: RemotePath = ".",
-        *,
-        recursive: bool = False,
-        preserve: bool = False,
-        update: bool = False,
+        self, sources: LocalPath | Iterable[LocalPath], target: RemotePath = ".", **options: Unpack[CopyOptions]
     ) -> CopyResult:
         """As ``SFTP.put``, over as many sessions and connections as are worth having."""
-        options = copying(recursive, preserve, update)
-        return copied(self._use().copy(paths(sources), remote(target), True, options).wait())
+        return copied(self._use().copy(paths(sources), remote(target), True, copying(**options)).wait())
 
     def forward_local(self, listen: Address, target: Address) -> Forward:
         """Listens here, and carries each client to ``target``, which the server connects to. A port of 0 is a free one; a
@@ -327,40 +263,8 @@ class Connection:
         are. What is started from now on connects anew: the server then knows of groups and limits that have changed."""
         return self._use().disconnect().wait()
 
-    def close(self) -> None:
-        """Closes what was started through this, and with ``share=False`` the connection. Can be called again."""
-        with self._lock:
-            self._closed = True
-            opened = list(self._open)
-        for thing in opened:
-            thing.close()
-        if self._own:
-            self._engine.close()
-
-    @property
-    def closed(self) -> bool:
-        """Whether ``close`` was called."""
-        return self._closed
-
-    def _use(self) -> _native.Host:
-        if self._closed:
-            raise ClosedError(f"the connection to {self.destination} is closed")
-        return self._host
-
-    def _keep(self, thing: Closable) -> None:
-        """Notes what is to be closed with the connection."""
-        with self._lock:
-            if not self._closed:
-                self._open.add(thing)
-                return
-        thing.close()
-        raise ClosedError(f"the connection to {self.destination} is closed")
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"<trunkline.Connection {self.destination}{' closed' if self._closed else ''}>"

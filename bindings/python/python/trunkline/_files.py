@@ -32,6 +32,14 @@ BUFFER = 8 * 255 * 1024
 _READ, _WRITE, _APPEND, _CREATE, _TRUNCATE, _EXCLUSIVE = 1, 2, 4, 8, 16, 32
 
 
+class CopyOptions(TypedDict, total=False):
+    """The keyword arguments of ``get``, ``put`` and ``copy``."""
+
+    recursive: bool
+    preserve: bool
+    update: bool
+
+
 class Copying(TypedDict):
     """How the native module copies."""
 
@@ -164,8 +172,8 @@ def tree(top: str, found: Iterable[tuple[bytes, Attributes]]) -> list[tuple[str,
     ]
 
 
-def copying(recursive: bool, preserve: bool, update: bool) -> Copying:
-    """Options of a copy."""
+def copying(*, recursive: bool = False, preserve: bool = False, update: bool = False) -> Copying:
+    """Options of a copy, for the native module."""
     # Python tells the mask by setting it, which other threads would see; Linux tells it in /proc.
     umask = 0o022
     with open("/proc/self/status") as status:

@@ -6,19 +6,20 @@ import functools
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from . import _native
 from ._errors import ClosedError, Error, TimeoutError
-from ._files import Copying, CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
-from ._options import Ask, Daemon, Options, StrPath
-from ._result import Command, CompletedProcess, Input, check_codec, completed, input_bytes, wanted
+from ._face import face, takes
+from ._files import Copying, CopyOptions, CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
+from ._options import ConnectOptions, Options, StrPath
+from ._result import Command, CompletedProcess, Run, RunOptions
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, TypeAlias
+    from typing_extensions import Self, TypeAlias, Unpack
 
 
 _T = TypeVar("_T", bound="CompletedProcess[Any] | CopyResult")
@@ -82,44 +83,17 @@ class BaseGroup:
     uses them.
     """
 
+    @takes(Options)
     def __init__(
         self,
         hosts: str | Iterable[str] | None = None,
         *,
         inventory: StrPath | Iterable[StrPath] | None = None,
         limit: str | None = None,
-        config: StrPath | None = None,
-        user: str | None = None,
-        port: int | None = None,
-        identity: StrPath | Iterable[StrPath] | None = None,
-        agent: bool | StrPath = True,
-        known_hosts: StrPath | Literal[False] | None = None,
-        password: str | None = None,
-        passphrase: str | None = None,
-        ask: Ask | None = None,
-        options: Mapping[str, str] | None = None,
-        ssh_args: Sequence[str] = (),
-        timeout: float | None = None,
-        share: bool = True,
-        daemon: Daemon = "auto",
+        **options: Unpack[ConnectOptions],
     ) -> None:
-        self._options = Options(
-            config=config,
-            user=user,
-            port=port,
-            identity=identity,
-            agent=agent,
-            known_hosts=known_hosts,
-            password=password,
-            passphrase=passphrase,
-            ask=ask,
-            options=options,
-            ssh_args=ssh_args,
-            timeout=timeout,
-            share=share,
-            daemon=daemon,
-        )
-        self._engine = _native.Engine.shared() if share else _native.Engine.apart()
+        self._options = Options(**options)
+        self._engine = _native.Engine.shared() if self._options.share else _native.Engine.apart()
         #: Hosts of an inventory that cannot be reached so (another connection plugin, no name), each with the reason.
         self.skipped: list[tuple[str, str]] = []
         targets = self._targets(hosts, inventory, limit)
@@ -158,27 +132,10 @@ class BaseGroup:
     def __len__(self) -> int:
         return len(self._hosts)
 
-    def _jobs(
-        self,
-        command: Command,
-        input: Input | None,
-        env: Mapping[str, str] | None,
-        timeout: float | None,
-        encoding: str | None,
-        errors: str,
-        at_once: int,
-    ) -> tuple[Iterator[Job], Callable[[Any], CompletedProcess[Any]]]:
-        """What is to be done on every host, and what makes results of the outcomes."""
+    def _jobs(self, run: Run, at_once: int) -> Iterator[Job]:
+        """What is to be done on every host."""
         self._check(at_once)
-        check_codec(encoding, errors)
-        start = wanted(command, env)
-        data = input_bytes(input, encoding)
-        line = start["program"] or b""
-
-        def finish(outcome: Any) -> CompletedProcess[Any]:
-            return completed(line, outcome, encoding, errors)
-
-        return ((name, host.run(start, data, timeout)) for name, host in self._hosts.items()), finish
+        return ((name, run.on(host)) for name, host in self._hosts.items())
 
     def _copy_jobs(
         self, upload: bool, sources: Iterable[bytes], target: Callable[[str], bytes], options: Copying, at_once: int
@@ -201,22 +158,15 @@ class BaseGroup:
             self._engine.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__module__.partition('._')[0]}.Group of {len(self)} hosts>"
+        return f"<{face(self)}.Group of {len(self)} hosts>"
 
 
 class Group(BaseGroup):
     __doc__ = BaseGroup.__doc__
 
+    @takes(Run)
     def run(
-        self,
-        command: Command,
-        *,
-        input: Input | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        encoding: str | None = "utf-8",
-        errors: str = "backslashreplace",
-        at_once: int = 100,
+        self, command: Command, *, encoding: str | None = "utf-8", at_once: int = 100, **options: Unpack[RunOptions]
     ) -> GroupRun[CompletedProcess[Any]]:
         """Runs a command on every host, on ``at_once`` of them at a time; the other arguments are those of
         ``Connection.run``, ``timeout`` for each host.
@@ -224,41 +174,37 @@ class Group(BaseGroup):
         Iterate over what it returns for results as they complete, or call ``wait`` on it for all of them in the hosts'
         order. Nothing is raised for a host that fails: its result holds the error.
         """
-        jobs, finish = self._jobs(command, input, env, timeout, encoding, errors, at_once)
-        return GroupRun(jobs, at_once, finish)
+        run = Run(command, encoding, **options)
+        return GroupRun(self._jobs(run, at_once), at_once, run.completed)
 
+    @takes(copying)
     def copy(
         self,
         sources: LocalPath | Iterable[LocalPath],
         target: RemotePath = ".",
         *,
-        recursive: bool = False,
-        preserve: bool = False,
-        update: bool = False,
         at_once: int = 20,
+        **options: Unpack[CopyOptions],
     ) -> GroupRun[CopyResult]:
         """Copies to every host, as ``Connection.put`` does; results as for ``run``."""
-        there, options = remote(target), copying(recursive, preserve, update)
-        return GroupRun(self._copy_jobs(True, paths(sources), lambda _: there, options, at_once), at_once, copied)
+        there = remote(target)
+        jobs = self._copy_jobs(True, paths(sources), lambda _: there, copying(**options), at_once)
+        return GroupRun(jobs, at_once, copied)
 
+    @takes(copying)
     def get(
         self,
         sources: RemotePath | Iterable[RemotePath],
         target: LocalPath = ".",
         *,
-        recursive: bool = False,
-        preserve: bool = False,
-        update: bool = False,
         at_once: int = 20,
+        **options: Unpack[CopyOptions],
     ) -> GroupRun[CopyResult]:
         """Copies from every host, as ``Connection.get`` does, into a folder of the host's name in the folder ``target``,
         both of which are made; results as for ``run``."""
-        options = copying(recursive, preserve, update)
-        return GroupRun(
-            self._copy_jobs(False, paths(sources), functools.partial(host_folder, target), options, at_once),
-            at_once,
-            copied,
-        )
+        folder = functools.partial(host_folder, target)
+        jobs = self._copy_jobs(False, paths(sources), folder, copying(**options), at_once)
+        return GroupRun(jobs, at_once, copied)
 
     def __enter__(self) -> Self:
         return self

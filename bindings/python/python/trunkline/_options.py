@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 from . import _native
 
@@ -25,9 +25,28 @@ Ask: TypeAlias = "Callable[[str, str, bool], str | None]"
 Daemon: TypeAlias = 'bool | Literal["auto"]'
 
 
+class ConnectOptions(TypedDict, total=False):
+    """The keyword arguments of ``connect`` and of groups, as type checkers and editors see them."""
+
+    config: StrPath | None
+    user: str | None
+    port: int | None
+    identity: StrPath | Iterable[StrPath] | None
+    agent: bool | StrPath
+    known_hosts: StrPath | Literal[False] | None
+    password: str | None
+    passphrase: str | None
+    ask: Ask | None
+    options: Mapping[str, str] | None
+    ssh_args: Sequence[str]
+    timeout: float | None
+    share: bool
+    daemon: Daemon
+
+
 @dataclass(frozen=True)
 class Options:
-    """How to connect; see ``connect`` for each."""
+    """How to connect, by ``ConnectOptions``; see ``connect`` for each."""
 
     config: StrPath | None = None
     user: str | None = None

@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, AnyStr, Generic, cast
 
 from ._errors import ClosedError, TimeoutError
-from ._result import CompletedProcess, Input, input_bytes
+from ._face import face
+from ._result import CompletedProcess, Input, Start, input_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -17,36 +18,14 @@ if TYPE_CHECKING:
 _BUFFER = 64 * 1024
 
 
-class Process(Generic[AnyStr]):
-    """A running command, much like ``subprocess.Popen``.
+class BaseProcess(Generic[AnyStr]):
+    """What both faces' processes have in common."""
 
-    ``stdin``, ``stdout`` and ``stderr`` are files, of ``str`` if there is an encoding. What is written leaves at once. What
-    is not read stays with the server, which stops the command when its window is full: a command that writes much on both
-    of its outputs wants ``communicate``, or a thread for each.
-
-    Leaving a ``with`` block closes the session, if the command still runs: the server then sends it SIGHUP.
-    """
-
-    def __init__(self, session: _native.Session, command: bytes, encoding: str | None, errors: str) -> None:
+    def __init__(self, session: _native.Session, start: Start) -> None:
         self._session = session
-        self._line = command
-        self._encoding = encoding
-        self._errors = errors
+        self._line = start.line
+        self._encoding = start.encoding
         self._ended: tuple[int, str | None] | None = None
-        self._outputs = (_Output(session, 1), _Output(session, 2))
-        stdout, stderr = (io.BufferedReader(raw, _BUFFER) for raw in self._outputs)
-        self._input = stdin = _Input(session)
-        self.stdin: IO[AnyStr]
-        self.stdout: IO[AnyStr]
-        self.stderr: IO[AnyStr]
-        if encoding is None:
-            self.stdin = cast("IO[AnyStr]", stdin)
-            self.stdout, self.stderr = cast("IO[AnyStr]", stdout), cast("IO[AnyStr]", stderr)
-        else:
-            text: dict[str, Any] = {"encoding": encoding, "errors": errors, "newline": "\n"}
-            self.stdin = cast("IO[AnyStr]", io.TextIOWrapper(cast("Any", stdin), write_through=True, **text))
-            self.stdout = cast("IO[AnyStr]", io.TextIOWrapper(stdout, **text))
-            self.stderr = cast("IO[AnyStr]", io.TextIOWrapper(stderr, **text))
 
     @property
     def command(self) -> str:
@@ -63,6 +42,54 @@ class Process(Generic[AnyStr]):
         """The name, without "SIG", of the signal that ended it."""
         return None if self._ended is None else self._ended[1]
 
+    def send_signal(self, name: str) -> None:
+        """Sends a signal, by name ("TERM", "SIGTERM"). Servers before OpenSSH 7.9 take none."""
+        self._session.signal(name.removeprefix("SIG"))
+
+    def terminate(self) -> None:
+        """Sends SIGTERM."""
+        self.send_signal("TERM")
+
+    def kill(self) -> None:
+        """Sends SIGKILL."""
+        self.send_signal("KILL")
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Tells of the terminal's new size, in characters."""
+        self._session.resize(columns, rows)
+
+    def __repr__(self) -> str:
+        state = "running" if self._ended is None else f"status {self._ended[0]}"
+        return f"<{face(self)}.Process {self.command!r} {state}>"
+
+
+class Process(BaseProcess[AnyStr]):
+    """A running command, much like ``subprocess.Popen``.
+
+    ``stdin``, ``stdout`` and ``stderr`` are files, of ``str`` if there is an encoding. What is written leaves at once. What
+    is not read stays with the server, which stops the command when its window is full: a command that writes much on both
+    of its outputs wants ``communicate``, or a thread for each.
+
+    Leaving a ``with`` block closes the session, if the command still runs: the server then sends it SIGHUP.
+    """
+
+    def __init__(self, session: _native.Session, start: Start) -> None:
+        super().__init__(session, start)
+        self._outputs = (_Output(session, 1), _Output(session, 2))
+        stdout, stderr = (io.BufferedReader(raw, _BUFFER) for raw in self._outputs)
+        self._input = stdin = _Input(session)
+        self.stdin: IO[AnyStr]
+        self.stdout: IO[AnyStr]
+        self.stderr: IO[AnyStr]
+        if start.encoding is None:
+            self.stdin = cast("IO[AnyStr]", stdin)
+            self.stdout, self.stderr = cast("IO[AnyStr]", stdout), cast("IO[AnyStr]", stderr)
+        else:
+            text: dict[str, Any] = {"encoding": start.encoding, "errors": start.errors, "newline": "\n"}
+            self.stdin = cast("IO[AnyStr]", io.TextIOWrapper(cast("Any", stdin), write_through=True, **text))
+            self.stdout = cast("IO[AnyStr]", io.TextIOWrapper(stdout, **text))
+            self.stderr = cast("IO[AnyStr]", io.TextIOWrapper(stderr, **text))
+
     def started(self) -> None:
         """Waits until the server has confirmed the start. Raises what prevented it."""
         self._session.started().wait()
@@ -72,7 +99,7 @@ class Process(Generic[AnyStr]):
         if self._ended is None:
             self._ended = self._session.wait(timeout).wait()
         if self._ended is None:
-            raise _still_running(timeout)
+            raise still_running(timeout)
         return self._ended[0]
 
     def poll(self) -> int | None:
@@ -93,7 +120,7 @@ class Process(Generic[AnyStr]):
             raw.put_back(came)
         self._ended = ended
         if ended is None:
-            raise _still_running(timeout)
+            raise still_running(timeout)
         return self.stdout.read(), self.stderr.read()
 
     def complete(self, input: Input | None = None, timeout: float | None = None) -> CompletedProcess[AnyStr]:
@@ -101,22 +128,6 @@ class Process(Generic[AnyStr]):
         stdout, stderr = self.communicate(input, timeout)
         returncode, signal = self._ended or (255, None)
         return CompletedProcess(self.command, returncode, signal, stdout, stderr)
-
-    def send_signal(self, name: str) -> None:
-        """Sends a signal, by name ("TERM", "SIGTERM"). Servers before OpenSSH 7.9 take none."""
-        self._session.signal(name.removeprefix("SIG"))
-
-    def terminate(self) -> None:
-        """Sends SIGTERM."""
-        self.send_signal("TERM")
-
-    def kill(self) -> None:
-        """Sends SIGKILL."""
-        self.send_signal("KILL")
-
-    def resize(self, columns: int, rows: int) -> None:
-        """Tells of the terminal's new size, in characters."""
-        self._session.resize(columns, rows)
 
     def close(self) -> None:
         """Closes the session; a command that still runs gets SIGHUP."""
@@ -130,12 +141,8 @@ class Process(Generic[AnyStr]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        state = "running" if self._ended is None else f"status {self._ended[0]}"
-        return f"<trunkline.Process {self.command!r} {state}>"
 
-
-def _still_running(timeout: float | None) -> TimeoutError:
+def still_running(timeout: float | None) -> TimeoutError:
     return TimeoutError(f"the command has not ended within {timeout} s", execution="may have started")
 
 

@@ -6,15 +6,21 @@ import codecs
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, AnyStr, Generic, TypedDict, cast
+from typing import TYPE_CHECKING, Any, AnyStr, Generic, TypedDict
 
 from ._errors import CommandError
+from ._face import takes
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeAlias
+    from typing_extensions import TypeAlias, Unpack
+
+    from . import _native
 
 #: A line for the user's login shell on the server, or words, which are quoted for it.
 Command: TypeAlias = "str | bytes | Iterable[str | bytes]"
+
+#: What the native module tells of a run: status, signal, both outputs.
+Outcome: TypeAlias = "tuple[int, str | None, bytes, bytes]"
 
 #: Data for a command.
 Input: TypeAlias = "str | bytes | bytearray | memoryview"
@@ -62,6 +68,83 @@ class CompletedProcess(Generic[AnyStr]):
             raise CommandError(self)
 
 
+class StartOptions(TypedDict, total=False):
+    """The keyword arguments of ``start``, besides ``encoding``, which decides on the type of what it returns."""
+
+    env: Mapping[str, str] | None
+    errors: str
+    terminal: Terminal | bool
+
+
+class RunOptions(StartOptions, total=False):
+    """The keyword arguments of ``run``, besides ``encoding``."""
+
+    input: Input | None
+    timeout: float | None
+    check: bool
+
+
+class Start:
+    """A command that is to be started. Raises ``LookupError`` for what cannot decode, before anything is run."""
+
+    def __init__(
+        self,
+        command: Command | None,
+        encoding: str | None,
+        *,
+        env: Mapping[str, str] | None = None,
+        errors: str = "backslashreplace",
+        terminal: Terminal | bool = False,
+    ) -> None:
+        if encoding is not None:
+            codecs.lookup(encoding)
+            codecs.lookup_error(errors)
+        self.encoding = encoding
+        self.errors = errors
+        self.wanted = wanted(command, env, terminal)
+
+    @property
+    def line(self) -> bytes:
+        """What the server's shell gets; empty for the login shell."""
+        return self.wanted["program"] or b""
+
+
+class Run(Start):
+    """A command that is to be run to its end."""
+
+    @takes(Start)
+    def __init__(
+        self,
+        command: Command,
+        encoding: str | None,
+        *,
+        input: Input | None = None,
+        timeout: float | None = None,
+        check: bool = False,
+        **options: Unpack[StartOptions],
+    ) -> None:
+        super().__init__(command, encoding, **options)
+        self._input = input_bytes(input, encoding)
+        self._timeout = timeout
+        self._check = check
+
+    def on(self, host: _native.Host) -> _native.Operation[Outcome]:
+        """To be done on one host."""
+        return host.run(self.wanted, self._input, self._timeout)
+
+    def completed(self, outcome: Outcome) -> CompletedProcess[Any]:
+        """What it left, decoded where there is an encoding. Raises ``CommandError`` where that was asked for."""
+        code, signal, stdout, stderr = outcome
+        command = self.line.decode("utf-8", "backslashreplace")
+        result: CompletedProcess[Any] = CompletedProcess(command, code, signal, self._text(stdout), self._text(stderr))
+        if self._check:
+            result.check_returncode()
+        return result
+
+    def _text(self, output: bytes) -> str | bytes:
+        return output if self.encoding is None else output.decode(self.encoding, self.errors)
+
+
 def wanted(
     command: Command | None,
     env: Mapping[str, str] | None = None,
@@ -100,30 +183,3 @@ def input_bytes(data: Input | None, encoding: str | None) -> bytes | None:
     if isinstance(data, str):
         return data.encode(encoding or "utf-8")
     return bytes(data)
-
-
-def check_codec(encoding: str | None, errors: str) -> None:
-    """Fails for what cannot decode, before anything is run."""
-    if encoding is not None:
-        codecs.lookup(encoding)
-        codecs.lookup_error(errors)
-
-
-def completed(
-    line: bytes,
-    outcome: tuple[int, str | None, bytes, bytes],
-    encoding: str | None,
-    errors: str,
-) -> CompletedProcess[Any]:
-    """The outcome of a run, decoded where an encoding is given."""
-    code, signal, stdout, stderr = outcome
-    command = line.decode("utf-8", "backslashreplace")
-    if encoding is None:
-        return CompletedProcess(command, code, signal, stdout, stderr)
-    return CompletedProcess(
-        command,
-        code,
-        signal,
-        cast("Any", stdout).decode(encoding, errors),
-        cast("Any", stderr).decode(encoding, errors),
-    )

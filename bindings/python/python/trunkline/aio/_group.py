@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar
 
-from .._files import CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
+from .._face import takes
+from .._files import CopyOptions, CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
 from .._group import BaseGroup, HostResult, Job, host_folder, host_result
-from .._result import Command, CompletedProcess, Input
+from .._result import Command, CompletedProcess, Run, RunOptions
 from ._bridge import Begun, bridge
 
 if TYPE_CHECKING:
     from asyncio import Future
 
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
 
 _T = TypeVar("_T", bound="CompletedProcess[Any] | CopyResult")
@@ -26,52 +27,41 @@ _T = TypeVar("_T", bound="CompletedProcess[Any] | CopyResult")
 class Group(BaseGroup):
     __doc__ = (BaseGroup.__doc__ or "") + "\n    Inventories are read when the group is made, which may run their scripts."
 
+    @takes(Run)
     def run(
-        self,
-        command: Command,
-        *,
-        input: Input | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        encoding: str | None = "utf-8",
-        errors: str = "backslashreplace",
-        at_once: int = 100,
+        self, command: Command, *, encoding: str | None = "utf-8", at_once: int = 100, **options: Unpack[RunOptions]
     ) -> GroupRun[CompletedProcess[Any]]:
         """As ``trunkline.Group.run``: what it returns is for ``async for`` and ``await``."""
-        jobs, finish = self._jobs(command, input, env, timeout, encoding, errors, at_once)
-        return GroupRun(jobs, at_once, finish)
+        run = Run(command, encoding, **options)
+        return GroupRun(self._jobs(run, at_once), at_once, run.completed)
 
+    @takes(copying)
     def copy(
         self,
         sources: LocalPath | Iterable[LocalPath],
         target: RemotePath = ".",
         *,
-        recursive: bool = False,
-        preserve: bool = False,
-        update: bool = False,
         at_once: int = 20,
+        **options: Unpack[CopyOptions],
     ) -> GroupRun[CopyResult]:
         """As ``trunkline.Group.copy``."""
-        there, options = remote(target), copying(recursive, preserve, update)
-        return GroupRun(self._copy_jobs(True, paths(sources), lambda _: there, options, at_once), at_once, copied)
+        there = remote(target)
+        jobs = self._copy_jobs(True, paths(sources), lambda _: there, copying(**options), at_once)
+        return GroupRun(jobs, at_once, copied)
 
+    @takes(copying)
     def get(
         self,
         sources: RemotePath | Iterable[RemotePath],
         target: LocalPath = ".",
         *,
-        recursive: bool = False,
-        preserve: bool = False,
-        update: bool = False,
         at_once: int = 20,
+        **options: Unpack[CopyOptions],
     ) -> GroupRun[CopyResult]:
         """As ``trunkline.Group.get``."""
-        options = copying(recursive, preserve, update)
-        return GroupRun(
-            self._copy_jobs(False, paths(sources), functools.partial(host_folder, target), options, at_once),
-            at_once,
-            copied,
-        )
+        folder = functools.partial(host_folder, target)
+        jobs = self._copy_jobs(False, paths(sources), folder, copying(**options), at_once)
+        return GroupRun(jobs, at_once, copied)
 
     async def __aenter__(self) -> Self:
         return self

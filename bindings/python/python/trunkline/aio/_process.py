@@ -7,8 +7,9 @@ import codecs
 from types import TracebackType
 from typing import TYPE_CHECKING, AnyStr, Generic, cast
 
-from .._errors import ClosedError, TimeoutError
-from .._result import CompletedProcess, Input, input_bytes
+from .._errors import ClosedError
+from .._process import BaseProcess, still_running
+from .._result import CompletedProcess, Input, Start, input_bytes
 from ._bridge import begin, outcome
 
 if TYPE_CHECKING:
@@ -104,36 +105,18 @@ class Writer(Generic[AnyStr]):
         await outcome(self._session.finish())
 
 
-class Process(Generic[AnyStr]):
+class Process(BaseProcess[AnyStr]):
     """A running command, much like ``asyncio.subprocess.Process``.
 
     What is not read stays with the server, which stops the command when its window is full. Leaving an ``async with`` block
     closes the session, if the command still runs: the server then sends it SIGHUP.
     """
 
-    def __init__(self, session: _native.Session, command: bytes, encoding: str | None, errors: str) -> None:
-        self._session = session
-        self._line = command
-        self._encoding = encoding
-        self._ended: tuple[int, str | None] | None = None
-        self.stdin: Writer[AnyStr] = Writer(session, encoding)
-        self.stdout: Reader[AnyStr] = Reader(session, 1, encoding, errors)
-        self.stderr: Reader[AnyStr] = Reader(session, 2, encoding, errors)
-
-    @property
-    def command(self) -> str:
-        """As it was sent to the server."""
-        return self._line.decode("utf-8", "backslashreplace")
-
-    @property
-    def returncode(self) -> int | None:
-        """Its status, once ``wait`` or ``communicate`` has seen its end; see ``trunkline.CompletedProcess``."""
-        return None if self._ended is None else self._ended[0]
-
-    @property
-    def signal(self) -> str | None:
-        """The name, without "SIG", of the signal that ended it."""
-        return None if self._ended is None else self._ended[1]
+    def __init__(self, session: _native.Session, start: Start) -> None:
+        super().__init__(session, start)
+        self.stdin: Writer[AnyStr] = Writer(session, start.encoding)
+        self.stdout: Reader[AnyStr] = Reader(session, 1, start.encoding, start.errors)
+        self.stderr: Reader[AnyStr] = Reader(session, 2, start.encoding, start.errors)
 
     async def started(self) -> None:
         """Waits until the server has confirmed the start. Raises what prevented it."""
@@ -144,7 +127,7 @@ class Process(Generic[AnyStr]):
         if self._ended is None:
             self._ended = await outcome(self._session.wait(timeout))
         if self._ended is None:
-            raise TimeoutError(f"the command has not ended within {timeout} s", execution="may have started")
+            raise still_running(timeout)
         return self._ended[0]
 
     async def communicate(self, input: Input | None = None) -> tuple[AnyStr, AnyStr]:
@@ -161,22 +144,6 @@ class Process(Generic[AnyStr]):
         returncode, signal = self._ended or (255, None)
         return CompletedProcess(self.command, returncode, signal, stdout, stderr)
 
-    def send_signal(self, name: str) -> None:
-        """Sends a signal, by name ("TERM", "SIGTERM"). Servers before OpenSSH 7.9 take none."""
-        self._session.signal(name.removeprefix("SIG"))
-
-    def terminate(self) -> None:
-        """Sends SIGTERM."""
-        self.send_signal("TERM")
-
-    def kill(self) -> None:
-        """Sends SIGKILL."""
-        self.send_signal("KILL")
-
-    def resize(self, columns: int, rows: int) -> None:
-        """Tells of the terminal's new size, in characters."""
-        self._session.resize(columns, rows)
-
     def close(self) -> None:
         """Closes the session; a command that still runs gets SIGHUP."""
         self._session.close()
@@ -188,7 +155,3 @@ class Process(Generic[AnyStr]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        state = "running" if self._ended is None else f"status {self._ended[0]}"
-        return f"<trunkline.aio.Process {self.command!r} {state}>"

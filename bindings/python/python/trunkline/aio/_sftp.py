@@ -9,8 +9,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .._errors import NoSuchFileError
+from .._face import takes
 from .._files import (
     BUFFER,
+    CopyOptions,
     CopyResult,
     DirEntry,
     FileStat,
@@ -30,7 +32,7 @@ from .._files import (
 from ._bridge import outcome
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
     from .. import _native
 
@@ -165,33 +167,21 @@ class SFTP:
 
     # Copies.
 
+    @takes(copying)
     async def get(
-        self,
-        sources: RemotePath | Iterable[RemotePath],
-        target: LocalPath = ".",
-        *,
-        recursive: bool = False,
-        preserve: bool = False,
-        update: bool = False,
+        self, sources: RemotePath | Iterable[RemotePath], target: LocalPath = ".", **options: Unpack[CopyOptions]
     ) -> CopyResult:
         """Copies from the server, as ``cp`` does: into ``target`` if it is a directory. The last part of a source may be a
         pattern with ``*``, ``?`` and ``[…]``. ``preserve`` keeps times and all permission bits; ``update`` leaves out what
         the target has in the same version or a newer one. Files are whole before they get their names."""
-        options = copying(recursive, preserve, update)
-        return copied(await outcome(self._use().copy(paths(sources), remote(target), False, options)))
+        return copied(await outcome(self._use().copy(paths(sources), remote(target), False, copying(**options))))
 
+    @takes(copying)
     async def put(
-        self,
-        sources: LocalPath | Iterable[LocalPath],
-        target: RemotePath = ".",
-        *,
-        recursive: bool = False,
-        preserve: bool = False,
-        update: bool = False,
+        self, sources: LocalPath | Iterable[LocalPath], target: RemotePath = ".", **options: Unpack[CopyOptions]
     ) -> CopyResult:
         """Copies to the server; arguments as for ``get``."""
-        options = copying(recursive, preserve, update)
-        return copied(await outcome(self._use().copy(paths(sources), remote(target), True, options)))
+        return copied(await outcome(self._use().copy(paths(sources), remote(target), True, copying(**options))))
 
     def close(self) -> None:
         """Ends the session, once the files that are open are closed. Can be called again."""

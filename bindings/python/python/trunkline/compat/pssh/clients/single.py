@@ -213,7 +213,7 @@ class SSHClient:
                     names = yield sftp.names(remote(source), False)
                     sources = [posixpath.join(source, os.fsdecode(name)) for name, _ in names]
             if sources:
-                copy = sftp.copy([remote(each) for each in sources], remote(target), upload, copying(recurse, False, False))
+                copy = sftp.copy([remote(each) for each in sources], remote(target), upload, copying(recursive=recurse))
                 copied((yield copy))
         except _errors.Error as error:
             raise translated(error, self.host, self.port) from error
