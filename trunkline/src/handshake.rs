@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use trunkline_proto::cipher::Cipher;
 use trunkline_proto::kex::KexMethod;
@@ -221,10 +221,10 @@ async fn establish(
     let waiting = async {
         match gate {
             None => None,
-            Some((all, server)) => Some((server.acquire().await, all.acquire().await)),
+            Some((_, server)) => server.acquire().await.ok(),
         }
     };
-    let Some(_permits) = abandoned.run_until_cancelled(waiting).await else {
+    let Some(_permit) = abandoned.run_until_cancelled(waiting).await else {
         return Err(Failed {
             error: handshake.closed(),
             ops: Some(ops),
@@ -249,6 +249,7 @@ async fn establish(
         identities,
         trust,
         proto,
+        _permit,
     } = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -364,17 +365,21 @@ async fn establish(
 }
 
 /// What is at hand once there is a way to the server.
-struct Prepared {
+struct Prepared<'a> {
     dialed: Dialed,
     identities: Identities,
     trust: Trust,
     proto: Box<trunkline_proto::Connection>,
+    /// Of the handshakes at once in all, held until the connection is authenticated, or has failed.
+    _permit: Option<SemaphorePermit<'a>>,
 }
 
-impl Prepared {
-    /// While the network is busy: the agent, key files, known_hosts, and the first key exchange's secret.
+impl<'a> Prepared<'a> {
+    /// While the network is busy: the agent, key files and known_hosts.
+    ///
+    /// A host that does not answer holds up no other's handshake, nor does one whose jump host is yet to be connected to.
     async fn new(
-        handshake: &Handshake,
+        handshake: &'a Handshake,
         attempt: Attempt,
         facts: &HostFacts,
         policy: &Policy,
@@ -394,6 +399,10 @@ impl Prepared {
             loading
         );
         let dialed = dialed?;
+        let permit = match &handshake.gate {
+            None => None,
+            Some((all, _)) => all.acquire().await.ok(),
+        };
         let (trust, mut config) =
             loaded.map_err(|error| Error::local("reading known_hosts", std::io::Error::other(error)))??;
         config.early_kexinit &= attempt.early_kexinit;
@@ -408,6 +417,7 @@ impl Prepared {
             identities,
             trust,
             proto: Box::new(proto),
+            _permit: permit,
         })
     }
 }

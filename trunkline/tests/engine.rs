@@ -273,3 +273,28 @@ async fn idle_connections_close() {
     let end = connection.ended().await;
     assert!(matches!(end, Error::Closed { .. }), "{end}");
 }
+
+#[tokio::test]
+async fn hosts_on_their_way_through_a_jump_host_leave_it_its_handshake() {
+    let (jump, target) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
+    let config = jump.dir().join("through");
+    let entries = [
+        jump.host_entry("jump"),
+        target.host_entry("target").with("ProxyJump jump"),
+    ];
+    write_ssh_config(&config, entries).unwrap();
+    let settings = Settings {
+        handshakes: 1,
+        ..Settings::default()
+    };
+    let engine = Engine::new(settings, Default::default());
+    let host = engine
+        .host_for(&request(&config, "target"), &Interaction::none())
+        .await
+        .unwrap();
+    let output = tokio::time::timeout(Duration::from_secs(60), host.run(&Command::exec("echo there"))).await;
+    assert_eq!(
+        output.expect("neither waits for the other").unwrap().stdout,
+        b"there\n"
+    );
+}
