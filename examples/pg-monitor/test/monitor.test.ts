@@ -92,6 +92,20 @@ describe('a monitor of three hosts with two databases', () => {
     }
   });
 
+  test('in a narrow window nothing is cut off, and figures have names', async () => {
+    const before = page.viewportSize();
+    assert.ok(before);
+    const overhanging = () => page.evaluate<string[]>(`[...document.querySelectorAll('main *')]
+      .filter((element) => element.getBoundingClientRect().right > document.documentElement.clientWidth)
+      .map(({ outerHTML }) => outerHTML.slice(0, 100))`);
+    for (const width of [320, 400, 1000]) {
+      await page.setViewportSize({ width, height: 900 });
+      assert.deepEqual(await overhanging(), [], `at ${width} pixels`);
+    }
+    assert.equal(await cells('shop').nth(10).getAttribute('data-label'), 'log lines/s');
+    await page.setViewportSize(before);
+  });
+
   test('a lock appears with both sides, and goes when the waiting query is cancelled', async () => {
     const [holder, waiter] = [await databases[1].connect('app'), await databases[1].connect('app')];
     await holder.query('BEGIN');

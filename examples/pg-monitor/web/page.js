@@ -99,6 +99,11 @@ function cell(content, className = '') {
   return make('td', { className }, content);
 }
 
+/** @param {Node[]} cells */
+function line(...cells) {
+  return /** @type {HTMLTableRowElement} */ (make('tr', {}, ...cells));
+}
+
 /** A number that fades where there is nothing. @param {number | undefined} value @param {(value: number) => string} [shown] @param {boolean} [alarming] */
 function number(value, shown = String, alarming = false) {
   if (value === undefined) return cell('–', 'n zero');
@@ -111,8 +116,16 @@ function code(query) {
   return make('code', { title: query }, short.length > 220 ? `${short.slice(0, 220)} …` : short);
 }
 
-/** @param {string} table @param {Node[]} rows @param {string} nothing */
+/** Lets each cell say which column it is of, for windows in which there are no columns. @param {string} table @param {HTMLTableRowElement} row */
+function label(table, row) {
+  const titles = part(table).querySelectorAll('th');
+  for (const [n, cell] of [...row.cells].entries()) cell.dataset.label = titles[n]?.textContent ?? '';
+  return row;
+}
+
+/** @param {string} table @param {HTMLTableRowElement[]} rows @param {string} nothing */
 function fill(table, rows, nothing) {
+  for (const row of rows) label(table, row);
   const body = part(table).querySelector('tbody');
   body?.replaceChildren(...(rows.length > 0 ? rows : [make('tr', {}, make('td', { className: 'empty', colSpan: 20 }, nothing))]));
 }
@@ -215,6 +228,7 @@ function drawHost(instance) {
       instance.rtt === null ? cell('–', 'n zero') : cell(`${instance.rtt.toFixed(1)} ms`, 'n'),
     );
   }
+  label('hosts', row);
   const before = hostRows.get(id);
   if (before === undefined) part('hosts').querySelector('tbody')?.append(row);
   // Whoever is about to press the button keeps it.
@@ -264,7 +278,7 @@ function drawSlow() {
     const what = make('td', { className: 'wide' });
     if (duration === undefined) what.append(make('span', { className: `severity ${severity}` }, severity), ' ');
     what.append(code(duration === undefined ? message : message.replace(/^duration: [0-9.]+ ms\s*/, '')));
-    return make('tr', {}, cell(time.replace(/^\S+ /, '')), cell(id), cell(duration === undefined ? '' : milliseconds(duration), 'n'), what);
+    return line(cell(time.replace(/^\S+ /, '')), cell(id), cell(duration === undefined ? '' : milliseconds(duration), 'n'), what);
   });
   fill('slow', rows, 'Nothing slow, and no warnings.');
 }
@@ -273,7 +287,7 @@ function drawStatements() {
   const statements = scope().flatMap(({ id, statements }) => statements.map((statement) => ({ id, ...statement })));
   statements.sort((a, b) => b.total - a.total);
   const rows = statements.slice(0, ROWS).map(({ id, query, calls, mean, total, rows }) =>
-    make('tr', {}, cell(id), cell(code(query), 'wide'), number(calls, figure), number(mean, milliseconds), number(total, milliseconds), number(rows, figure)),
+    line(cell(id), cell(code(query), 'wide'), number(calls, figure), number(mean, milliseconds), number(total, milliseconds), number(rows, figure)),
   );
   fill('statements', rows, 'No statements yet, or pg_stat_statements is not installed.');
 }
@@ -282,9 +296,7 @@ function drawRunning() {
   const running = scope().flatMap(({ id, running }) => running.map((backend) => ({ id, backend })));
   running.sort((a, b) => b.backend.seconds - a.backend.seconds);
   const rows = running.slice(0, ROWS).map(({ id, backend }) =>
-    make(
-      'tr',
-      {},
+    line(
       cell(id),
       cell(String(backend.pid), 'n'),
       cell(`${backend.user} ${backend.application}`),
@@ -300,18 +312,16 @@ function drawRunning() {
 /** @param {News} news */
 function drawLoops({ loops }) {
   const rows = loops.map(({ thread, mean, p99, max, utilization }) => {
-    const line = [...(delays.get(thread) ?? []), p99].slice(-MINUTE);
-    delays.set(thread, line);
+    const past = [...(delays.get(thread) ?? []), p99].slice(-MINUTE);
+    delays.set(thread, past);
     const delay = (/** @type {number} */ value) => cell(`${value.toFixed(2)} ms`, 'n');
-    return make(
-      'tr',
-      {},
+    return line(
       cell(thread),
       delay(mean),
       delay(p99),
       delay(max),
       cell(`${(utilization * 100).toFixed(1)} %`, 'n'),
-      cell(sparkline(line, MINUTE, `p99 of ${thread}`)),
+      cell(sparkline(past, MINUTE, `p99 of ${thread}`)),
     );
   });
   fill('loops', rows, 'Not measured yet.');
