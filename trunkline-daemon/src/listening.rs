@@ -7,11 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use trunkline::config::Listen;
-use trunkline::{ChannelReader, ChannelWriter, Error, Host, IncomingConnection};
+use trunkline::{Error, Host, IncomingConnection};
 
 use crate::protocol::{Exit, Failure, Reply, Request, Stdio};
-use crate::session::begun;
-use crate::stdio::{Input, Output};
+use crate::session::{Streams, begun, tunnel};
 
 /// Connections that wait for one client. Those beyond wait in the engine, which refuses what is too much.
 const BACKLOG: usize = 128;
@@ -137,64 +136,20 @@ impl Waiting {
     /// Takes a connection, and carries it until both directions have ended or the client leaves. Returns the last frame.
     ///
     /// # Errors
-    /// It has gone; there are no descriptors for both directions.
+    /// It has gone; the client's streams cannot be used.
     pub(crate) async fn carry(
         &self,
         number: u64,
         stdio: [Stdio; 3],
         fds: Vec<OwnedFd>,
         replies: &mpsc::Sender<Reply>,
-        mut inputs: mpsc::Receiver<Request>,
+        inputs: mpsc::Receiver<Request>,
     ) -> Result<Reply, Error> {
-        let broken = |error: std::io::Error| Error::Usage(format!("a descriptor cannot be used: {error}"));
-        let mut fds = fds.into_iter();
-        let ([Stdio::Passed, Stdio::Passed, _], Some(input), Some(output)) = (stdio, fds.next(), fds.next())
-        else {
-            return Err(Error::Usage("a connection is carried by two descriptors".into()));
-        };
-        let input = Input::new(input).map_err(broken)?;
-        let output = Output::new(output).map_err(broken)?;
+        let streams = Streams::new(stdio, fds)?;
         let Some(connection) = self.take(number) else {
             return Err(Error::Usage("the connection has gone".into()));
         };
         let _ = replies.send(begun(true)).await;
-        let (reader, writer) = connection.accept().into_split();
-        let left = async { while inputs.recv().await.is_some() {} };
-        tokio::select! {
-            ((), ()) = async { tokio::join!(down(reader, output, replies), up(input, writer)) } => {}
-            () = left => {}
-        }
-        Ok(Reply::Exit(Exit::Status(0)))
+        Ok(tunnel(streams, connection.accept(), replies, inputs).await)
     }
-}
-
-/// From the server, until its end, which the client is told of. A client that takes no more may still have something to
-/// send.
-async fn down(mut reader: ChannelReader, mut output: Output, replies: &mpsc::Sender<Reply>) {
-    let written = output.drain(&mut reader).await;
-    if written.is_ok() && reader.is_complete() {
-        let _ = replies.send(Reply::Output(Vec::new())).await;
-    }
-}
-
-/// To the server, until the client's end or the channel's.
-async fn up(mut input: Input, mut writer: ChannelWriter) {
-    loop {
-        let read = tokio::select! {
-            biased;
-            read = input.read() => read,
-            () = writer.closed() => return,
-        };
-        match read {
-            Ok(data) if !data.is_empty() => {
-                if writer.send(data).await.is_err() {
-                    return;
-                }
-            }
-            _ => break,
-        }
-    }
-    writer.finish();
-    // Closing discards what the server's window has not let out yet; sshd closes once it has both ends.
-    writer.closed().await;
 }

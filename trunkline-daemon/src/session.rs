@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::{Notify, mpsc};
 use trunkline::config::{HostConfig, Listen, RequestTty, SessionType};
 use trunkline::{
@@ -120,7 +121,7 @@ async fn try_run(
     };
     if let Some(stream) = tunnelled {
         let _ = replies.send(begun(warm)).await;
-        return Ok(tunnel(streams, stream, &host, replies, inputs).await);
+        return Ok(tunnel(streams, stream, replies, inputs).await);
     }
     let listen = match &program {
         Program::Listen(host, port) => Some(Listen::Tcp {
@@ -458,15 +459,15 @@ fn unwritten(error: std::io::Error, status: &ExitStatus) -> Error {
     Error::Lost { execution, cause }
 }
 
-/// Moves a tunnel's data until the far end has closed (ssh's `-W`).
+/// Moves a tunnel's data. Each direction ends by itself, and the client is told of the server's end; returns the last frame
+/// when both have ended, or the client leaves.
 pub(crate) async fn tunnel(
     streams: Streams,
     stream: ChannelStream,
-    host: &Host,
     replies: &mpsc::Sender<Reply>,
     mut inputs: mpsc::Receiver<Request>,
 ) -> Reply {
-    let (mut reader, writer) = stream.into_split();
+    let (mut reader, mut writer) = stream.into_split();
     let (framed, frames) = mpsc::unbounded_channel();
     let attend = async {
         while let Some(request) = inputs.recv().await {
@@ -475,16 +476,49 @@ pub(crate) async fn tunnel(
             }
         }
     };
-    tokio::select! {
-        _ = drain(&mut reader, streams.stdout, replies, Reply::Output) => {
-            if reader.is_complete() {
-                let _ = replies.send(Reply::Output(Vec::new())).await;
-            }
+    let down = async {
+        let written = drain(&mut reader, streams.stdout, replies, Reply::Output).await;
+        if written.is_ok() && reader.is_complete() {
+            let _ = replies.send(Reply::Output(Vec::new())).await;
         }
-        never = feed(streams.stdin, writer, frames, None, host) => match never {},
+        written
+    };
+    let carry = async {
+        match tokio::join!(down, up(streams.stdin, frames, &mut writer)).0 {
+            // Closing discards what the server's window has not let out yet; sshd closes once it has both ends.
+            Ok(()) => writer.closed().await,
+            // A client that takes no more waits for no end of what it is sent.
+            Err(_) => drop(writer.drained().await),
+        }
+    };
+    tokio::select! {
+        () = carry => {}
         () = attend => {}
     }
     Reply::Exit(Exit::Status(0))
+}
+
+/// Gives a tunnel its input, until the client's end or the channel's.
+async fn up(mut source: Source, mut frames: mpsc::UnboundedReceiver<Vec<u8>>, writer: &mut ChannelWriter) {
+    loop {
+        let next = async {
+            match &mut source {
+                Source::Fd(input) => input.read().await.unwrap_or_default(),
+                Source::Frames => frames.recv().await.unwrap_or_default().into(),
+                // What is typed on a terminal that came along is a session's.
+                Source::Null | Source::Terminal(_) => Bytes::new(),
+            }
+        };
+        let data = tokio::select! {
+            biased;
+            data = next => data,
+            () = writer.closed() => return,
+        };
+        if data.is_empty() || writer.send(data).await.is_err() {
+            break;
+        }
+    }
+    writer.finish();
 }
 
 /// Waits while only forwardings are wanted (`-N`): until the client leaves, or the connection is lost.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 use trunkline::config::{ForwardAgent, ForwardTarget, Listen, Request, World};
@@ -112,7 +113,9 @@ impl Way {
     pub(crate) async fn accept(&self, incoming: Incoming) -> Result<Opening, Fault> {
         match (self, incoming) {
             (_, Incoming::Engine(connection)) => Ok(connection.accept().into()),
-            (Self::Daemon(daemon), Incoming::Daemon(offered)) => daemon.accept(offered).await,
+            (Self::Daemon(daemon), Incoming::Daemon(offered)) => {
+                daemon.tunnel(Program::Incoming(offered.take())).await
+            }
             (Self::Engine { .. }, Incoming::Daemon(_)) => Err(Fault::closed()),
         }
     }
@@ -324,25 +327,16 @@ impl Daemon {
     }
 
     /// Two sockets, so that each direction can end by itself.
-    async fn accept(&self, offered: Offered) -> Result<Opening, Fault> {
+    async fn tunnel(&self, program: Program) -> Result<Opening, Fault> {
         let (writer, input) = pair()?;
         let (reader, output) = pair()?;
-        let program = Program::Incoming(offered.take());
         let request = self.session_request(program, [Stdio::Passed, Stdio::Passed, Stdio::Null]);
         let (control, mut end) = self.start(request, &[input.as_fd(), output.as_fd()]).await?;
+        // The streams' far ends are the daemon's.
         drop((input, output));
         end.started().await?;
         let streams = (reader.into_split().0, writer.into_split().1);
         Ok(Opening::from_daemon(streams, (control, end)))
-    }
-
-    async fn tunnel(&self, program: Program) -> Result<Opening, Fault> {
-        let (near, far) = pair()?;
-        let (control, mut end) = self.carry(program, &far).await?;
-        // The streams' end is the daemon's.
-        drop(far);
-        end.started().await?;
-        Ok(Opening::from_daemon(near.into_split(), (control, end)))
     }
 
     /// Has the daemon carry a socket's bytes to and from a tunnel.
@@ -372,11 +366,15 @@ impl Daemon {
             .map_err(|error| Fault::file("listening on", path, &error))?;
         listening();
         loop {
-            let client = socket.accept().await;
+            let mut client = socket.accept().await;
             let started = self.carry(program.clone(), &client).await;
-            // The socket is the daemon's from here on; a client that it cannot carry finds its connection closed.
+            // A client that the daemon cannot carry finds its connection closed.
             if let Ok((control, mut end)) = started {
                 tokio::spawn(async move {
+                    // The daemon has one socket for both directions, and leaves it to this side to end one of them.
+                    if end.is_complete().await {
+                        let _ = client.shutdown().await;
+                    }
                     let _ = end.wait().await;
                     drop(control);
                 });

@@ -87,6 +87,63 @@ for (const daemon of [false, true]) {
     }
   });
 
+  test(`what the server's side has ended can still be written to: over ${way}`, async (t) => {
+    const { connection } = await connected(t, daemon);
+    const dir = mkdtempSync(join(tmpdir(), 'tl-'));
+    t.after(() => rmSync(dir, { recursive: true, force: true }));
+    // Says its part first and hears the other's afterwards.
+    const heard = [];
+    const server = createServer({ allowHalfOpen: true }, (socket) => {
+      socket.end('all that I say');
+      heard.push(all(socket));
+    });
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    t.after(() => server.close());
+    const { port } = server.address();
+    const answer = Buffer.alloc(3_000_000, 'a');
+
+    const tunnel = await connection.forwardOut('127.0.0.1', port);
+    const closed = ending(tunnel);
+    assert.equal((await all(tunnel)).toString(), 'all that I say');
+    tunnel.end(answer);
+    assert.ok((await heard[0]).equals(answer));
+    await closed;
+
+    const local = join(dir, 'local');
+    await connection.forwardOutLocalSocket(local, '127.0.0.1', port);
+    const client = createConnection({ path: local, allowHalfOpen: true });
+    const said = [];
+    client.on('data', (chunk) => said.push(chunk));
+    await once(client, 'end');
+    assert.equal(Buffer.concat(said).toString(), 'all that I say');
+    client.end(answer);
+    assert.ok((await heard[1]).equals(answer));
+  });
+
+  test(`one who takes no more of a tunnel leaves nothing behind: over ${way}`, async (t) => {
+    const { connection } = await connected(t, daemon);
+    const dir = mkdtempSync(join(tmpdir(), 'tl-'));
+    t.after(() => rmSync(dir, { recursive: true, force: true }));
+    const chatter = createServer({ allowHalfOpen: true }, (socket) => {
+      const say = () => {
+        while (socket.writable && socket.write(Buffer.alloc(65536)));
+      };
+      socket.on('drain', say).on('error', () => {}).resume();
+      say();
+    });
+    chatter.listen(0, '127.0.0.1');
+    await once(chatter, 'listening');
+    t.after(() => chatter.close());
+    const gone = once(chatter, 'connection').then(([socket]) => ending(socket));
+    const local = join(dir, 'local');
+    await connection.forwardOutLocalSocket(local, '127.0.0.1', chatter.address().port);
+    const client = createConnection(local);
+    await once(client, 'data');
+    client.destroy();
+    await gone;
+  });
+
   test(`files are read: over ${way}`, async (t) => {
     const { connection, bed } = await connected(t, daemon);
     const sftp = await connection.sftp();

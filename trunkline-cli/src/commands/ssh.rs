@@ -346,6 +346,8 @@ impl Talk<'_> {
                 let answer = put(&text, echo, &kind).await;
                 self.requests.send(&Request::Answer(answer)).await?;
             }
+            // The end of a tunnel's output (-W), which whoever reads it sees when this program ends.
+            Reply::Output(data) if data.is_empty() => return Ok(Some(Outcome::Code(0))),
             Reply::Output(data) => write_out(&mut std::io::stdout().lock(), &data)?,
             Reply::ErrorOutput(data) => write_out(&mut std::io::stderr().lock(), &data)?,
             Reply::Exit(exit) => {

@@ -173,16 +173,18 @@ impl Client<'_> {
             connected = connected => connected,
             () = self.packets.left() => return Ok(ControlFlow::Break(())),
         };
-        let (host, stream) = match connected {
+        let (_host, stream) = match connected {
             Ok(connected) => connected,
             Err(error) => return self.refuse(id, &error.to_string()).await,
         };
         let streams = Streams::new([Stdio::Passed, Stdio::Passed, Stdio::Null], fds)?;
         self.packets.reply(id, &Reply::SessionOpened).await?;
-        let (replies, _said) = mpsc::channel(1);
+        let (replies, mut said) = mpsc::channel(1);
         let (_inputs, heard) = mpsc::channel(1);
         tokio::select! {
-            _ = session::tunnel(streams, stream, &host, &replies, heard) => {}
+            _ = session::tunnel(streams, stream, &replies, heard) => {}
+            // The server's end. Whoever reads from the client sees it when the client ends.
+            _ = said.recv() => {}
             () = self.packets.left() => {}
         }
         Ok(ControlFlow::Break(()))

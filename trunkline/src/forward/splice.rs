@@ -38,12 +38,15 @@ pub(super) async fn splice(local: LocalStream, channel: ChannelStream, ahead: Ah
     local.reset_when_dropped(true);
     let up = send(&local, &mut writer, ahead.to_channel, traffic);
     let down = receive(&local, reader, ahead.to_local, traffic);
-    let ended: io::Result<((), ())> = async { tokio::try_join!(up, down) }.await;
+    let ended: io::Result<((), bool)> = async { tokio::try_join!(up, down) }.await;
     local.reset_when_dropped(ended.is_err());
     drop(local);
-    // Closing discards what the server's window has not let out yet; sshd closes once it has both ends.
-    if ended.is_ok() {
-        writer.closed().await;
+    match ended {
+        // Closing discards what the server's window has not let out yet; sshd closes once it has both ends.
+        Ok(((), true)) => writer.closed().await,
+        // Nobody takes what the server sends, which may have no end.
+        Ok(((), false)) => drop(writer.drained().await),
+        Err(_) => {}
     }
 }
 
@@ -104,7 +107,7 @@ async fn send(
 }
 
 /// From the channel to the local connection. One that takes no more (it has shut down its reading side) may still have
-/// something to send, so that is not an end of both.
+/// something to send, so that is not an end of both. Returns whether it has taken everything.
 ///
 /// # Errors
 /// The connection to the server was lost.
@@ -113,12 +116,12 @@ async fn receive(
     mut reader: ChannelReader,
     ahead: Bytes,
     traffic: &Traffic,
-) -> io::Result<()> {
+) -> io::Result<bool> {
     let mut next = Some(ahead);
     while let Some(data) = next {
         let len = data.len();
         if local.write_all(data).await.is_err() {
-            return Ok(());
+            return Ok(false);
         }
         traffic.received.add(len as u64);
         next = reader.chunk().await;
@@ -127,7 +130,7 @@ async fn receive(
         return Err(io::ErrorKind::ConnectionAborted.into());
     }
     local.finish();
-    Ok(())
+    Ok(true)
 }
 
 impl LocalStream {
