@@ -5,14 +5,14 @@
 //! its signature over the [`ExchangeHash`], which the caller verifies before it uses any key derived here.
 
 mod dh;
+mod sntrup761;
 
 use std::fmt;
 
 use aws_lc_rs::agreement::{self, EphemeralPrivateKey, UnparsedPublicKey};
-use aws_lc_rs::rand::{self, SystemRandom};
+use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::{digest, kem};
 use bytes::Bytes;
-use sntrup::sntrup761;
 use zeroize::Zeroizing;
 
 use crate::cipher::{Cipher, PacketKeys};
@@ -147,10 +147,8 @@ impl KexMethod {
                 hybrid(Encapsulation::MlKem768(key), public.as_ref())?
             }
             Self::Sntrup761X25519Sha512 | Self::Sntrup761X25519Sha512OpenSsh => {
-                let mut seed = Zeroizing::new([0; 32]);
-                rand::fill(&mut seed[..]).map_err(|_| KexError::Local)?;
-                let (public, key) = sntrup761::generate_key_deterministic(&seed);
-                hybrid(Encapsulation::Sntrup761(Box::new(key)), public.as_ref())?
+                let (key, public) = sntrup761::DecapsulationKey::generate()?;
+                hybrid(Encapsulation::Sntrup761(key), &public)?
             }
             Self::Curve25519Sha256 | Self::Curve25519Sha256LibSsh => {
                 let (key, public) = point(&agreement::X25519)?;
@@ -258,7 +256,7 @@ enum Secret {
 
 enum Encapsulation {
     MlKem768(kem::DecapsulationKey),
-    Sntrup761(Box<sntrup761::DecapsulationKey>),
+    Sntrup761(sntrup761::DecapsulationKey),
 }
 
 /// What a server's message led to.
@@ -562,7 +560,7 @@ fn agree_hybrid(
 ) -> Result<Zeroizing<Vec<u8>>, KexError> {
     let ciphertext_len = match encapsulation {
         Encapsulation::MlKem768(_) => MLKEM768_CIPHERTEXT_LEN,
-        Encapsulation::Sntrup761(_) => sntrup761::CIPHERTEXT_SIZE,
+        Encapsulation::Sntrup761(_) => sntrup761::CIPHERTEXT_LEN,
     };
     check_len(theirs, ciphertext_len + X25519_LEN)?;
     let (ciphertext, point) = theirs.split_at(ciphertext_len);
@@ -575,8 +573,7 @@ fn agree_hybrid(
             context.update(secret.as_ref());
         }
         Encapsulation::Sntrup761(key) => {
-            let ciphertext = ciphertext.try_into().map_err(|_| KexError::BadPublicKey)?;
-            context.update(key.decapsulate(&ciphertext).as_ref());
+            context.update(&key.decapsulate(ciphertext)?);
         }
     }
     agree_point(key, point, |secret| {
@@ -746,7 +743,7 @@ mod tests {
                 (KexMethod::MlKem768X25519Sha256, vec![0; MLKEM768_CIPHERTEXT_LEN]),
                 (
                     KexMethod::Sntrup761X25519Sha512,
-                    vec![0; sntrup761::CIPHERTEXT_SIZE],
+                    vec![0; sntrup761::CIPHERTEXT_LEN],
                 ),
             ] {
                 let client = method.generate().unwrap();
@@ -913,9 +910,8 @@ mod tests {
             }
             KexMethod::Sntrup761X25519Sha512 | KexMethod::Sntrup761X25519Sha512OpenSsh => {
                 let (public, point) = field.split_at(1158);
-                let key = sntrup761::EncapsulationKey::try_from(public).unwrap();
-                let (ciphertext, secret) = key.encapsulate(&mut ::rand::rng());
-                serve_hybrid(method, field, ciphertext.as_ref(), secret.as_ref(), point)
+                let (ciphertext, secret) = sntrup761::encapsulate(public);
+                serve_hybrid(method, field, &ciphertext, &secret, point)
             }
             KexMethod::Curve25519Sha256 | KexMethod::Curve25519Sha256LibSsh => {
                 serve_point(&agreement::X25519, field)
