@@ -52,4 +52,4 @@ pub use keys::{Authority, KeyPair, KeyType};
 pub use log::ServerLog;
 pub use relay::{Direction, Relay};
 pub use ssh_config::{HostEntry, ssh, write_ssh_config};
-pub use sshd::{LogLevel, Sshd, SshdBuilder};
+pub use sshd::{LogLevel, Sshd, SshdBuilder, make_privilege_separation_folder};

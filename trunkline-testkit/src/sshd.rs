@@ -764,8 +764,12 @@ impl PamWrapper {
     }
 }
 
-/// sshd as root confines its unprivileged half to this folder, which the service's unit makes at boot.
-fn make_privilege_separation_folder() -> Result<(), Error> {
+/// Makes `/run/sshd` when root calls: sshd as root confines its unprivileged half to this folder and does not start
+/// without it. The service's unit makes it at boot; [`Sshd`] does by itself.
+///
+/// # Errors
+/// [`Error::Io`] when the folder cannot be made.
+pub fn make_privilege_separation_folder() -> Result<(), Error> {
     let folder = Path::new("/run/sshd");
     if rustix::process::geteuid().is_root() && !folder.exists() {
         fs::create_dir_all(folder)?;

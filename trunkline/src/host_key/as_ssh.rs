@@ -40,6 +40,7 @@ impl SideBySide {
             "host.example",
             "host.pub",
         ]);
+        trunkline_testkit::make_privilege_separation_folder().unwrap();
         let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         let mut proxy = format!("/usr/sbin/sshd -i -f /dev/null -o UsePAM=no -h {}", path("host"));
         if certified {
