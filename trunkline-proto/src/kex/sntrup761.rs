@@ -39,7 +39,9 @@ impl DecapsulationKey {
         let ciphertext = SNTRUP761
             .ciphertext_from_bytes(ciphertext)
             .ok_or(KexError::BadPublicKey)?;
-        let secret = SNTRUP761.decapsulate(key, ciphertext).map_err(|_| KexError::Local)?;
+        let secret = SNTRUP761
+            .decapsulate(key, ciphertext)
+            .map_err(|_| KexError::Local)?;
         Ok(secret.into_vec().into())
     }
 }
