@@ -375,9 +375,11 @@ struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    /// While the network is busy: the agent, key files and known_hosts.
+    /// While the network is busy: the agent, key files, known_hosts, and the first key exchange's secret.
     ///
-    /// A host that does not answer holds up no other's handshake, nor does one whose jump host is yet to be connected to.
+    /// On the way to its server a handshake does not count: a host that does not answer holds up no other, nor does one
+    /// whose jump host is yet to be connected to. What takes CPU time counts before that, too, and does not take a thread
+    /// for each of many hosts.
     async fn new(
         handshake: &'a Handshake,
         attempt: Attempt,
@@ -385,13 +387,19 @@ impl<'a> Prepared<'a> {
         policy: &Policy,
     ) -> Result<Self, Error> {
         let host = &handshake.host;
-        let loading = {
+        let permit = async || match &handshake.gate {
+            None => None,
+            Some((all, _)) => all.acquire().await.ok(),
+        };
+        let loading = async {
+            let _permit = permit().await;
             let (policy, facts, host) = (policy.clone(), facts.clone(), host.clone());
             tokio::task::spawn_blocking(move || {
                 let trust = policy.load().map_err(|error| Error::Usage(error.to_string()))?;
                 let config = protocol_config(&host, &facts, &trust)?;
                 Ok::<_, Error>((trust, config))
             })
+            .await
         };
         let (dialed, identities, loaded) = tokio::join!(
             (handshake.dial)(),
@@ -399,10 +407,7 @@ impl<'a> Prepared<'a> {
             loading
         );
         let dialed = dialed?;
-        let permit = match &handshake.gate {
-            None => None,
-            Some((all, _)) => all.acquire().await.ok(),
-        };
+        let permit = permit().await;
         let (trust, mut config) =
             loaded.map_err(|error| Error::local("reading known_hosts", std::io::Error::other(error)))??;
         config.early_kexinit &= attempt.early_kexinit;

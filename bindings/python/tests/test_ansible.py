@@ -223,6 +223,45 @@ def test_a_password_lets_in(environment: Path, daemon: None, tmp_path: Path) -> 
         bed.close()
 
 
+def test_the_key_of_a_token_lets_in_with_its_pin(
+    environment: Path, daemon: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (provider,) = {path.resolve() for path in Path("/usr/lib").glob("**/libsofthsm2.so")}
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "softhsm2.conf").write_text(f"directories.tokendir = {tmp_path}/tokens\n")
+    monkeypatch.setenv("SOFTHSM2_CONF", str(tmp_path / "softhsm2.conf"))
+    key = tmp_path / "key.pem"
+    for command in (
+        f"openssl genpkey -quiet -algorithm RSA -out {key}",
+        "softhsm2-util --init-token --free --label t --pin 1234 --so-pin 4321",
+        f"softhsm2-util --import {key} --token t --label k --id 01 --pin 1234",
+    ):
+        subprocess.run(command.split(), check=True, capture_output=True)
+    key.unlink()
+    public = subprocess.check_output(["ssh-keygen", "-D", str(provider)], text=True)
+    (tmp_path / "authorized").write_text(public)
+    bed = Testbed("--config", f"AuthorizedKeysFile {tmp_path}/authorized", "--config", "StrictModes no")
+    try:
+        ansible = Ansible(environment, tmp_path, bed)
+        about = bed.about["hosts"][0]
+        # In the servers' own ssh_config nobody may be asked.
+        (tmp_path / "hosts").write_text(
+            f"box1 ansible_host={about['address']} ansible_port={about['port']} ansible_user={about['user']} "
+            f"ansible_ssh_common_args='-F none -o UserKnownHostsFile={about['known_hosts']}'\n"
+        )
+        options = ["-e", f"ansible_ssh_pkcs11_provider={provider}"]
+        for pin in ("1234", "1234", None):
+            # Once it is logged in, nobody is asked.
+            arguments = [*options, *(["-e", f"ansible_password={pin}"] if pin else [])]
+            assert ansible.task("raw", "echo there", *arguments)["stdout"].strip() == "there"
+        assert Path(about["log"]).read_text().count("Accepted publickey") == 1
+        other = ["-e", "ansible_ssh_extra_args='-o HostKeyAlias=box1'"]
+        refused = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", *options, *other, "-e", "ansible_password=no")
+        assert (refused.returncode, "UNREACHABLE!" in refused.stdout) == (4, True), refused.stdout
+    finally:
+        bed.close()
+
+
 def test_the_plugin_can_be_loaded_before_workers_fork(ansible: Ansible) -> None:
     program = (
         "import sys\nfrom ansible import constants\n"

@@ -121,10 +121,7 @@ class Options:
             return [] if _native.daemon_runs() else None
         if self.daemon is not True:
             raise ValueError('daemon is True, False or "auto"')
-        program = os.environ.get("TRUNKLINE_PROGRAM") or _packaged_program() or shutil.which("trunkline")
-        if program is None:
-            raise FileNotFoundError("daemon=True needs the program trunkline on PATH, or TRUNKLINE_PROGRAM set to its file")
-        return [program, "daemon", "--detach"]
+        return [program(), "daemon", "--detach"]
 
     def reached(self, engine: _native.Engine) -> Callable[[str, Sequence[str]], _native.Host]:
         """What makes hosts of destinations and further arguments for ssh, on the connections of ``engine``."""
@@ -137,6 +134,14 @@ class Options:
             return _native.Host(engine, world, destination, [*args, *more], ask, daemon)
 
         return reach
+
+
+def program() -> str:
+    """The program trunkline's file. Raises ``FileNotFoundError`` where there is none."""
+    found = os.environ.get("TRUNKLINE_PROGRAM") or _packaged_program() or shutil.which("trunkline")
+    if found is None:
+        raise FileNotFoundError("daemon=True needs the program trunkline on PATH, or TRUNKLINE_PROGRAM set to its file")
+    return found
 
 
 def _packaged_program() -> str | None:

@@ -58,7 +58,7 @@ options:
     keyword:
       - name: remote_user
   password:
-    description: Password for O(remote_user). It is tried once.
+    description: Password for O(remote_user), or the PIN of the token of O(pkcs11_provider). It is tried once.
     type: string
     vars:
       - name: ansible_password
@@ -96,6 +96,18 @@ options:
     vars:
       - name: ansible_private_key_passphrase
       - name: ansible_ssh_private_key_passphrase
+  pkcs11_provider:
+    description: Library of the PKCS#11 token that has the key to log in with, such as that of a smart card. Its hosts are
+      reached through the system's ssh, whose connections the daemon keeps.
+    default: ""
+    type: string
+    ini:
+      - section: ssh_connection
+        key: pkcs11_provider
+    env:
+      - name: ANSIBLE_PKCS11_PROVIDER
+    vars:
+      - name: ansible_ssh_pkcs11_provider
   host_key_checking:
     description: Whether unknown host keys are refused, as ssh_config's StrictHostKeyChecking has it; otherwise they are
       believed, and added to known_hosts.
@@ -248,6 +260,8 @@ import queue
 import re
 import shlex
 import shutil
+import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -265,6 +279,7 @@ from ansible.errors import (
 from ansible.module_utils.common.text.converters import to_bytes, to_text
 from ansible.plugins.connection import ConnectionBase
 from ansible.utils.display import Display
+from trunkline._options import program
 
 display = Display()
 
@@ -387,10 +402,14 @@ class Connection(ConnectionBase):
     def _reach(self) -> trunkline.Connection:
         if self._host is None:
             try:
+                password = self.get_option("password") or self._play_context.password or None
+                if password and self.get_option("pkcs11_provider"):
+                    self._log_in_by_token(password)
+                    password = None
                 self._host = trunkline.connect(
                     self._name,
                     ssh_args=self._ssh_args(),
-                    password=self.get_option("password") or self._play_context.password or None,
+                    password=password,
                     passphrase=self.get_option("private_key_passphrase"),
                     timeout=self.get_option("timeout") or None,
                     daemon=True,
@@ -411,11 +430,45 @@ class Connection(ConnectionBase):
             args += ["-o", "IdentitiesOnly=yes", "-o", f'IdentityFile="{self._key_in_agent()}"']
         elif self.get_option("private_key_file"):
             args += ["-i", os.path.expanduser(self.get_option("private_key_file"))]
+        if self.get_option("pkcs11_provider"):
+            # As the ssh plugin: the token, and nothing else.
+            for option in (
+                "KbdInteractiveAuthentication=no",
+                "PreferredAuthentications=publickey",
+                "PasswordAuthentication=no",
+            ):
+                args += ["-o", option]
+            args += ["-o", f"PKCS11Provider={self.get_option('pkcs11_provider')}"]
         if self.get_option("remote_user"):
             args += ["-l", self.get_option("remote_user")]
         for more in ("ssh_common_args", "ssh_extra_args"):
             args += self._split_ssh_args(self.get_option(more) or "")
         return args
+
+    def _log_in_by_token(self, pin: str) -> None:
+        """Has the system's ssh log in, unless it is, and stay: the daemon, which cannot ask it, finds it there. The PIN is
+        given when ssh asks for it, once, and by a pipe. ssh says why it is not let in."""
+        with tempfile.TemporaryDirectory() as folder:
+            pipe, ask = Path(folder, "pin"), Path(folder, "ask")
+            os.mkfifo(pipe, 0o600)
+            ask.write_text(f'#!/bin/sh\ncase $1 in "Enter PIN for "*) cat {pipe} && rm {pipe} ;; *) exit 1 ;; esac\n')
+            ask.chmod(0o700)
+            answering = threading.Thread(target=pipe.write_text, args=(f"{pin}\n",), daemon=True)
+            answering.start()
+            done = subprocess.run(
+                [program(), "ssh", *self._ssh_args(), self._name, "true"],
+                env={**os.environ, "SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                start_new_session=True,
+            )
+            if pipe.exists():
+                # Nobody asked.
+                unread = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+                answering.join()
+                os.close(unread)
+        if done.returncode == 255:
+            raise AnsibleAuthenticationFailure(to_text(done.stderr).strip())
 
     def _key_in_agent(self) -> Path:
         """Gives the key in ``private_key`` to the agent, and names the file of its public half, by which ssh chooses it. The
