@@ -195,17 +195,6 @@ def test_what_is_no_destination_is_refused(destination: str) -> None:
         trunkline.connect(destination, daemon=False)
 
 
-def test_wrong_types_are_type_errors(box: trunkline.Connection) -> None:
-    with pytest.raises(TypeError):
-        trunkline.connect(7, daemon=False)  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        box.run(7)  # type: ignore[call-overload]
-    with pytest.raises(ValueError, match="NUL"):
-        box.run("a\0b")
-    with pytest.raises(ValueError, match="time limit"):
-        box.run("true", timeout=-1)
-
-
 def test_errors_survive_pickling() -> None:
     import pickle
 

@@ -16,7 +16,7 @@ from ._files import CopyOptions, CopyResult, LocalPath, RemotePath, copied, copy
 from ._forward import Address, BaseForward, address
 from ._options import ConnectOptions, Options
 from ._process import Process
-from ._result import Command, CompletedProcess, Run, RunOptions, Start, StartOptions, Terminal
+from ._result import Command, CompletedProcess, Run, RunOptions, Start, StartOptions, Terminal, command_line
 from ._sftp import SFTP
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class Connection(BaseConnection):
 
         What prevents the start is raised by the process's methods; ``Process.started`` waits for it.
         """
-        return self._start(Start(command, encoding, **options))
+        return self._start(Start(command_line(command), encoding, **options))
 
     def shell(
         self,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from ._errors import FileError
+from ._expect import expect
 
 if TYPE_CHECKING:
     from typing_extensions import TypeAlias
@@ -132,6 +133,7 @@ def attributes(
 
 def flags(mode: str) -> tuple[int, bool, bool, bool]:
     """What a mode of ``open`` means: SSH_FXF_… flags, whether it reads, whether it writes, and whether it is for bytes."""
+    expect("a mode", "a str", mode, str)
     letters = set(mode)
     kinds = letters & set("rwxa")
     if len(letters) != len(mode) or letters - set("rwxabt+") or len(kinds) != 1 or {"b", "t"} <= letters:
@@ -185,6 +187,7 @@ def copying(*, recursive: bool = False, preserve: bool = False, update: bool = F
 
 def paths(sources: RemotePath | Iterable[RemotePath]) -> list[bytes]:
     """One path, or several."""
+    expect("a source", "a path, or several", sources, str, bytes, os.PathLike, Iterable)
     several = [sources] if isinstance(sources, (str, bytes, os.PathLike)) else list(sources)
     return [remote(source) for source in several]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import _native
+from ._expect import expect
 
 if TYPE_CHECKING:
     from typing_extensions import TypeAlias
@@ -62,5 +63,10 @@ def address(given: Address) -> int | tuple[str, int] | str:
         return given
     if isinstance(given, os.PathLike):
         return os.fspath(given)
+    expect("an address", "a port, a host and a port, or a path", given, tuple, list)
+    if len(given) != 2:
+        raise ValueError(f"{given!r} is no host and port")
     host, port = given
+    expect("a host", "a str", host, str)
+    expect("a port", "a number", port, int)
     return host, port

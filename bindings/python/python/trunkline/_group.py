@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from . import _native
 from ._errors import ClosedError, Error, TimeoutError
+from ._expect import expect
 from ._face import face, takes
 from ._files import Copying, CopyOptions, CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
 from ._options import ConnectOptions, Options, StrPath
@@ -108,6 +109,11 @@ class BaseGroup:
         limit: str | None,
     ) -> list[tuple[str, str, list[str]]]:
         expressions = [hosts] if isinstance(hosts, str) else hosts
+        if expressions is not None:
+            expect("hosts", "a str, or several", expressions, Iterable)
+            expressions = list(expressions)
+        for expression in expressions or ():
+            expect("a host of a group", "a str", expression, str)
         if inventory is not None:
             sources = [inventory] if isinstance(inventory, str) or not isinstance(inventory, Iterable) else inventory
             pattern = "all" if expressions is None else ",".join(expressions)
@@ -148,6 +154,7 @@ class BaseGroup:
     def _check(self, at_once: int) -> None:
         if self._closed:
             raise ClosedError("the group is closed")
+        expect("at_once", "a number", at_once, int)
         if at_once < 1:
             raise ValueError("at_once is at least 1")
 

@@ -7,9 +7,10 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from . import _native
+from ._expect import expect
 
 if TYPE_CHECKING:
     from typing_extensions import TypeAlias
@@ -63,6 +64,18 @@ class Options:
     share: bool = True
     daemon: Daemon = "auto"
 
+    def __post_init__(self) -> None:
+        for name, (words, *kinds) in _KINDS.items():
+            if getattr(self, name) is not None:
+                expect(name, words, getattr(self, name), *kinds)
+        for name, value in (self.options or {}).items():
+            expect("the name of an option", "a str", name, str)
+            expect(f"the option {name}", "a str", value, str)
+        if isinstance(self.ssh_args, str):
+            raise TypeError("ssh_args is a list of words, not str")
+        for word in self.ssh_args:
+            expect("a word of ssh_args", "a str", word, str, os.PathLike)
+
     def as_ssh_args(self) -> list[str]:
         """All of them, as arguments for ssh."""
         args: list[str] = []
@@ -96,8 +109,6 @@ class Options:
         settings.update(RemoteCommand="none", ClearAllForwardings="yes")
         for name, value in settings.items():
             args += ["-o", f"{name}={value}"]
-        if isinstance(self.ssh_args, str):
-            raise TypeError("ssh_args is a list of words")
         return [*args, *self.ssh_args]
 
     def asker(self) -> Ask | None:
@@ -134,6 +145,24 @@ class Options:
             return _native.Host(engine, world, destination, [*args, *more], ask, daemon)
 
         return reach
+
+
+#: Of each option that is given: what it is in words, and its types.
+_KINDS: dict[str, tuple[Any, ...]] = {
+    "config": ("a path", str, os.PathLike),
+    "user": ("a str", str),
+    "port": ("a number", int),
+    "identity": ("a path, or several", str, os.PathLike, Iterable),
+    "agent": ("a path, True or False", bool, str, os.PathLike),
+    "known_hosts": ("a path, or False", bool, str, os.PathLike),
+    "password": ("a str", str),
+    "passphrase": ("a str", str),
+    "ask": ("a callable", Callable),
+    "options": ("a mapping", Mapping),
+    "ssh_args": ("a list of words", Sequence),
+    "timeout": ("a number of seconds", int, float),
+    "share": ("True or False", bool),
+}
 
 
 def program() -> str:

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, AnyStr, Generic, cast
 
 from ._errors import ClosedError, TimeoutError
+from ._expect import expect, plain
 from ._face import face
 from ._result import CompletedProcess, Input, Start, input_bytes
 
@@ -44,6 +45,7 @@ class BaseProcess(Generic[AnyStr]):
 
     def send_signal(self, name: str) -> None:
         """Sends a signal, by name ("TERM", "SIGTERM"). Servers before OpenSSH 7.9 take none."""
+        expect("a signal", "a name", name, str)
         self._session.signal(name.removeprefix("SIG"))
 
     def terminate(self) -> None:
@@ -191,7 +193,7 @@ class _Input(io.RawIOBase):
             raise ValueError("write to closed file")
         if self._ended:
             raise BrokenPipeError("the session is closed")
-        copy = bytes(data)
+        copy = plain(data)
         try:
             self._session.write(copy).wait()
         except ClosedError as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, AnyStr, Generic, TypedDict
 
 from ._errors import CommandError
+from ._expect import expect, plain
 from ._face import takes
 
 if TYPE_CHECKING:
@@ -42,6 +43,13 @@ class Terminal:
     term: str = "xterm-256color"
     columns: int = 80
     rows: int = 24
+
+    def __post_init__(self) -> None:
+        expect("term", "a str", self.term, str)
+        for size in (self.columns, self.rows):
+            expect("a terminal's size", "a number", size, int)
+            if not 0 <= size < 2**32:
+                raise ValueError(f"{size} is no size of a terminal")
 
 
 @dataclass(frozen=True)
@@ -123,7 +131,7 @@ class Run(Start):
         check: bool = False,
         **options: Unpack[StartOptions],
     ) -> None:
-        super().__init__(command, encoding, **options)
+        super().__init__(command_line(command), encoding, **options)
         self._input = input_bytes(input, encoding)
         self._timeout = timeout
         self._check = check
@@ -152,6 +160,14 @@ def wanted(
     subsystem: bool = False,
 ) -> Wanted:
     """The native module's form of a command; ``None`` is the login shell."""
+    expect("terminal", "a Terminal, True or False", terminal, Terminal, bool)
+    if env is not None:
+        expect("env", "a mapping", env, Mapping)
+    for name, value in (env or {}).items():
+        expect("the name of an environment variable", "a str", name, str)
+        expect(f"the environment variable {name}", "a str", value, str)
+        if "\0" in name + value:
+            raise ValueError("an environment variable cannot contain a NUL character")
     if terminal is True:
         terminal = Terminal()
     return {
@@ -169,7 +185,13 @@ def command_line(command: Command) -> bytes:
     elif isinstance(command, str):
         line = command.encode("utf-8", "surrogateescape")
     else:
-        words = [word.decode("utf-8", "surrogateescape") if isinstance(word, bytes) else word for word in command]
+        expect("a command", "a line or a list of words", command, Iterable)
+        words = []
+        for word in command:
+            expect("a word of a command", "str or bytes", word, str, bytes)
+            words.append(word.decode("utf-8", "surrogateescape") if isinstance(word, bytes) else word)
+        if not words:
+            raise ValueError("a command has at least one word")
         line = shlex.join(words).encode("utf-8", "surrogateescape")
     if b"\0" in line:
         raise ValueError("a command cannot contain a NUL character")
@@ -182,4 +204,4 @@ def input_bytes(data: Input | None, encoding: str | None) -> bytes | None:
         return None
     if isinstance(data, str):
         return data.encode(encoding or "utf-8")
-    return bytes(data)
+    return plain(data)

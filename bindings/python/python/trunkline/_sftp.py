@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Literal, cast, overload
 
 from ._errors import NoSuchFileError
+from ._expect import plain
 from ._face import takes
 from ._files import (
     BUFFER,
@@ -82,7 +83,7 @@ class SFTP:
 
     def write_bytes(self, path: RemotePath, content: bytes) -> None:
         """Makes a file of these bytes, or replaces what is in it."""
-        self._use().write(remote(path), bytes(content)).wait()
+        self._use().write(remote(path), plain(content)).wait()
 
     def write_text(self, path: RemotePath, content: str, encoding: str = "utf-8") -> None:
         """Makes a file of this text, or replaces what is in it."""
@@ -247,7 +248,7 @@ class RemoteFile(io.RawIOBase):
     def write(self, data: Any) -> int:
         if not self._writes:
             raise io.UnsupportedOperation("not writable")
-        copy = bytes(data)
+        copy = plain(data)
         self._native.write(copy).wait()
         return len(copy)
 

@@ -11,7 +11,7 @@ from .._face import takes
 from .._files import CopyOptions, CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
 from .._forward import Address, BaseForward, address
 from .._options import ConnectOptions, Options
-from .._result import Command, CompletedProcess, Run, RunOptions, Start, StartOptions, Terminal
+from .._result import Command, CompletedProcess, Run, RunOptions, Start, StartOptions, Terminal, command_line
 from ._bridge import begin, outcome
 from ._process import Process
 from ._sftp import SFTP
@@ -113,7 +113,7 @@ class Connection(BaseConnection):
         self, command: Command, *, encoding: str | None = "utf-8", **options: Unpack[StartOptions]
     ) -> Process[Any]:
         """As ``trunkline.Connection.start``."""
-        return await self._start(Start(command, encoding, **options))
+        return await self._start(Start(command_line(command), encoding, **options))
 
     async def shell(
         self,

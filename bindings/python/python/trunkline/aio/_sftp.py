@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .._errors import NoSuchFileError
+from .._expect import plain
 from .._face import takes
 from .._files import (
     BUFFER,
@@ -68,7 +69,7 @@ class SFTP:
 
     async def write_bytes(self, path: RemotePath, content: bytes) -> None:
         """Makes a file of these bytes, or replaces what is in it."""
-        await outcome(self._use().write(remote(path), bytes(content)))
+        await outcome(self._use().write(remote(path), plain(content)))
 
     async def write_text(self, path: RemotePath, content: str, encoding: str = "utf-8") -> None:
         """Makes a file of this text, or replaces what is in it."""
@@ -222,7 +223,7 @@ class RemoteFile:
 
     async def write(self, data: bytes) -> None:
         """Writes all of ``data``."""
-        await outcome(self._native.write(bytes(data)))
+        await outcome(self._native.write(plain(data)))
 
     async def flush(self) -> None:
         """Waits until the server has taken what was written."""
