@@ -135,7 +135,9 @@ class Channel extends Duplex {
         if (value !== null) this._exited(value);
         break;
       case KIND.CLOSE:
-        this._finishUp(value === null ? null : toError(value));
+        // Its client was closed before it was open.
+        if (this._opening !== undefined && value !== null) this._failed(toError(value));
+        else this._finishUp(value === null ? null : toError(value));
         break;
     }
   }
@@ -179,7 +181,8 @@ class Channel extends Duplex {
     this._forget();
     this._fail();
     if (this.readableEnded) this._closed();
-    else this.once('end', () => this._closed());
+    // In front of the program's handlers, which may throw.
+    else this.prependOnceListener('end', () => process.nextTick(() => this._closed()));
   }
 
   /** A strict stream that was cut off fails where its data ends, and when it is known why. */

@@ -136,8 +136,13 @@ class Client extends EventEmitter {
       answered = true;
       hub.answerQuestions(id, asked.question, (answers ?? []).map(String));
     };
-    const heard = this.emit('keyboard-interactive', asked.name, asked.instructions, '', asked.prompts, finish);
-    if (!heard) finish([]);
+    try {
+      const heard = this.emit('keyboard-interactive', asked.name, asked.instructions, '', asked.prompts, finish);
+      if (!heard) finish([]);
+    } catch (error) {
+      finish([]);
+      throw error;
+    }
   }
 
   /** @param {import('./native').Fault | null} fault */
@@ -154,8 +159,11 @@ class Client extends EventEmitter {
     try {
       if (!clean && !this._ending) this.emit('error', toError(/** @type {import('./native').Fault} */ (fault)));
     } finally {
-      this.emit('end');
-      this.emit('close', !clean && !this._ending);
+      try {
+        this.emit('end');
+      } finally {
+        this.emit('close', !clean && !this._ending);
+      }
     }
   }
 
@@ -314,7 +322,7 @@ class Client extends EventEmitter {
         const told = callback;
         callback = undefined;
         if (kind === KIND.OPEN) return told?.(undefined, { close });
-        if (kind === KIND.FAIL) told?.(toError(value));
+        told?.(kind === KIND.FAIL ? toError(value) : new Error('Not connected'));
         detach(id);
         ended();
       },

@@ -12,14 +12,24 @@ import { hub } from '../lib/hub.js';
 import { Client } from '../lib/index.mjs';
 import { all, ask, client, config, ending, fresh, servers, testbed } from './testbed.mjs';
 
+/** Waits until something is so, a minute at most. */
+async function until(what, holds) {
+  const patience = Date.now() + 60_000;
+  while (!holds()) {
+    assert.ok(Date.now() < patience, what);
+    await new Promise(setImmediate);
+  }
+}
+
 const HANG_UP = 'echo started; kill -KILL $PPID; sleep 1000';
 
 test('a connection lost in mid-stream closes its streams and says that the command may have started', async (t) => {
   const { client: ssh } = await client(t);
   ssh.on('error', () => {});
+  // Everything may be told together with the stream's opening.
+  const clientClosed = ending(ssh);
   const stream = await ask(ssh, 'exec', HANG_UP);
   stream.resume();
-  const clientClosed = ending(ssh);
   const args = await once(stream, 'close');
   assert.deepEqual(args, []);
   assert.equal(stream.failure.execution, 'may have started');
@@ -101,7 +111,7 @@ test('thousands of clients that wait for a server are closed at once and leave n
   await Promise.all(closed);
   assert.deepEqual(hub.held(), [0, 0]);
   // The server's ends, which are this process's too, go when it has noticed.
-  while (sockets.size > 0) await new Promise(setImmediate);
+  await until('the server has noticed', () => sockets.size === 0);
   assert.ok(descriptors() <= before + 8, `${before} descriptors became ${descriptors()}`);
 });
 
@@ -186,6 +196,98 @@ test('an exception in a handler is the program\'s, and costs other streams nothi
   assert.deepEqual([ended.status, ended.stdout], [0, 'from a handler\ngood\n']);
 });
 
+test('whatever handler throws, the client ends as it would have, and nothing is left', async (t) => {
+  const [host] = await servers(t, '--password', 'open sesame');
+  const thrower = (what) => () => {
+    throw new Error(what);
+  };
+  const asked = { privateKey: undefined, tryKeyboard: true };
+  for (const [event, more, code] of [
+    ['ready', {}],
+    ['keyboard-interactive', asked, 'ERR_AUTHENTICATION'],
+    ['host key', { hostVerifier: thrower('host key') }, 'ERR_HOST_KEY'],
+    ['error', { port: 1 }, 'ECONNREFUSED'],
+    ['end', {}],
+  ]) {
+    const ssh = fresh();
+    const errors = [];
+    ssh.on('error', (error) => errors.push(error));
+    ssh.on(event, thrower(event));
+    ssh.on('ready', () => assert.fail('a handler that threw was passed by'));
+    if (event === 'end') ssh.removeAllListeners('ready').on('ready', () => ssh.end());
+    const thrown = new Promise((resolve) => {
+      process.setUncaughtExceptionCaptureCallback((error) => resolve(error));
+    });
+    const closed = ending(ssh);
+    ssh.connect(config(host, more));
+    assert.equal((await thrown).message, event);
+    process.setUncaughtExceptionCaptureCallback(null);
+    if (event === 'ready') ssh.end();
+    await closed;
+    assert.deepEqual(errors.map((error) => error.code), code === undefined ? [] : [code]);
+    for (const { level } of errors) assert.match(level, /^(client-authentication|handshake|client-socket)$/);
+    assert.deepEqual(hub.held(), [0, 0]);
+  }
+});
+
+test('a callback or a handler of a stream that throws leaves nothing behind', async (t) => {
+  const { client: ssh } = await client(t);
+  const thrown = [];
+  process.setUncaughtExceptionCaptureCallback((error) => thrown.push(error.message));
+  t.after(() => process.setUncaughtExceptionCaptureCallback(null));
+  for (const event of ['opened', 'data', 'end', 'exit', 'close']) {
+    const closed = await new Promise((resolve) => {
+      ssh.exec('echo x; exit 3', (error, stream) => {
+        resolve([once(stream, 'close')]);
+        stream.resume();
+        if (event === 'opened') throw new Error(event);
+        stream.on(event, () => {
+          throw new Error(event);
+        });
+      });
+    });
+    assert.deepEqual(await closed[0], [3]);
+  }
+  // What a last handler throws is thrown behind it.
+  await until('every handler has thrown', () => thrown.length >= 5);
+  assert.deepEqual(thrown, ['opened', 'data', 'end', 'exit', 'close']);
+  const closed = ending(ssh);
+  ssh.end();
+  await closed;
+  assert.deepEqual(hub.held(), [0, 0]);
+});
+
+test('a thousand clients with streams, open or still waiting, are closed at once and leave nothing behind', async (t) => {
+  const bed = await testbed(t, '--config', 'MaxStartups 200');
+  const where = { destination: 'box1', config: bed.ssh_config, daemon: false };
+  const descriptors = () => readdirSync('/proc/self/fd').length;
+  const before = descriptors();
+  const clients = Array.from({ length: 1000 }, () => fresh().connect(where));
+  await Promise.all(clients.map((ssh) => once(ssh, 'ready')));
+  let said = 0;
+  const streams = Promise.allSettled(clients.map(async (ssh) => {
+    const stream = await ask(ssh, 'exec', 'echo there; exec cat');
+    const closed = ending(stream);
+    stream.on('data', (chunk) => {
+      assert.equal(chunk.toString(), 'there\n');
+      said += 1;
+    });
+    await closed;
+    return stream.failure;
+  }));
+  // A server takes ten sessions on each connection, and a host gets no more than sixteen of those. The others wait.
+  await until('a hundred streams are open', () => said >= 100);
+  assert.deepEqual(hub.held(), [1000, 1000]);
+  const closed = clients.map(ending);
+  for (const ssh of clients) ssh.end();
+  await Promise.all(closed);
+  const codes = (await streams).map(({ value, reason }) => `${(value ?? reason).level} ${(value ?? reason).code}`);
+  assert.deepEqual([...new Set(codes)], ['client ERR_CLOSED']);
+  assert.deepEqual(hub.held(), [0, 0]);
+  // Connections that nobody has closed stay for whoever comes next.
+  assert.ok(descriptors() <= before + 40, `${before} descriptors became ${descriptors()}`);
+});
+
 const WORKER = `
 const { parentPort, workerData } = require('node:worker_threads');
 const { Client } = require(workerData.index);
@@ -199,10 +301,13 @@ ssh.on('ready', () => {
   }
 });
 ssh.connect(workerData.config);
+parentPort.on('message', () => process.exit(0));
 `;
 
 test('workers have streams of their own, and can be terminated with them', async (t) => {
   const { client: ssh, host } = await client(t);
+  const descriptors = () => readdirSync('/proc/self/fd').length;
+  const before = descriptors();
   const index = fileURLToPath(new URL('../lib/index.js', import.meta.url));
   for (let round = 0; round < 3; round += 1) {
     const workers = Array.from(
@@ -210,8 +315,12 @@ test('workers have streams of their own, and can be terminated with them', async
       () => new Worker(WORKER, { eval: true, workerData: { index, config: config(host) } }),
     );
     await Promise.all(workers.map((worker) => once(worker, 'message')));
-    await Promise.all(workers.map((worker) => worker.terminate()));
+    // In the last round by themselves.
+    if (round === 2) for (const worker of workers) worker.postMessage('exit');
+    await Promise.all(workers.map((worker) => (round === 2 ? once(worker, 'exit') : worker.terminate())));
   }
+  // Their connections are closed behind them.
+  await until('the connections of workers are closed', () => descriptors() <= before + 4);
   // The main thread's part of the engine is as it was.
   assert.equal((await all(await ask(ssh, 'exec', 'echo here'))).toString(), 'here\n');
 });
