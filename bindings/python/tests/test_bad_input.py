@@ -31,7 +31,7 @@ NOT_BYTES = "a bytes-like object is required"
         ("passphrase", 7, "passphrase is a str, not int"),
         ("ask", "yes", "ask is a callable, not str"),
         ("options", "Port=22", "options is a mapping, not str"),
-        ("options", {"Port": 22}, "the option Port is a str, not int"),
+        ("options", {"Compression": True}, "the option Compression is a str or a number, not bool"),
         ("ssh_args", "-v", "ssh_args is a list of words, not str"),
         ("ssh_args", [7], "a word of ssh_args is a str, not int"),
         ("timeout", "1", "timeout is a number of seconds, not str"),

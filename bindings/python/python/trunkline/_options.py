@@ -38,7 +38,7 @@ class ConnectOptions(TypedDict, total=False):
     password: str | None
     passphrase: str | None
     ask: Ask | None
-    options: Mapping[str, str] | None
+    options: Mapping[str, str | int] | None
     ssh_args: Sequence[str]
     timeout: float | None
     share: bool
@@ -58,7 +58,7 @@ class Options:
     password: str | None = None
     passphrase: str | None = None
     ask: Ask | None = None
-    options: Mapping[str, str] | None = None
+    options: Mapping[str, str | int] | None = None
     ssh_args: Sequence[str] = ()
     timeout: float | None = None
     share: bool = True
@@ -70,7 +70,7 @@ class Options:
                 expect(name, words, getattr(self, name), *kinds)
         for name, value in (self.options or {}).items():
             expect("the name of an option", "a str", name, str)
-            expect(f"the option {name}", "a str", value, str)
+            expect(f"the option {name}", "a str or a number", value, str, int)
         if isinstance(self.ssh_args, str):
             raise TypeError("ssh_args is a list of words, not str")
         for word in self.ssh_args:
