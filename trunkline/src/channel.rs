@@ -14,7 +14,7 @@ use std::time::Instant;
 use atomic_waker::AtomicWaker;
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use trunkline_proto::{ChannelId, SessionRequest, Started};
 
 use crate::error::{Error, Execution};
@@ -84,7 +84,7 @@ pub(crate) enum Op {
     },
 }
 
-pub(crate) type Ops = mpsc::UnboundedSender<Op>;
+pub(crate) type Ops = queue::Sender<Op>;
 
 /// What both ends of a channel see.
 #[derive(Debug)]

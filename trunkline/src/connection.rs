@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use trunkline_proto::kex::KexMethod;
 use trunkline_proto::{ChannelKind, GlobalRequest, SessionRequest};
@@ -17,6 +17,7 @@ use crate::forward::{self, Incoming, SessionBinding};
 use crate::handshake::{self, Handshake};
 use crate::metrics::Metrics;
 use crate::pool::Lease;
+use crate::queue::queue;
 use crate::session::{Command, Output, Session, SpareSession};
 
 /// What is known of a connection once it is authenticated.
@@ -80,7 +81,7 @@ struct Inner {
 impl Connection {
     /// Begins to connect, in a task of its own.
     pub(crate) fn begin(handshake: Handshake) -> Self {
-        let (ops, ops_rx) = mpsc::unbounded_channel();
+        let (ops, ops_rx) = queue();
         let (state_tx, state) = watch::channel(State::Connecting);
         let info = Arc::new(OnceLock::new());
         let metrics: Arc<Metrics> = Arc::default();
@@ -346,7 +347,7 @@ impl Connection {
 
     fn send(&self, op: Op) {
         // A driver that has ended drops the operation; whoever waits for its answer hears of the end.
-        if let Err(mpsc::error::SendError(op)) = self.inner.ops.send(op) {
+        if let Err(op) = self.inner.ops.send(op) {
             crate::driver::refuse(op, &self.gone());
         }
     }

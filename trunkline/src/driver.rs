@@ -21,6 +21,7 @@ use trunkline_proto::{
 use crate::channel::{Awaited, ExitStatus, Op, Port, execution};
 use crate::error::{Error, Execution};
 use crate::metrics::Metrics;
+use crate::queue;
 
 /// A transport's socket: TCP, a proxy command's pipes, a channel of a jump host.
 pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -78,7 +79,7 @@ pub(crate) struct Driver {
     host: String,
     io: Box<dyn Io>,
     pub(crate) proto: trunkline_proto::Connection,
-    ops: mpsc::UnboundedReceiver<Op>,
+    ops: queue::Receiver<Op>,
     ports: HashMap<ChannelId, Box<Port>>,
     globals: HashMap<GlobalRequestId, oneshot::Sender<Option<Bytes>>>,
     pings: Vec<oneshot::Sender<()>>,
@@ -105,7 +106,7 @@ impl Driver {
         host: String,
         io: Box<dyn Io>,
         proto: trunkline_proto::Connection,
-        ops: mpsc::UnboundedReceiver<Op>,
+        ops: queue::Receiver<Op>,
         offers: mpsc::UnboundedSender<Box<Offer>>,
         keepalive: Option<KeepAlive>,
         metrics: Arc<Metrics>,
@@ -141,7 +142,7 @@ impl Driver {
     }
 
     /// Gives the untouched queue back. Once operations were taken from it, everyone who waits is told `error` instead.
-    pub(crate) fn into_ops(mut self, error: &Error) -> Option<mpsc::UnboundedReceiver<Op>> {
+    pub(crate) fn into_ops(mut self, error: &Error) -> Option<queue::Receiver<Op>> {
         if self.takes_ops {
             self.finish(error);
             return None;
@@ -175,7 +176,7 @@ impl Driver {
     /// Ends every channel and request with `error`; those whose command may have begun are told so.
     fn finish(&mut self, error: &Error) {
         self.ops.close();
-        while let Ok(op) = self.ops.try_recv() {
+        while let Some(op) = self.ops.try_recv() {
             refuse(op, error);
         }
         for (id, mut port) in self.ports.drain() {

@@ -29,6 +29,7 @@ use crate::login::Login;
 use crate::memory::{HostFacts, HostId, Memory, Refusal};
 use crate::metrics::Metrics;
 use crate::prompt::{Prompt, PromptKind};
+use crate::queue;
 
 /// Each step of a handshake must be answered within this time where ConnectTimeout does not say less: sshd itself gives
 /// up after LoginGraceTime, 120 s.
@@ -54,7 +55,7 @@ pub(crate) struct Handshake {
 /// Connects, authenticates, and drives the connection to its end, which it returns.
 pub(crate) async fn run(
     handshake: Handshake,
-    ops: mpsc::UnboundedReceiver<Op>,
+    ops: queue::Receiver<Op>,
     metrics: Arc<Metrics>,
     state: &watch::Sender<State>,
     info: &OnceLock<ConnectionInfo>,
@@ -108,7 +109,7 @@ pub(crate) async fn run(
         };
         handshake.learn_from(&error);
         ops.close();
-        while let Ok(op) = ops.try_recv() {
+        while let Some(op) = ops.try_recv() {
             crate::driver::refuse(op, &error);
         }
         return error;
@@ -194,7 +195,7 @@ struct Established {
 /// A failed attempt. With `ops`, nothing of them was touched and nothing asked of the server.
 struct Failed {
     error: Error,
-    ops: Option<mpsc::UnboundedReceiver<Op>>,
+    ops: Option<queue::Receiver<Op>>,
     /// What the server said instead of an identification.
     greeting: String,
 }
@@ -202,7 +203,7 @@ struct Failed {
 async fn establish(
     handshake: &Handshake,
     attempt: Attempt,
-    ops: mpsc::UnboundedReceiver<Op>,
+    ops: queue::Receiver<Op>,
     offers: mpsc::UnboundedSender<Box<Offer>>,
     metrics: &Arc<Metrics>,
     info: &OnceLock<ConnectionInfo>,

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::sync::mpsc::error::SendError;
 use tokio::sync::oneshot;
 use trunkline_proto::{SessionRequest, TerminalSize};
 
@@ -310,7 +309,7 @@ async fn collect(reader: &mut ChannelReader) -> Vec<u8> {
 
 /// Asks the driver for something that may begin a command. One that has ended took nothing of it.
 fn submit(ops: &Ops, op: Op) {
-    if let Err(SendError(op)) = ops.send(op) {
+    if let Err(op) = ops.send(op) {
         let ended = Error::Closed {
             host: "the host".into(),
             why: "it had ended before".into(),
@@ -452,14 +451,13 @@ impl SpareSession {
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::mpsc;
-
     use super::*;
     use crate::error::Execution;
+    use crate::queue::queue;
 
     #[tokio::test]
     async fn what_an_ended_connection_is_asked_for_did_not_start() {
-        let (ops, ended) = mpsc::unbounded_channel();
+        let (ops, ended) = queue();
         drop(ended);
         let mut session = SpareSession::open(&ops);
         let refused = session.opened().await.unwrap_err();

@@ -175,8 +175,7 @@ impl Client {
             biased;
             () = life => {}
             () = ended => {
-                let closed = || Fault::closed().after_start();
-                stream.cut_off(&self.end.get().cloned().unwrap_or_else(closed));
+                stream.cut_off(&self.end());
             }
         }
     }
@@ -189,6 +188,12 @@ impl Client {
     /// Waits for its end.
     pub(crate) async fn ended(&self) {
         self.cancel.cancelled().await;
+    }
+
+    /// What has ended it.
+    pub(crate) fn end(&self) -> Fault {
+        let closed = || Fault::closed().after_start();
+        self.end.get().cloned().unwrap_or_else(closed)
     }
 
     /// Exchanges keys anew on its first connection, once that is there.

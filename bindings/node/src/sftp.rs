@@ -101,7 +101,12 @@ impl SftpSession {
             sftp.ready().await?;
             Ok::<_, Fault>(sftp)
         };
-        let opened = self.cancel.run_until_cancelled(opening).await;
+        let opened = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => None,
+            opened = opening => Some(opened),
+            () = client.ended() => Some(Err(client.end())),
+        };
         match opened {
             None => {}
             Some(Err(fault)) => {

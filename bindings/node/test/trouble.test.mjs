@@ -278,9 +278,11 @@ test('a thousand clients with streams, open or still waiting, are closed at once
   // A server takes ten sessions on each connection, and a host gets no more than sixteen of those. The others wait.
   await until('a hundred streams are open', () => said >= 100);
   assert.deepEqual(hub.held(), [1000, 1000]);
+  const sftps = Promise.allSettled(clients.map((ssh) => ask(ssh, 'sftp').then((sftp) => once(sftp, 'close'))));
   const closed = clients.map(ending);
   for (const ssh of clients) ssh.end();
   await Promise.all(closed);
+  await sftps;
   const codes = (await streams).map(({ value, reason }) => `${(value ?? reason).level} ${(value ?? reason).code}`);
   assert.deepEqual([...new Set(codes)], ['client ERR_CLOSED']);
   assert.deepEqual(hub.held(), [0, 0]);

@@ -5,10 +5,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use trunkline_proto::{ChannelId, GlobalRequest, IncomingKind};
 
 use crate::channel::{ChannelStream, Op, Ops, channel};
+use crate::queue;
 
 /// What the server was asked to listen on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -28,7 +29,7 @@ pub(crate) type Handler = Arc<dyn Fn(Offered) + Send + Sync>;
 /// Where connections that a server opens towards this side go. One for each connection.
 pub(crate) struct Incoming {
     /// Weak, so that listening does not keep a connection alive that nobody holds.
-    ops: mpsc::WeakUnboundedSender<Op>,
+    ops: queue::WeakSender<Op>,
     table: Mutex<Table>,
 }
 
@@ -46,7 +47,7 @@ struct Table {
 const MAX_HELD: usize = 64;
 
 impl Incoming {
-    pub(crate) fn new(ops: mpsc::WeakUnboundedSender<Op>) -> Self {
+    pub(crate) fn new(ops: queue::WeakSender<Op>) -> Self {
         Self {
             ops,
             table: Mutex::default(),
@@ -219,6 +220,8 @@ impl fmt::Debug for Incoming {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::mpsc;
+
     use super::*;
 
     fn tcp(address: &str, port: u32) -> IncomingKind {
@@ -233,14 +236,14 @@ mod tests {
     struct Bench {
         incoming: Arc<Incoming>,
         _ops: Ops,
-        asked: mpsc::UnboundedReceiver<Op>,
+        asked: queue::Receiver<Op>,
         given: mpsc::UnboundedReceiver<Offered>,
         handler: Handler,
     }
 
     impl Bench {
         fn new() -> Self {
-            let (ops, asked) = mpsc::unbounded_channel();
+            let (ops, asked) = queue::queue();
             let (give, given) = mpsc::unbounded_channel();
             let handler: Handler = Arc::new(move |offered| give.send(offered).unwrap());
             Self {
@@ -253,7 +256,7 @@ mod tests {
         }
 
         fn refusals(&mut self) -> usize {
-            std::iter::from_fn(|| self.asked.try_recv().ok())
+            std::iter::from_fn(|| self.asked.try_recv())
                 .filter(|op| matches!(op, Op::Reject { .. }))
                 .count()
         }
