@@ -326,7 +326,7 @@ const PLAYBOOK_PATIENCE: Duration = Duration::from_secs(180);
 
 /// ansible-core's program in a virtual environment, which `scripts/ansible` makes.
 fn ansible() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let playbook = root.join("target/ansible/bin/ansible-playbook");
     assert!(
         playbook.exists(),
