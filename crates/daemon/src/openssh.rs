@@ -1,7 +1,7 @@
 //! The OpenSSH transport: hosts that need what the engine cannot do, kept warm by masters of the system's ssh.
 //!
 //! A master is an ssh that was told to stay (ControlMaster, ControlPersist), one for each sharing key, with its socket in
-//! a folder of ours. Whoever wants a session runs ssh with the same options: it uses the master, or becomes it. Where
+//! a folder of ours. The caller's environment is in that key, since ssh itself reads it. Whoever wants a session runs ssh with the same options: it uses the master, or becomes it. Where
 //! somebody can be asked, that is the client itself, on the user's terminal; for all others the daemon runs it.
 
 use std::collections::BTreeMap;
@@ -72,12 +72,13 @@ impl Masters {
     /// Notes a host.
     fn know(&self, host: &Arc<HostConfig>, world: &Arc<World>) -> Result<Known, Error> {
         make_private(&self.folder).map_err(|error| Error::Usage(error.to_string()))?;
+        let host = host.through_ssh(world);
         let key = host.sharing_key();
         let mut table = self.known();
         let known = table.entry(key).or_insert_with(|| {
             let own = host.own_master(&self.mux);
             Known {
-                host: host.clone(),
+                host,
                 master: own.unwrap_or_else(|| Master::at(self.folder.join(key.to_string()))),
                 world: world.clone(),
                 pinned: false,
@@ -95,7 +96,11 @@ impl Masters {
     ) -> Result<(), Error> {
         let request = engine_request(request);
         self.know(host, &request.world)?;
-        if pin && let Some(known) = self.known().get_mut(&host.sharing_key()) {
+        if pin
+            && let Some(known) = self
+                .known()
+                .get_mut(&host.through_ssh(&request.world).sharing_key())
+        {
             known.pinned = true;
         }
         let mut options = batch();
@@ -120,8 +125,9 @@ impl Masters {
     }
 
     /// Whether the host has a master that answers.
-    pub(crate) async fn is_warm(&self, host: &HostConfig) -> bool {
-        let known = self.known().get(&host.sharing_key()).cloned();
+    pub(crate) async fn is_warm(&self, host: &Arc<HostConfig>, world: &World) -> bool {
+        let key = host.through_ssh(world).sharing_key();
+        let known = self.known().get(&key).cloned();
         match known {
             Some(known) => matches!(known.master.state().await, MasterState::Alive(_)),
             None => false,

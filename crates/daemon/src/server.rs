@@ -542,8 +542,12 @@ async fn close(
 }
 
 async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
-    let config = engine.resolve(&engine_request(host)).await?;
+    let asked = engine_request(host);
+    let mut config = engine.resolve(&asked).await?;
     let reasons = engine.reasons_for_system_ssh(&config);
+    if !reasons.is_empty() {
+        config = config.through_ssh(&asked.world);
+    }
     let key = config.sharing_key();
     let lanes = engine
         .status()

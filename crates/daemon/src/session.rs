@@ -87,7 +87,7 @@ async fn try_run(
             let (options, warm) = match masters {
                 Some(masters) => (
                     masters.options(&config, &asked.world)?,
-                    masters.is_warm(&config).await,
+                    masters.is_warm(&config, &asked.world).await,
                 ),
                 None => (Vec::new(), false),
             };

@@ -18,6 +18,7 @@
 //! # }
 //! ```
 
+mod command_world;
 mod dump;
 pub(crate) mod files;
 mod host;
@@ -28,6 +29,7 @@ mod tokens;
 mod values;
 mod world;
 
+pub use command_world::CommandWorld;
 pub use dump::Directive;
 pub(crate) use files::control_paths;
 pub use host::{HostConfig, IdentityFile, LocalCommand, Proxy};
@@ -97,6 +99,9 @@ pub enum ConfigError {
     /// The local user is not in the password database.
     #[error("user id {0} has no entry in the password database, which ssh needs for the home folder")]
     NoAccount(u32),
+    /// Jump hosts without end.
+    #[error("more than {0} jump hosts, each behind the next: does ProxyJump lead in a circle?")]
+    TooManyJumps(usize),
     /// A jump host that cannot be read.
     #[error("ProxyJump: {0}")]
     Jump(#[from] crate::destination::DestinationError),

@@ -154,17 +154,11 @@ async fn bind_address(host: &HostConfig, remote: SocketAddr) -> Result<Option<So
 
 /// Runs a ProxyCommand in the caller's world. Its standard error stays with the log.
 pub(crate) fn proxy_command(command: &str, world: &World) -> Result<Dialed, Error> {
-    let shell = world
-        .var("SHELL")
-        .filter(|shell| !shell.is_empty())
-        .unwrap_or("/bin/sh".as_ref());
     // As ssh: exec saves the shell's process.
-    let mut child = tokio::process::Command::new(shell)
+    let mut child = world
+        .command(world.shell())
         .arg("-c")
         .arg(format!("exec {command}"))
-        .env_clear()
-        .envs(&world.env)
-        .current_dir(&world.cwd)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())

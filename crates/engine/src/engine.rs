@@ -27,7 +27,7 @@ use crate::interaction::Interaction;
 use crate::login::Login;
 use crate::memory::{HostId, Memory};
 use crate::metrics::Metrics;
-use crate::pool::{LaneStatus, Lease, Pool};
+use crate::pool::{Caller, LaneStatus, Lease, Pool};
 use crate::session::{Command, Output, Session};
 use crate::settings::Settings;
 use crate::sftp::Sftp;
@@ -156,7 +156,7 @@ impl Engine {
         self.meet(&host).await?;
         // Tuning decides for data of any kind: where it left compression off, a copy of text may still be faster with it.
         // Lent connections would have to be asked for again.
-        let config = &host.config;
+        let config = host.config();
         if !request.sets("compression", b'C') && !config.compression && !self.confirms_use(config) {
             host.undecided = Some(Arc::new(Undecided {
                 engine: Arc::downgrade(&self.inner),
@@ -192,10 +192,14 @@ impl Engine {
         } else {
             interaction.clone()
         };
-        Ok(Host {
-            pool: self.pool(&config, request),
+        let caller = Caller {
             config,
+            way: Way::Resolved(request.clone()),
             interaction,
+        };
+        Ok(Host {
+            pool: self.pool(&caller),
+            caller,
             tuned: None,
             undecided: None,
         })
@@ -205,19 +209,19 @@ impl Engine {
     /// server can tell whether it needs those, and a command that is handed over to ssh must not have been begun here.
     async fn meet(&self, host: &Host) -> Result<(), Error> {
         let met = || {
-            let facts = self.inner.memory.facts(&host_id(&host.config));
+            let facts = self.inner.memory.facts(&host_id(host.config()));
             facts.is_some_and(|facts| facts.kex_first.is_some())
         };
-        if !host.config.allows_older() || host.is_warm() || met() {
+        if !host.config().allows_older() || host.is_warm() || met() {
             return Ok(());
         }
         host.warm().await.map_err(|error| {
-            let reasons = self.reasons_for_system_ssh(&host.config);
+            let reasons = self.reasons_for_system_ssh(host.config());
             if reasons.is_empty() {
                 return error;
             }
             Error::NeedsSystemSsh {
-                host: host.config.original_host.clone(),
+                host: host.config().original_host.clone(),
                 reasons,
             }
         })
@@ -371,46 +375,51 @@ impl Engine {
                 config.original_host
             )));
         }
-        let config = Arc::new(config);
-        let way = Way::Given(login);
-        let pool = self.new_pool(&config, way);
+        let caller = Caller {
+            config: Arc::new(config),
+            way: Way::Given(login),
+            interaction: interaction.clone(),
+        };
+        let pool = self.new_pool(&caller);
         self.inner.pools().insert(SharingKey::unique(), pool.clone());
         Ok(Host {
             pool,
-            config,
-            interaction: interaction.clone(),
+            caller,
             tuned: None,
             undecided: None,
         })
     }
 
-    fn pool(&self, config: &Arc<HostConfig>, request: &Request) -> Arc<Pool> {
-        let key = config.sharing_key();
+    fn pool(&self, caller: &Caller) -> Arc<Pool> {
+        let key = caller.config.sharing_key();
         let mut pools = self.inner.pools();
         if let Some(pool) = pools.get(&key) {
             return pool.clone();
         }
-        let pool = self.new_pool(config, Way::Resolved(request.clone()));
+        let pool = self.new_pool(caller);
         pools.insert(key, pool.clone());
         pool
     }
 
-    fn new_pool(&self, config: &Arc<HostConfig>, way: Way) -> Arc<Pool> {
+    fn new_pool(&self, first: &Caller) -> Arc<Pool> {
         let mut settings = self.inner.settings.clone();
-        if way.is_single() {
+        if first.way.is_single() {
             settings.max_lanes = 1;
         }
-        let connector = {
-            let (engine, config) = (Arc::downgrade(&self.inner), config.clone());
-            Box::new(move |interaction| connect(&engine, &config, &way, interaction))
-        };
-        Pool::new(config.clone(), settings, self.inner.memory.clone(), connector)
+        let engine = Arc::downgrade(&self.inner);
+        let connector = Box::new(move |caller: &Caller| connect(&engine, caller));
+        Pool::new(
+            first.config.clone(),
+            settings,
+            self.inner.memory.clone(),
+            connector,
+        )
     }
 }
 
 /// Where a host's configuration came from, and with it the way there.
 #[derive(Clone)]
-enum Way {
+pub(crate) enum Way {
     /// From ssh_config.
     Resolved(Request),
     /// From the program.
@@ -440,33 +449,27 @@ impl Inner {
 }
 
 /// Begins a connection.
-fn connect(
-    engine: &Weak<Inner>,
-    config: &Arc<HostConfig>,
-    way: &Way,
-    interaction: Interaction,
-) -> Connection {
+fn connect(engine: &Weak<Inner>, caller: &Caller) -> Connection {
     let (memory, metrics, gate, early) = match engine.upgrade() {
         Some(inner) => (
             inner.memory.clone(),
             inner.metrics.clone(),
-            Some((inner.handshakes.clone(), inner.gate(config))),
+            Some((inner.handshakes.clone(), inner.gate(&caller.config))),
             (inner.settings.early_flights, inner.settings.early_stdin),
         ),
         None => (Arc::new(Memory::in_memory()), Arc::default(), None, (true, true)),
     };
     let dial = {
-        let (engine, config, way, interaction) =
-            (engine.clone(), config.clone(), way.clone(), interaction.clone());
-        Box::new(move || dial_host(engine.clone(), config.clone(), way.clone(), interaction.clone()).boxed())
+        let (engine, caller) = (engine.clone(), caller.clone());
+        Box::new(move || dial_host(engine.clone(), caller.clone()).boxed())
     };
-    let login = match way {
+    let login = match &caller.way {
         Way::Resolved(_) => Login::new(),
         Way::Given(login) => login.clone(),
     };
     Connection::begin(Handshake {
-        host: config.clone(),
-        interaction,
+        host: caller.config.clone(),
+        interaction: caller.interaction.clone(),
         login,
         memory,
         early,
@@ -477,12 +480,12 @@ fn connect(
 }
 
 /// Finds the way to a host: TCP, a proxy command, or a channel of a jump host's connection.
-async fn dial_host(
-    engine: Weak<Inner>,
-    config: Arc<HostConfig>,
-    way: Way,
-    interaction: Interaction,
-) -> Result<Dialed, Error> {
+async fn dial_host(engine: Weak<Inner>, caller: Caller) -> Result<Dialed, Error> {
+    let Caller {
+        config,
+        way,
+        interaction,
+    } = caller;
     let request = match way {
         Way::Resolved(request) => request,
         Way::Given(login) => match login.dial() {
@@ -506,7 +509,13 @@ async fn dial_host(
                 .ok_or_else(|| Error::Usage("ProxyJump names no host".into()))?;
             // Boxed: a jump host may have a jump host.
             let through: BoxFuture<'_, _> = Box::pin(async {
-                let host = engine.host_for(&jump, &interaction).await?;
+                // What the jump host was when the sharing key was made, and not what its name may mean by now.
+                let resolved = match &config.jump {
+                    Some(resolved) => resolved.clone(),
+                    None => engine.resolve(&jump).await?,
+                };
+                let host = engine.host_with(resolved, &jump, &interaction)?;
+                engine.meet(&host).await?;
                 host.direct_tcpip(&config.hostname, config.port, ("127.0.0.1", 0))
                     .await
             });
@@ -573,11 +582,10 @@ pub struct HostStatus {
 }
 
 /// A host, reached through connections that are shared with everything that may share them.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Host {
     pool: Arc<Pool>,
-    config: Arc<HostConfig>,
-    interaction: Interaction,
+    caller: Caller,
     /// What was measured to be best for moving data.
     tuned: Option<Arc<Choice>>,
     /// Where neither that nor the user has copies compressed, or has forbidden it.
@@ -599,7 +607,7 @@ impl fmt::Debug for Undecided {
 impl Host {
     /// What ssh_config says of it.
     pub fn config(&self) -> &Arc<HostConfig> {
-        &self.config
+        &self.caller.config
     }
 
     /// What was measured to be best for moving data, if this host is [for that](Engine::host_for_copies).
@@ -620,9 +628,9 @@ impl Host {
         };
         let config = Arc::new(HostConfig {
             compression: true,
-            ..(*self.config).clone()
+            ..(*self.caller.config).clone()
         });
-        let interaction = self.interaction.clone().without_questions();
+        let interaction = self.caller.interaction.clone().without_questions();
         let mut host = engine.host_with(config, &undecided.request, &interaction).ok()?;
         host.tuned.clone_from(&self.tuned);
         Some(host)
@@ -639,21 +647,21 @@ impl Host {
     /// A refusal by the server that no other connection lifts. Failures of a connection that is being made come from
     /// the session.
     pub async fn start(&self, command: &Command) -> Result<Session, Error> {
-        if command.forwards_agent() && self.config.forward_agent == ForwardAgent::No {
-            let name = &self.config.original_host;
+        if command.forwards_agent() && self.caller.config.forward_agent == ForwardAgent::No {
+            let name = &self.caller.config.original_host;
             return Err(Error::Usage(format!(
                 "the agent is not forwarded to {name}: set ForwardAgent or use -A"
             )));
         }
         // sshd gives every session of a connection the agent that the first one brought: on a host that gets the agent,
         // every session asks for it, so that what one sees is what it asked for.
-        let forward = self.config.forward_agent != ForwardAgent::No;
+        let forward = self.caller.config.forward_agent != ForwardAgent::No;
         let command = if forward {
             &command.clone().agent_forwarding(true)
         } else {
             command
         };
-        self.pool.session(command, &self.interaction).await
+        self.pool.session(command, &self.caller).await
     }
 
     /// Opens a session in which nothing runs yet, for a caller that speaks of it request by request:
@@ -663,13 +671,13 @@ impl Host {
     /// The server's refusal; the loss of the connection. A host that forwards the agent has no such sessions: the server
     /// would lend it to them unasked.
     pub async fn open_session(&self) -> Result<Session, Error> {
-        if self.config.forward_agent != ForwardAgent::No {
-            let name = &self.config.original_host;
+        if self.caller.config.forward_agent != ForwardAgent::No {
+            let name = &self.caller.config.original_host;
             return Err(Error::Usage(format!(
                 "connections to {name} forward the agent, which was not asked for"
             )));
         }
-        let mut session = self.pool.session(&Command::later(), &self.interaction).await?;
+        let mut session = self.pool.session(&Command::later(), &self.caller).await?;
         session.started().await?;
         Ok(session)
     }
@@ -690,15 +698,15 @@ impl Host {
     pub async fn sftp(&self) -> Result<Sftp, Error> {
         let config = self.sftp_config();
         let session = self.start(&Command::subsystem("sftp")).await?;
-        Ok(Sftp::on(session, &self.config.original_host, &config))
+        Ok(Sftp::on(session, &self.caller.config.original_host, &config))
     }
 
     /// Opens an SFTP session on a connection with nothing else on it, as long as the host may have one more.
     pub(crate) async fn sftp_apart(&self) -> Result<Sftp, Error> {
         let config = self.sftp_config();
         let command = Command::subsystem("sftp");
-        let session = self.pool.session_apart(&command, &self.interaction).await?;
-        Ok(Sftp::on(session, &self.config.original_host, &config))
+        let session = self.pool.session_apart(&command, &self.caller).await?;
+        Ok(Sftp::on(session, &self.caller.config.original_host, &config))
     }
 
     fn sftp_config(&self) -> trunkline_sftp::Config {
@@ -735,7 +743,7 @@ impl Host {
                     port,
                     originator,
                 },
-                &self.interaction,
+                &self.caller,
             )
             .await
     }
@@ -750,7 +758,7 @@ impl Host {
                 ChannelKind::DirectStreamlocal {
                     path: path.to_owned(),
                 },
-                &self.interaction,
+                &self.caller,
             )
             .await
     }
@@ -792,7 +800,7 @@ impl Host {
 
     /// The host's first connection, kept from being closed as idle while the lease is there.
     pub(crate) fn hold_connection(&self) -> (Connection, Lease) {
-        self.pool.hold_control(&self.interaction)
+        self.pool.hold_control(&self.caller)
     }
 
     /// The host's first connection, made if there is none, kept from being closed as idle while the result is there.
@@ -824,7 +832,7 @@ impl Host {
 
     /// The host's first connection, made if there is none.
     pub fn connection(&self) -> Connection {
-        self.pool.control(&self.interaction)
+        self.pool.control(&self.caller)
     }
 
     /// Connects now, and waits until it is done.
@@ -849,6 +857,14 @@ impl Host {
     /// The host's connections.
     pub fn lanes(&self) -> Vec<LaneStatus> {
         self.pool.status()
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host")
+            .field("config", &self.caller.config)
+            .finish_non_exhaustive()
     }
 }
 

@@ -171,12 +171,8 @@ pub fn ssh_for(request: &Request, options: &[OsString]) -> Result<Command, Error
 /// The caller's ssh in the caller's world, asking nobody: what the daemon runs has no terminal of the user's.
 fn ssh(world: &World) -> Result<Command, Error> {
     let program = ssh_program(world).map_err(|error: ConfigError| Error::Config(error.into()))?;
-    let mut command = Command::new(program);
-    command
-        .env_clear()
-        .envs(&world.env)
-        .current_dir(&world.cwd)
-        .kill_on_drop(true);
+    let mut command = world.command(program);
+    command.kill_on_drop(true);
     Ok(command)
 }
 

@@ -13,6 +13,7 @@ use trunkline_proto::{ChannelKind, ServerId};
 use crate::channel::ChannelStream;
 use crate::config::{ControlPersist, HostConfig};
 use crate::connection::{Connection, ConnectionInfo};
+use crate::engine::Way;
 use crate::error::Error;
 use crate::interaction::Interaction;
 use crate::memory::{HostId, Memory, Refusal};
@@ -20,8 +21,17 @@ use crate::session::{Command, Session, SpareSession};
 use crate::settings::Settings;
 use policy::{LaneId, Placement, Policy};
 
-/// Makes a new connection to the pool's host.
-type Connector = Box<dyn Fn(Interaction) -> Connection + Send + Sync>;
+/// Makes a new connection to the pool's host, as its caller wants it.
+type Connector = Box<dyn Fn(&Caller) -> Connection + Send + Sync>;
+
+/// Who needs a connection. Callers who share have the same [`SharingKey`](crate::config::SharingKey); in all that is not in
+/// it (time limits, keepalives, what is remembered of keys), a new connection goes by the one who asked for it.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    pub(crate) config: Arc<HostConfig>,
+    pub(crate) way: Way,
+    pub(crate) interaction: Interaction,
+}
 
 /// The connections to one host.
 pub(crate) struct Pool {
@@ -116,32 +126,31 @@ impl Pool {
     pub(crate) async fn session(
         self: &Arc<Self>,
         command: &Command,
-        interaction: &Interaction,
+        caller: &Caller,
     ) -> Result<Session, Error> {
-        self.session_placed(command, interaction, Policy::place_session)
-            .await
+        self.session_placed(command, caller, Policy::place_session).await
     }
 
     /// Starts a command on a connection with nothing else on it, where there may be one more; else as [`Self::session`].
     pub(crate) async fn session_apart(
         self: &Arc<Self>,
         command: &Command,
-        interaction: &Interaction,
+        caller: &Caller,
     ) -> Result<Session, Error> {
-        self.session_placed(command, interaction, Policy::place_session_apart)
+        self.session_placed(command, caller, Policy::place_session_apart)
             .await
     }
 
     async fn session_placed(
         self: &Arc<Self>,
         command: &Command,
-        interaction: &Interaction,
+        caller: &Caller,
         place: fn(&mut Policy, Instant) -> Placement,
     ) -> Result<Session, Error> {
         loop {
             let freed = self.freed.notified();
             self.check_not_ended()?;
-            let Some((lane, placed)) = self.find_place(interaction, place) else {
+            let Some((lane, placed)) = self.find_place(caller, place) else {
                 freed.await;
                 continue;
             };
@@ -183,7 +192,7 @@ impl Pool {
 
     fn find_place(
         self: &Arc<Self>,
-        interaction: &Interaction,
+        caller: &Caller,
         place: fn(&mut Policy, Instant) -> Placement,
     ) -> Option<(LaneId, Placed)> {
         let now = Instant::now();
@@ -226,7 +235,7 @@ impl Pool {
                     // To a server known as OpenSSH, a session for the next command is asked for in the same flight.
                     state.policy.allow_spares(self.remembered_as_openssh());
                     let placed = Placed::Open {
-                        connection: self.connect(&mut state, id, interaction),
+                        connection: self.connect(&mut state, id, caller),
                         lease: lease(id),
                         proven: true,
                     };
@@ -241,7 +250,7 @@ impl Pool {
     pub(crate) async fn tunnel(
         self: &Arc<Self>,
         kind: ChannelKind,
-        interaction: &Interaction,
+        caller: &Caller,
     ) -> Result<ChannelStream, Error> {
         let (connection, lease) = loop {
             let freed = self.freed.notified();
@@ -255,9 +264,7 @@ impl Pool {
                         .lanes
                         .get(&lane)
                         .map(|found| (found.connection.clone(), lane, now)),
-                    Placement::Connect(lane) => {
-                        Some((self.connect(&mut state, lane, interaction), lane, now))
-                    }
+                    Placement::Connect(lane) => Some((self.connect(&mut state, lane, caller), lane, now)),
                     Placement::Wait => None,
                 }
             };
@@ -282,7 +289,7 @@ impl Pool {
 
     /// The first lane's connection, made if there is none, for what belongs to a connection as a whole (remote
     /// forwardings).
-    pub(crate) fn control(self: &Arc<Self>, interaction: &Interaction) -> Connection {
+    pub(crate) fn control(self: &Arc<Self>, caller: &Caller) -> Connection {
         let now = Instant::now();
         let mut state = self.state();
         state.refresh(now);
@@ -291,20 +298,20 @@ impl Pool {
             Some(lane) => lane.connection.clone(),
             None => {
                 let lane = state.policy.add_lane(now);
-                self.connect(&mut state, lane, interaction)
+                self.connect(&mut state, lane, caller)
             }
         }
     }
 
     /// As [`Self::control`], and counts it as in use until the lease is dropped.
-    pub(crate) fn hold_control(self: &Arc<Self>, interaction: &Interaction) -> (Connection, Lease) {
+    pub(crate) fn hold_control(self: &Arc<Self>, caller: &Caller) -> (Connection, Lease) {
         let now = Instant::now();
         let mut state = self.state();
         state.refresh(now);
         let held = state.policy.hold_first(now);
         let connection = match state.lanes.get(&held) {
             Some(lane) => lane.connection.clone(),
-            None => self.connect(&mut state, held, interaction),
+            None => self.connect(&mut state, held, caller),
         };
         (
             connection,
@@ -327,8 +334,8 @@ impl Pool {
         self.state().pinned
     }
 
-    fn connect(self: &Arc<Self>, state: &mut State, id: LaneId, interaction: &Interaction) -> Connection {
-        let connection = (self.connector)(interaction.clone());
+    fn connect(self: &Arc<Self>, state: &mut State, id: LaneId, caller: &Caller) -> Connection {
+        let connection = (self.connector)(caller);
         state.lanes.insert(
             id,
             Lane {
@@ -643,10 +650,10 @@ mod tests {
         let host = Arc::new(HostConfig::explicit("host", 22, "user").unwrap());
         let connector: Connector = {
             let host = host.clone();
-            Box::new(move |interaction| {
+            Box::new(move |caller: &Caller| {
                 let failing = Handshake {
                     host: host.clone(),
-                    interaction,
+                    interaction: caller.interaction.clone(),
                     login: Login::new(),
                     memory: Arc::new(Memory::in_memory()),
                     early: (true, true),
@@ -663,8 +670,13 @@ mod tests {
             })
         };
         let memory = Arc::new(Memory::in_memory());
+        let caller = Caller {
+            config: host.clone(),
+            way: Way::Given(Login::new()),
+            interaction: Interaction::none(),
+        };
         let pool = Pool::new(host, Settings::default(), memory, connector);
-        let outcome = pool.session(&Command::exec("true"), &Interaction::none()).await;
+        let outcome = pool.session(&Command::exec("true"), &caller).await;
         let error = match outcome {
             Ok(mut session) => session.started().await.unwrap_err(),
             Err(error) => error,

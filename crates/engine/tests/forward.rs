@@ -510,6 +510,28 @@ async fn a_socks_port_of_the_server_goes_where_it_is_permitted() {
 }
 
 #[tokio::test]
+async fn what_a_socks_port_permits_is_said_by_the_command_that_brought_it() {
+    let (allowed, other) = (echo_port().await, echo_port().await);
+    let sshd = Sshd::start_default().unwrap();
+    let engine = Engine::new(Settings::default(), Default::default());
+    for (permitted, refused) in [(allowed, other), (other, allowed)] {
+        let option = format!("PermitRemoteOpen=127.0.0.1:{permitted}");
+        let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &[&option]).await;
+        let forward = Forward {
+            listen: Listen::Tcp { host: None, port: 0 },
+            target: ForwardTarget::Socks,
+        };
+        let handle = host.forward_remote(&forward).await.unwrap();
+        let mut stream = client(&handle).await;
+        assert_eq!(socks(&mut stream, &Socks::V5Address, refused).await, 2);
+        let mut stream = client(&handle).await;
+        assert_eq!(socks(&mut stream, &Socks::V5Address, permitted).await, 0);
+        carries_everything(stream).await;
+    }
+    assert_eq!(sshd.authentications(), 1, "they share");
+}
+
+#[tokio::test]
 async fn a_refused_target_here_closes_the_client_there() {
     let (_sshd, host) = connected(&[]).await;
     let free = TcpListener::bind("127.0.0.1:0")

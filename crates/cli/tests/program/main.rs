@@ -7,6 +7,7 @@ mod home;
 mod hosts;
 mod lifecycle;
 mod run;
+mod sharing;
 mod ssh;
 mod stream;
 mod streams;

@@ -27,6 +27,9 @@ pub(crate) struct Sources {
     /// The answer depends on more than files and variables: a foreign `Match exec`, the network, or files beyond
     /// the bounds below.
     pub(crate) volatile: bool,
+    /// A command of the user's took part in the answer, or may have: a foreign `Match exec`, or files that were not looked
+    /// into.
+    pub(crate) runs_commands: bool,
     /// Names of `Host` lines that are neither patterns nor negated, in the order of the files.
     pub(crate) aliases: Vec<String>,
     /// What `ControlPath` is set to, as written, in the order of the files.
@@ -107,8 +110,7 @@ impl Sources {
 
     fn read(&mut self, path: &Path, origin: Origin, account: &Account, world: &World, depth: u32) {
         if self.stamps.len() >= MOST_FILES || depth > DEEPEST_INCLUDE {
-            self.volatile = true;
-            return;
+            return self.leave_unread();
         }
         // Stamped before it is read: a change in between makes the stamp wrong, never the answer stale.
         self.stamps.push((path.into(), Stamp::of(path)));
@@ -118,8 +120,7 @@ impl Sources {
             return;
         }
         if text.len() as u64 > LONGEST_FILE {
-            self.volatile = true;
-            return;
+            return self.leave_unread();
         }
         for line in String::from_utf8_lossy(&text).lines() {
             self.note_line(line, origin, account, world, depth);
@@ -140,7 +141,11 @@ impl Sources {
             "controlpath" => self
                 .control_paths
                 .extend(arguments.first().filter(|path| *path != "none").cloned()),
-            "match" => self.volatile |= has_foreign_condition(arguments),
+            "match" => match foreign_condition(arguments) {
+                Some(Foreign::Command) => (self.volatile, self.runs_commands) = (true, true),
+                Some(Foreign::Addresses) => self.volatile = true,
+                None => {}
+            },
             "canonicalizehostname" => self.volatile |= arguments.first().is_some_and(|value| value != "no"),
             "include" => {
                 for pattern in arguments {
@@ -151,13 +156,17 @@ impl Sources {
         }
     }
 
+    /// There is more than is looked into: anything may be in it.
+    fn leave_unread(&mut self) {
+        (self.volatile, self.runs_commands) = (true, true);
+    }
+
     /// readconf.c, oInclude: relative to ~/.ssh or /etc/ssh; since 9.9 with variables and tokens.
     fn include(&mut self, pattern: &str, origin: Origin, account: &Account, world: &World, depth: u32) {
         let pattern = expand_variables(pattern, world);
         if pattern.contains('%') {
             // Which file this is depends on the host.
-            self.volatile = true;
-            return;
+            return self.leave_unread();
         }
         let Some(pattern) = account.expand_tilde(&pattern) else {
             return;
@@ -193,7 +202,7 @@ impl Sources {
             let mut deeper = Vec::new();
             for folder in found {
                 if self.stamps.len() >= MOST_FILES || deeper.len() >= MOST_FILES {
-                    self.volatile = true;
+                    self.leave_unread();
                     break;
                 }
                 self.stamps.push((folder.clone(), Stamp::of(&folder)));
@@ -346,15 +355,24 @@ pub(crate) fn words(line: &str) -> Vec<String> {
     }
 }
 
-/// Whether a `Match` line asks something else than the names in the request: a command other than `trunkline up`,
-/// or the addresses of this machine.
-fn has_foreign_condition(conditions: &[String]) -> bool {
+/// What a `Match` line may ask beside the names in the request.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Foreign {
+    /// The addresses of this machine.
+    Addresses,
+    /// A command other than `trunkline up`.
+    Command,
+}
+
+/// The most that one of a `Match` line's conditions asks of that.
+fn foreign_condition(conditions: &[String]) -> Option<Foreign> {
     let mut conditions = conditions.iter();
+    let mut most = None;
     while let Some(condition) = conditions.next() {
         let condition = condition.trim_start_matches('!');
         let (name, value) = condition.split_once('=').unwrap_or((condition, ""));
         if name.eq_ignore_ascii_case("localnetwork") {
-            return true;
+            most = most.max(Some(Foreign::Addresses));
         }
         if name.eq_ignore_ascii_case("exec") {
             let command = if value.is_empty() {
@@ -369,11 +387,11 @@ fn has_foreign_condition(conditions: &[String]) -> bool {
             let ours = program.rsplit('/').next() == Some("trunkline") && words.next() == Some("up");
             // Anything a shell could do behind it is foreign.
             if !ours || command.contains([';', '&', '|', '`', '$', '<', '>', '(', '\n']) {
-                return true;
+                most = Some(Foreign::Command);
             }
         }
     }
-    false
+    most
 }
 
 /// Collects `$NAME` and `${NAME}`.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use trunkline_proto::cipher::Cipher;
@@ -19,7 +20,7 @@ use super::values::{
     RequestTty, SessionType, StrictHostKeyChecking, UpdateHostKeys, WeakCryptoWarning,
 };
 use super::world::Account;
-use super::{ConfigError, World};
+use super::{CommandWorld, ConfigError, World};
 use crate::destination::Destination;
 
 /// Everything ssh_config says about one host, after `Host`, `Match`, `Include`, defaults, tokens and variables.
@@ -45,6 +46,12 @@ pub struct HostConfig {
 
     /// `ProxyJump` and `ProxyCommand`.
     pub proxy: Proxy,
+    /// What the last of the jump hosts resolves to, and so on to the first of them; `None` where there are none, or none
+    /// was resolved.
+    pub jump: Option<Arc<HostConfig>>,
+    /// The caller's world, where commands of the user's take part in who is reached or trusted: `ProxyCommand`,
+    /// `KnownHostsCommand`, and a `Match exec` in the files, whatever it decided.
+    pub commands: Option<CommandWorld>,
     /// `ProxyUseFdpass`; a reason for the system's ssh.
     pub proxy_use_fdpass: bool,
     /// `AddressFamily`.
@@ -413,6 +420,8 @@ impl HostConfig {
         let mut config = Self {
             config_file: around.config_file,
             proxy,
+            jump: None,
+            commands: None,
             proxy_use_fdpass: f.flag("proxyusefdpass", false),
             address_family: f
                 .parse("addressfamily", AddressFamily::parse)
@@ -553,6 +562,19 @@ impl HostConfig {
             .collect();
         config.not_understood = not_understood;
         Ok(config)
+    }
+
+    /// The same host as ssh itself reaches it, for a caller in `world`: ssh reads more of the environment than its
+    /// configuration tells (KRB5CCNAME, which says who one is; what PKCS#11 libraries go by).
+    #[must_use]
+    pub fn through_ssh(self: &Arc<Self>, world: &World) -> Arc<Self> {
+        if self.commands.is_some() {
+            return self.clone();
+        }
+        Arc::new(Self {
+            commands: Some(CommandWorld::of(world, |_| false)),
+            ..Self::clone(self)
+        })
     }
 
     /// The environment variables that SendEnv and SetEnv ask for, in the order in which OpenSSH's client sends them.
@@ -1147,6 +1169,7 @@ pub(crate) mod tests {
             "RevokedHostKeys=/r",
             "PubkeyAuthentication=no",
             "PasswordAuthentication=no",
+            "KnownHostsCommand=/bin/keys",
         ] {
             assert_ne!(with_options(&[option]).sharing_key(), plain, "{option}");
         }
@@ -1156,6 +1179,19 @@ pub(crate) mod tests {
             "LocalForward=1 h:2",
             "LogLevel=DEBUG",
             "RequestTTY=force",
+            // Each of these is applied to the request that brings it.
+            "PermitRemoteOpen=db:5432",
+            "ExitOnForwardFailure=yes",
+            "GatewayPorts=yes",
+            "StreamLocalBindMask=0111",
+            "StreamLocalBindUnlink=yes",
+            "SetEnv=A=1",
+            "EscapeChar=none",
+            "ConnectTimeout=5",
+            "ServerAliveInterval=15",
+            "UpdateHostKeys=no",
+            "AddKeysToAgent=yes",
+            "BatchMode=yes",
         ] {
             assert_eq!(with_options(&[option]).sharing_key(), plain, "{option}");
         }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use aws_lc_rs::digest::{SHA256, digest};
 use lru::LruCache;
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::sync::{OnceCell, Semaphore};
 
 use super::dump::{self, Directive};
@@ -21,7 +21,7 @@ use super::files::{Sources, Stamp};
 use super::host::{HostConfig, Proxy, Surroundings};
 use super::tokens::{self, Asked};
 use super::world::Account;
-use super::{ConfigError, World};
+use super::{CommandWorld, ConfigError, World};
 use crate::destination::Destination;
 use crate::openssh;
 
@@ -130,12 +130,16 @@ struct Question([u8; 32]);
 /// A program as it was, and its default host key algorithms.
 type Defaults = ((PathBuf, Stamp), Arc<[String]>);
 
-type Flight = Arc<OnceCell<Result<Arc<HostConfig>, ConfigError>>>;
+type Flight = Arc<OnceCell<Result<Arc<Answer>, ConfigError>>>;
 
 /// What ssh said, and all that it depends on.
 #[derive(Debug)]
 struct Answer {
     config: Arc<HostConfig>,
+    /// The same with what depends on the caller or on other answers, as it was last asked for.
+    complete: Mutex<Option<Arc<HostConfig>>>,
+    /// Whether commands of the user's take part in who is reached or trusted.
+    runs_commands: bool,
     sources: Sources,
     program: (PathBuf, Stamp),
     /// The variables that take part, with the value each had.
@@ -147,6 +151,30 @@ struct Answer {
 }
 
 impl Answer {
+    /// The configuration, for a caller in `world` and over a resolved jump host.
+    fn complete(&self, world: &World, jump: Option<Arc<HostConfig>>) -> Arc<HostConfig> {
+        if !self.runs_commands && jump.is_none() {
+            return self.config.clone();
+        }
+        let commands = self
+            .runs_commands
+            .then(|| CommandWorld::of(world, |name| self.variables.contains_key(name)));
+        let mut last = lock(&self.complete);
+        if let Some(last) = &*last
+            && last.commands == commands
+            && same(last.jump.as_ref(), jump.as_ref())
+        {
+            return last.clone();
+        }
+        let complete = Arc::new(HostConfig {
+            commands,
+            jump,
+            ..HostConfig::clone(&self.config)
+        });
+        *last = Some(complete.clone());
+        complete
+    }
+
     fn holds_for(&self, world: &Arc<World>) -> bool {
         let in_time = self.volatile.as_ref().is_none_or(|(same, until)| {
             Instant::now() < *until && (Arc::ptr_eq(same, world) || same == world)
@@ -171,6 +199,9 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// At most this many questions are remembered, each in at most [`MOST_VARIANTS`] worlds.
 const MOST_QUESTIONS: NonZeroUsize = NonZeroUsize::new(8192).expect("not zero");
 const MOST_VARIANTS: usize = 8;
+
+/// So many jump hosts, each behind the next. ssh, which starts itself for each, knows no bound.
+const MOST_JUMPS: usize = 32;
 
 /// At most this many `ssh -G` at once: each is some 4 ms of one core.
 const MOST_RUNS: usize = 8;
@@ -216,14 +247,30 @@ impl Resolver {
     /// The answer, where it is known and still holds. Looks at files' times and runs nothing.
     #[must_use]
     pub fn cached(&self, request: &Request) -> Option<Arc<HostConfig>> {
+        let mut answers = vec![self.known(request)?];
+        let mut behind = request.for_jump(answers[0].config.jump_hosts());
+        while let Some(jump) = behind {
+            if answers.len() > MOST_JUMPS {
+                return None;
+            }
+            let answer = self.known(&jump)?;
+            behind = jump.for_jump(answer.config.jump_hosts());
+            answers.push(answer);
+        }
+        complete(&request.world, &answers)
+    }
+
+    /// The answer to one request, without its jump hosts.
+    fn known(&self, request: &Request) -> Option<Arc<Answer>> {
         let variants = lock(&self.cache).get(&request.question())?.clone();
         variants
             .iter()
             .find(|answer| answer.holds_for(&request.world))
-            .map(|answer| Arc::clone(&answer.config))
+            .cloned()
     }
 
-    /// Resolves a destination, from memory or by running `ssh -G` in the caller's world.
+    /// Resolves a destination, from memory or by running `ssh -G` in the caller's world; and its jump hosts, each of which
+    /// may have jump hosts.
     ///
     /// Callers that ask the same at the same time share one run, and its failure. Dropping the future leaves the
     /// run to those who still wait, or ends it.
@@ -231,8 +278,23 @@ impl Resolver {
     /// # Errors
     /// See [`ConfigError`]; a failure is not remembered.
     pub async fn resolve(&self, request: &Request) -> Result<Arc<HostConfig>, ConfigError> {
-        if let Some(config) = self.cached(request) {
-            return Ok(config);
+        let mut answers = vec![self.answer(request).await?];
+        let mut behind = request.for_jump(answers[0].config.jump_hosts());
+        while let Some(jump) = behind {
+            if answers.len() > MOST_JUMPS {
+                return Err(ConfigError::TooManyJumps(MOST_JUMPS));
+            }
+            let answer = self.answer(&jump).await?;
+            behind = jump.for_jump(answer.config.jump_hosts());
+            answers.push(answer);
+        }
+        Ok(complete(&request.world, &answers).expect("there is at least one answer"))
+    }
+
+    /// The answer to one request, without its jump hosts.
+    async fn answer(&self, request: &Request) -> Result<Arc<Answer>, ConfigError> {
+        if let Some(answer) = self.known(request) {
+            return Ok(answer);
         }
         let key = (request.question(), Arc::clone(&request.world));
         let flight = Arc::clone(lock(&self.flights).entry(key.clone()).or_default());
@@ -244,18 +306,17 @@ impl Resolver {
         landing.flight.get_or_init(|| self.ask(request)).await.clone()
     }
 
-    async fn ask(&self, request: &Request) -> Result<Arc<HostConfig>, ConfigError> {
+    async fn ask(&self, request: &Request) -> Result<Arc<Answer>, ConfigError> {
         let _permit = self
             .permits
             .acquire()
             .await
             .expect("the semaphore is never closed");
         // A request from another world may have brought the answer while this one waited.
-        if let Some(config) = self.cached(request) {
-            return Ok(config);
+        if let Some(answer) = self.known(request) {
+            return Ok(answer);
         }
         let answer = Arc::new(self.run(request).await?);
-        let config = Arc::clone(&answer.config);
         let mut cache = lock(&self.cache);
         let variants = cache.get_or_insert_mut(request.question(), Vec::new);
         variants.retain(|old| {
@@ -266,8 +327,8 @@ impl Resolver {
         if variants.len() == MOST_VARIANTS {
             variants.remove(0);
         }
-        variants.push(answer);
-        Ok(config)
+        variants.push(answer.clone());
+        Ok(answer)
     }
 
     async fn run(&self, request: &Request) -> Result<Answer, ConfigError> {
@@ -338,6 +399,10 @@ impl Resolver {
             .volatile
             .then(|| (Arc::clone(&request.world), Instant::now() + VOLATILE_LIFE));
         Ok(Answer {
+            runs_commands: sources.runs_commands
+                || matches!(config.proxy, Proxy::Command(_))
+                || config.known_hosts_command.is_some(),
+            complete: Mutex::default(),
             config: Arc::new(config),
             sources,
             program,
@@ -442,7 +507,7 @@ impl Resolver {
         first: &[&str],
         remote_command: &[&str],
     ) -> Result<Vec<Directive>, ConfigError> {
-        let mut command = Command::new(program);
+        let mut command = request.world.command(program);
         command.arg("-G").args(first).args(&request.ssh_args);
         if let Some(port) = request.destination.port {
             command.arg("-p").arg(port.to_string());
@@ -451,10 +516,7 @@ impl Resolver {
             .arg("--")
             .arg(request.destination.without_port())
             .args(remote_command)
-            .env_clear()
-            .envs(&request.world.env)
             .env(RESOLVING, "1")
-            .current_dir(&request.world.cwd)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -637,6 +699,19 @@ pub fn ssh_program(world: &World) -> Result<PathBuf, ConfigError> {
             executable && (ourselves.is_none() || program.canonicalize().ok() != ourselves)
         })
         .ok_or_else(|| ConfigError::NoProgram(path.to_string_lossy().into_owned()))
+}
+
+/// The configuration of the first, over those behind it. `None` for none.
+fn complete(world: &World, answers: &[Arc<Answer>]) -> Option<Arc<HostConfig>> {
+    let behind = |jump, answer: &Arc<Answer>| Some(answer.complete(world, jump));
+    answers.iter().rev().fold(None, behind)
+}
+
+fn same(a: Option<&Arc<HostConfig>>, b: Option<&Arc<HostConfig>>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        (a, b) => a.is_none() && b.is_none(),
+    }
 }
 
 /// A panic under one of these locks leaves whole data, so poisoning is passed over.
@@ -969,6 +1044,68 @@ mod tests {
             ("me", "one", 23)
         );
         assert_eq!(first.proxy, Proxy::Direct);
+    }
+
+    /// The sharing keys of a destination for two callers who differ in the variable BOX.
+    async fn keys_of_two(config: &str, destination: &str) -> [super::super::SharingKey; 2] {
+        let mut place = Place::new(config);
+        let resolver = Resolver::new();
+        let mut keys = Vec::new();
+        for value in ["1", "2"] {
+            place.world.env.insert("BOX".into(), value.into());
+            let request = place.request(destination);
+            let resolved = resolver.resolve(&request).await.unwrap();
+            assert_eq!(resolver.cached(&request), Some(resolved.clone()));
+            keys.push(resolved.sharing_key());
+        }
+        [keys[0], keys[1]]
+    }
+
+    #[tokio::test]
+    async fn where_a_command_takes_part_callers_with_other_environments_do_not_share() {
+        let exec = |under: &str| format!("Host db\n HostName 127.0.0.1\n{under}");
+        let file = Place::new("Match exec \"connect-box\"\n User x\n");
+        let included = format!("Include {}\n", file.path("config").display());
+        for (config, shares) in [
+            (exec(""), true),
+            (exec(" ProxyCommand nc $BOX 22\n"), false),
+            (exec(" ProxyCommand a-script\n"), false),
+            (exec(" KnownHostsCommand /bin/keys\n"), false),
+            // It may have opened the tunnel that the address leads to.
+            (exec("Match host db exec \"true\"\n User x\n"), false),
+            (exec(&included), false),
+            (
+                exec(" ProxyJump jump\nHost jump\n ProxyCommand a-script\n"),
+                false,
+            ),
+            (
+                exec(" ProxyJump a,b\nHost a\n ProxyCommand a-script\nHost b\n User x\n"),
+                false,
+            ),
+            (exec(" ProxyJump jump\n"), true),
+            (exec("Match exec \"trunkline up\"\n User x\n"), true),
+        ] {
+            let [one, other] = keys_of_two(&config, "db").await;
+            assert_eq!(one == other, shares, "{config}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_jump_host_is_what_it_resolves_to() {
+        let config = "Host db\n ProxyJump jump\nMatch host jump exec \"test $BOX = 1\"\n HostName one\nHost jump\n HostName two\n";
+        let [one, other] = keys_of_two(config, "db").await;
+        assert_ne!(one, other);
+        let mut place = Place::new(config);
+        place.world.env.insert("BOX".into(), "1".into());
+        let resolved = Resolver::new().resolve(&place.request("db")).await.unwrap();
+        assert_eq!(resolved.jump.as_ref().unwrap().hostname, "one");
+    }
+
+    #[tokio::test]
+    async fn jump_hosts_that_lead_in_a_circle_are_an_error() {
+        let place = Place::new("Host a\n ProxyJump b\nHost b\n ProxyJump a\n");
+        let error = Resolver::new().resolve(&place.request("a")).await.unwrap_err();
+        assert_eq!(error, ConfigError::TooManyJumps(MOST_JUMPS));
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use aws_lc_rs::digest::{Context, SHA256};
 
-use super::HostConfig;
 use super::values::ForwardAgent;
+use super::{CommandWorld, HostConfig};
 
 /// Equal for two hosts exactly when a connection for the one may serve the other. Shown as 16 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -81,6 +81,9 @@ impl HostConfig {
 
     /// What the sharing key is made of: names (directives, mostly) and values, for people to compare.
     ///
+    /// Where a command of the user's takes part in who is reached or trusted, what it sees of its caller is among them: of
+    /// the environment a digest. A jump host stands for all of this of its own.
+    ///
     /// What only concerns one session (`RemoteCommand`, `SendEnv`, forwardings, terminals) or only this side
     /// (log levels, prompts) is not among them.
     #[must_use]
@@ -91,6 +94,11 @@ impl HostConfig {
             let origin = if file.is_default { " (default)" } else { "" };
             format!("{}{origin}", path(&file.path))
         });
+        let commands = self.commands.as_ref().map_or_else(
+            || ["environment", "folder", "umask", "shell"].map(|name| (name, String::new())),
+            CommandWorld::explain,
+        );
+        let [environment, folder, umask, shell] = commands;
         vec![
             ("user", self.user.clone()),
             ("hostname", self.hostname.clone()),
@@ -99,6 +107,15 @@ impl HostConfig {
             // Without an alias, known_hosts is searched by the name that was resolved; behind a proxy that is all
             // there is. %k in a known_hosts path is part of the path by now.
             ("proxy", self.proxy.to_string()),
+            // What its name stands for: the same name may mean another host to another caller.
+            (
+                "jump host",
+                self.jump.as_deref().map(explain_jump).unwrap_or_default(),
+            ),
+            environment,
+            folder,
+            umask,
+            shell,
             // Jump hosts are resolved in turn, and from the file that -F named.
             ("config file", paths(&self.config_file)),
             ("bindaddress", optional(&self.bind_address)),
@@ -166,6 +183,18 @@ impl HostConfig {
             ("refuseconnection", optional(&self.refuse_connection)),
         ]
     }
+}
+
+/// A jump host, and all that decides who may share its connections.
+fn explain_jump(jump: &HostConfig) -> String {
+    let SharingKey(key) = jump.sharing_key();
+    format!(
+        "{}@{}:{} {}",
+        jump.user,
+        jump.hostname,
+        jump.port,
+        hex(&key[..16])
+    )
 }
 
 fn yes_or_no(value: bool) -> String {

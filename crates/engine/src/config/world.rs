@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tokio::process::Command;
 
 use super::ConfigError;
 
@@ -49,6 +50,29 @@ impl World {
     #[must_use]
     pub fn var(&self, name: impl AsRef<OsStr>) -> Option<&OsStr> {
         self.env.get(name.as_ref()).map(OsString::as_os_str)
+    }
+
+    /// What runs the user's commands: SHELL, or `/bin/sh`.
+    #[must_use]
+    pub fn shell(&self) -> &OsStr {
+        self.var("SHELL")
+            .filter(|shell| !shell.is_empty())
+            .unwrap_or("/bin/sh".as_ref())
+    }
+
+    /// A program that runs in this world, with nothing of this process's own.
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = if self.umask == current_umask() {
+            Command::new(program)
+        } else {
+            // A child's mask can be set from within the child only.
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", "umask \"$0\"; exec \"$@\""]);
+            command.arg(format!("{:04o}", self.umask & 0o7777)).arg(program);
+            command
+        };
+        command.env_clear().envs(&self.env).current_dir(&self.cwd);
+        command
     }
 
     /// `path` as seen from the working folder.

@@ -96,7 +96,7 @@ impl Keeper {
             () = self.shared.stop.cancelled() => return Ok(None),
         }
         let handler = handler(
-            connection.host().clone(),
+            self.host.config().clone(),
             self.target.clone(),
             self.shared.clone(),
         );

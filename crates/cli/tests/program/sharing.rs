@@ -1,0 +1,198 @@
+//! Who shares a connection: nobody who would reach another machine, or trust another one, with ssh.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use trunkline_testkit::Sshd;
+
+use crate::home::{Home, assert_status, describe, finish, server, text};
+
+/// Prints the port of the server that runs it.
+const WHICH: &str = "echo $SSH_CONNECTION | cut -d' ' -f4";
+
+/// A proxy command in bash alone, to a port that is said when it runs.
+fn proxy_to(port: &str) -> String {
+    format!("bash -c 'exec 3<>/dev/tcp/127.0.0.1/{port}; cat <&3 & cat >&3; kill $!'")
+}
+
+/// Two servers, one name for both.
+struct Two {
+    home: Home,
+    servers: [Sshd; 2],
+    config: PathBuf,
+}
+
+impl Two {
+    /// `lines` are about the host "box", behind which `{one}` and `{two}` stand for the servers' ports.
+    fn new(lines: &str) -> Self {
+        let (home, servers) = (Home::new(), [server(), server()]);
+        let [one, two] = [&servers[0], &servers[1]];
+        let known = home.path("known_hosts");
+        let keys = [one, two].map(|server| {
+            let known = fs::read_to_string(server.host_entry("x").known_hosts).unwrap();
+            known
+                .lines()
+                .filter_map(|line| line.split_once(' ').map(|(_, key)| format!("* {key}\n")))
+                .collect::<String>()
+        });
+        fs::write(&known, keys.concat()).unwrap();
+        let mut entry = one.host_entry("box jump");
+        entry.known_hosts = known;
+        entry.identities.extend(two.host_entry("x").identities);
+        let lines = lines
+            .replace("{one}", &one.addr().port().to_string())
+            .replace("{two}", &two.addr().port().to_string());
+        let config = home.path("config");
+        fs::write(&config, format!("{lines}\n{entry}")).unwrap();
+        Self {
+            home,
+            servers,
+            config,
+        }
+    }
+
+    fn port(&self, server: usize) -> String {
+        self.servers[server].addr().port().to_string()
+    }
+
+    fn ours(&self) -> Command {
+        self.home.ssh_with(&self.config)
+    }
+
+    fn stock(&self) -> Command {
+        let mut command = self.home.command("/usr/bin/ssh");
+        command.arg("-F").arg(&self.config);
+        command
+    }
+
+    /// For which server ssh and trunkline run a command, each started as `prepare` says.
+    fn reached(&self, prepare: impl Fn(&mut Command)) -> [String; 2] {
+        [self.stock(), self.ours()].map(|mut command| {
+            prepare(&mut command);
+            let output = finish(command.args(["box", WHICH]));
+            assert_status(&output, 0);
+            text(&output.stdout).trim().to_owned()
+        })
+    }
+}
+
+#[test]
+fn a_proxy_command_that_goes_by_the_environment_reaches_who_ssh_reaches() {
+    let two = Two::new(&format!("Host box\n ProxyCommand {}", proxy_to("$BOX_PORT")));
+    for server in [0, 1, 0] {
+        let port = two.port(server);
+        let reached = two.reached(|command| {
+            command.env("BOX_PORT", &port);
+        });
+        assert_eq!(reached, [port.clone(), port]);
+    }
+    assert_eq!(two.servers[0].authentications(), 3, "ssh twice, and ours once");
+}
+
+#[test]
+fn a_proxy_command_that_goes_by_the_folder_or_the_shell_reaches_who_ssh_reaches() {
+    let two = Two::new(&format!("Host box\n ProxyCommand {}", proxy_to("$(cat port)")));
+    for (name, server) in [("a", 0), ("b", 1)] {
+        let folder = two.home.path(name);
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("port"), two.port(server)).unwrap();
+        let reached = two.reached(|command| {
+            command.current_dir(&folder);
+        });
+        assert_eq!(reached, [two.port(server), two.port(server)]);
+    }
+    let two = Two::new(&format!("Host box\n ProxyCommand {}", proxy_to("$PORT")));
+    for server in [0, 1] {
+        let script = format!(
+            "#!/bin/sh\nexport PORT={}\nexec /bin/sh \"$@\"\n",
+            two.port(server)
+        );
+        let shell = two.home.script(&format!("shell{server}"), &script);
+        let reached = two.reached(|command| {
+            command.env("SHELL", &shell);
+        });
+        assert_eq!(reached, [two.port(server), two.port(server)]);
+    }
+}
+
+#[test]
+fn a_proxy_command_is_run_with_its_callers_umask() {
+    let two = Two::new("Host box\n ProxyCommand {proxy}");
+    let masks = two.home.path("masks");
+    let proxy = two.home.script(
+        "proxy",
+        &format!(
+            "#!/bin/bash\numask >>{}\nexec {}\n",
+            masks.display(),
+            proxy_to(&two.port(0))
+        ),
+    );
+    let config = fs::read_to_string(&two.config).unwrap();
+    fs::write(
+        &two.config,
+        config.replace("{proxy}", &proxy.display().to_string()),
+    )
+    .unwrap();
+    for mask in ["0027", "0002"] {
+        let mut shell = two
+            .home
+            .shell(&two.servers[0], "umask $MASK; $T ssh -F $CONFIG box true");
+        assert_status(&finish(shell.env("MASK", mask).env("CONFIG", &two.config)), 0);
+    }
+    assert_eq!(fs::read_to_string(&masks).unwrap(), "0027\n0002\n");
+}
+
+#[test]
+fn jump_hosts_that_a_match_exec_tells_apart_are_two() {
+    // The name is one; which machine it is says a command.
+    let two = Two::new(
+        "Host box\n ProxyJump jump\n HostName 127.0.0.1\n Port {two}\n\
+         Match host jump exec \"test x$VIA = xone\"\n HostName 127.0.0.1\n Port {one}\n\
+         Host jump\n HostName 127.0.0.1\n Port {two}",
+    );
+    for via in ["one", "two"] {
+        let output = finish(two.ours().env("VIA", via).args(["box", WHICH]));
+        assert_status(&output, 0);
+        assert_eq!(text(&output.stdout).trim(), two.port(1), "{}", describe(&output));
+    }
+    // Each of them was logged in to as a jump host, and the host behind each of them.
+    assert_eq!(two.servers[0].authentications(), 1);
+    assert_eq!(two.servers[1].authentications(), 3);
+}
+
+#[test]
+fn two_terminals_of_one_user_share() {
+    let two = Two::new(&format!("Host box\n ProxyCommand {}", proxy_to("{one}")));
+    for (pane, level) in [("%1", "1"), ("%2", "3")] {
+        let output = finish(
+            two.ours()
+                .env("TMUX_PANE", pane)
+                .env("SHLVL", level)
+                .env("OLDPWD", pane)
+                .env("WINDOWID", level)
+                .args(["box", "true"]),
+        );
+        assert_status(&output, 0);
+    }
+    assert_eq!(two.servers[0].authentications(), 1);
+}
+
+#[test]
+fn explain_shows_a_digest_of_the_environment_and_no_value() {
+    let two = Two::new(&format!("Host box\n ProxyCommand {}", proxy_to("{one}")));
+    let explained = |secret: &str| {
+        let mut command = two.home.trunkline();
+        command.arg("explain").arg("-F").arg(&two.config).arg("box");
+        let output = finish(command.env("API_TOKEN", secret));
+        assert_status(&output, 0);
+        text(&output.stdout)
+    };
+    let (one, other) = (explained("hunter2"), explained("hunter3"));
+    assert!(
+        one.contains("environment") && one.contains(" variables, "),
+        "{one}"
+    );
+    assert!(!one.contains("hunter2"), "{one}");
+    assert_ne!(one, other);
+}

@@ -1,0 +1,189 @@
+//! What the user's own commands see of the caller on whose behalf they run.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use aws_lc_rs::digest::{Context, SHA256};
+
+use super::World;
+use super::sharing::hex;
+
+/// What decides where a command of the user's leads, as far as its caller does: environment, working folder, umask and
+/// shell. Commands that take part in who is reached or trusted (ProxyCommand, KnownHostsCommand, `Match exec`) make this
+/// a part of the [`SharingKey`](super::SharingKey).
+///
+/// Of the environment it holds a digest: this may be shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandWorld {
+    cwd: PathBuf,
+    umask: u32,
+    shell: PathBuf,
+    /// A digest of the variables that count, and how many they are.
+    environment: [u8; 32],
+    variables: usize,
+    /// Of [`PASSED_OVER`], those that count because ssh_config mentions them.
+    mentioned: BTreeSet<&'static str>,
+}
+
+/// Variables that do not count. Each is set anew for every process, window or pane, and says which of them it is or what it
+/// did last, so that with them no two terminals would share. One that ssh_config or ssh's arguments mention does count.
+///
+/// What might tell a script where to go counts even where it keeps sessions apart: `SSH_CONNECTION` (the way back to
+/// where the user came from), `TMUX`, `TERM`, `DISPLAY`, `SSH_AUTH_SOCK`.
+const PASSED_OVER: [&str; 20] = [
+    // Of shells. `PWD` is looked at by itself.
+    "_",
+    "OLDPWD",
+    "SHLVL",
+    // Of terminals: sizes, devices, windows.
+    "ALACRITTY_WINDOW_ID",
+    "COLUMNS",
+    "GHOSTTY_SURFACE_ID",
+    "GNOME_TERMINAL_SCREEN",
+    "GPG_TTY",
+    "ITERM_SESSION_ID",
+    "KITTY_WINDOW_ID",
+    "KONSOLE_DBUS_SESSION",
+    "KONSOLE_DBUS_WINDOW",
+    "LINES",
+    "SSH_TTY",
+    "TERM_SESSION_ID",
+    "TMUX_PANE",
+    "WEZTERM_PANE",
+    "WINDOW",
+    "WINDOWID",
+    // `trunkline up` sets it to the ssh that asks. What that ssh read is in the key by itself.
+    "TRUNKLINE_SSH",
+];
+
+impl CommandWorld {
+    /// That of a caller, where ssh_config and arguments mention the variables that `is_mentioned` says.
+    pub(crate) fn of(world: &World, is_mentioned: impl Fn(&str) -> bool) -> Self {
+        let mentioned = PASSED_OVER.into_iter().filter(|name| is_mentioned(name));
+        Self::with(world, mentioned.collect())
+    }
+
+    fn with(world: &World, mentioned: BTreeSet<&'static str>) -> Self {
+        let mut hash = Context::new(&SHA256);
+        let mut variables = 0;
+        for (name, value) in &world.env {
+            let is_passed_over = PASSED_OVER
+                .iter()
+                .any(|passed| OsStr::new(passed) == name && !mentioned.contains(passed));
+            // The folder by its own name is there already; another name of it might mean something.
+            let is_folder = name == "PWD" && Path::new(value) == world.cwd;
+            if is_passed_over || is_folder {
+                continue;
+            }
+            for part in [name, value] {
+                // The length keeps ("ab", "c") apart from ("a", "bc").
+                hash.update(&(part.len() as u64).to_be_bytes());
+                hash.update(part.as_bytes());
+            }
+            variables += 1;
+        }
+        let mut environment = [0; 32];
+        environment.copy_from_slice(hash.finish().as_ref());
+        Self {
+            cwd: world.cwd.clone(),
+            umask: world.umask,
+            shell: world.shell().into(),
+            environment,
+            variables,
+            mentioned,
+        }
+    }
+
+    /// Whether the same commands, run for `world`, would see the same.
+    #[must_use]
+    pub fn is_that_of(&self, world: &World) -> bool {
+        Self::with(world, self.mentioned.clone()) == *self
+    }
+
+    /// For the sharing key, and for people: no value of a variable but the shell's.
+    pub(crate) fn explain(&self) -> [(&'static str, String); 4] {
+        let digest = hex(&self.environment[..16]);
+        [
+            ("environment", format!("{} variables, {digest}", self.variables)),
+            ("folder", format!("{:?}", self.cwd)),
+            ("umask", format!("{:04o}", self.umask)),
+            ("shell", format!("{:?}", self.shell)),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn world(env: &[(&str, &str)]) -> World {
+        let env = env.iter().map(|(name, value)| (name.into(), value.into()));
+        World {
+            cwd: "/work".into(),
+            umask: 0o22,
+            env: env.collect(),
+        }
+    }
+
+    fn of(world: &World) -> CommandWorld {
+        CommandWorld::of(world, |_| false)
+    }
+
+    #[test]
+    fn everything_that_a_command_may_go_by_counts() {
+        let plain = of(&world(&[("A", "1"), ("SHELL", "/bin/sh")]));
+        for other in [
+            world(&[("A", "2"), ("SHELL", "/bin/sh")]),
+            world(&[("SHELL", "/bin/sh")]),
+            world(&[("A", "1"), ("SHELL", "/bin/zsh")]),
+            world(&[("A", "1"), ("B", ""), ("SHELL", "/bin/sh")]),
+            world(&[("A1", ""), ("SHELL", "/bin/sh")]),
+            // A folder's other name tells a script which project it is.
+            world(&[("A", "1"), ("SHELL", "/bin/sh"), ("PWD", "/link")]),
+            World {
+                cwd: "/elsewhere".into(),
+                ..world(&[("A", "1"), ("SHELL", "/bin/sh")])
+            },
+            World {
+                umask: 0o77,
+                ..world(&[("A", "1"), ("SHELL", "/bin/sh")])
+            },
+        ] {
+            assert_ne!(of(&other), plain, "{other:?}");
+            assert!(!plain.is_that_of(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn two_terminals_in_one_folder_are_alike() {
+        let one = world(&[("A", "1"), ("PWD", "/work"), ("SHLVL", "1"), ("WINDOWID", "7")]);
+        let other = world(&[
+            ("A", "1"),
+            ("OLDPWD", "/"),
+            ("_", "/bin/trunkline"),
+            ("TMUX_PANE", "%3"),
+        ]);
+        assert_eq!(of(&one), of(&other));
+        assert!(of(&one).is_that_of(&other));
+    }
+
+    #[test]
+    fn a_variable_that_the_configuration_mentions_counts() {
+        let mentioned =
+            |pane: &str| CommandWorld::of(&world(&[("TMUX_PANE", pane)]), |name| name == "TMUX_PANE");
+        assert_ne!(mentioned("%1"), mentioned("%2"));
+        assert!(!mentioned("%1").is_that_of(&world(&[("TMUX_PANE", "%2")])));
+    }
+
+    #[test]
+    fn no_value_is_shown() {
+        let commands = of(&world(&[("TOKEN", "hunter2")]));
+        let shown = format!("{commands:?} {:?}", commands.explain());
+        assert!(
+            !shown.contains("hunter2") && shown.contains("1 variables"),
+            "{shown}"
+        );
+    }
+}
