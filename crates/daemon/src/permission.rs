@@ -2,7 +2,7 @@
 //! `ControlMaster ask` and `autoask` mean (mux.c, `ask_permission`).
 
 use trunkline::config::{HostConfig, World};
-use trunkline::prompt::{Prompt, PromptKind, Prompter as _, Standard};
+use trunkline::prompt::{Prompt, PromptKind, Prompter as _, Standard, allows};
 use trunkline::{Engine, Error};
 
 /// Asks through the SSH_ASKPASS of whoever wants to use the connection, if anybody has to be asked.
@@ -20,8 +20,7 @@ pub(crate) async fn ask(
     }
     let prompt = Prompt::new(PromptKind::Confirm, question, true);
     match Standard::from_env(world.env.clone()).ask(&prompt).await {
-        // As ssh: nothing is a yes.
-        Some(answer) if answer.is_empty() || answer.eq_ignore_ascii_case("yes") => Ok(()),
+        Some(answer) if allows(Some(&answer)) => Ok(()),
         Some(_) => Err(Error::Usage(format!(
             "{}: the use of its connection was not allowed",
             host.original_host

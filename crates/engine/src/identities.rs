@@ -14,7 +14,7 @@ use crate::config::HostConfig;
 use crate::error::Error;
 use crate::interaction::Interaction;
 use crate::keys::{self, KeyError, KeyFile, PublicKey};
-use crate::prompt::{Prompt, PromptKind};
+use crate::prompt::{self, Prompt, PromptKind};
 
 /// A key that may be offered to the server.
 #[derive(Debug, Clone)]
@@ -270,9 +270,16 @@ impl Identities {
     ) {
         let wanted = &host.add_keys_to_agent;
         if wanted.ask {
-            let text = format!("Add key {} to the agent? ", file.path().display());
-            let prompt = Prompt::new(PromptKind::Confirm, text, true);
-            if interaction.prompter().ask(&prompt).await.is_none() {
+            // As ssh's, with the comment that the agent will show.
+            let path = file.path().display();
+            let prompt = Prompt::new(
+                PromptKind::Confirm,
+                format!("Add key {path} ({path}) to agent?"),
+                true,
+            );
+            let answer = interaction.prompter().ask(&prompt).await;
+            if !prompt::allows(answer.as_deref().map(String::as_str)) {
+                tracing::debug!(key = %path, "the user denied adding this key to the agent");
                 return;
             }
         }

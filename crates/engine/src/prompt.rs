@@ -64,6 +64,12 @@ impl Prompt {
     }
 }
 
+/// Whether an answer to a [`PromptKind::Confirm`] allows what was asked for, by ssh's rule (readpass.c,
+/// `ask_permission`): an empty one and "yes" do. Without an answer nothing is allowed.
+pub fn allows(answer: Option<&str>) -> bool {
+    answer.is_some_and(|answer| answer.is_empty() || answer.eq_ignore_ascii_case("yes"))
+}
+
 /// What an answer is for. A program can show different dialogues for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
