@@ -385,6 +385,14 @@ pub struct Failure {
     pub execution: String,
 }
 
+impl Failure {
+    /// Whether it may pass by itself, so that it is worth trying again later; a kind that this version does not know may
+    /// not.
+    pub fn may_pass(&self) -> bool {
+        trunkline::ErrorKind::from_name(&self.kind).is_some_and(trunkline::ErrorKind::may_pass)
+    }
+}
+
 impl From<&trunkline::Error> for Failure {
     fn from(error: &trunkline::Error) -> Self {
         Self {

@@ -148,7 +148,11 @@ async fn try_run(
     let pty = pty(&config, &request, &program);
     let tty = pty.is_some();
     let command = command(&config, &request, &program, pty);
-    let session = host.start(&command).await?;
+    let session = tokio::select! {
+        session = host.start(&command) => session?,
+        // Where it waits for a place among the host's sessions, nothing of it has been sent.
+        error = Deadline::wait(deadline, &host) => return Err(error),
+    };
     let escapes = Escapes {
         character: config.escape_char.filter(|_| tty),
         command_line: config.enable_escape_commandline,
@@ -427,7 +431,7 @@ pub(crate) async fn pump(
         }
         never = feed(streams.stdin, stdin, frames, Some(&control), host) => match never {},
         error = Deadline::wait(terms.deadline, host) => {
-            if control.is_waiting() {
+            if control.withdraw() {
                 return Err(error);
             }
             control.close();
@@ -439,8 +443,13 @@ pub(crate) async fn pump(
             Err(error.with_execution(execution))
         }
         () = attend(inputs, framed, replies, Some(&control), host, terms) => {
+            let execution = match control.withdraw() {
+                true => Execution::DidNotStart,
+                false => Execution::MayHaveStarted,
+            };
             control.close();
-            Err(Error::Closed { host: host.config().original_host.clone(), why: "the client left".into() })
+            let left = Error::Closed { host: host.config().original_host.clone(), why: "the client left".into() };
+            Err(left.with_execution(execution))
         }
     }
 }

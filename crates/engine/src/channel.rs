@@ -104,6 +104,10 @@ pub(crate) struct ChannelShared {
 
 impl ChannelShared {
     const UNSET: u32 = u32::MAX;
+    /// The driver opens it at this moment.
+    const OPENING: u32 = u32::MAX - 1;
+    /// It was given up before the driver saw it.
+    const WITHDRAWN: u32 = u32::MAX - 2;
 
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
@@ -120,10 +124,26 @@ impl ChannelShared {
         self.id.store(id.number(), Ordering::Relaxed);
     }
 
+    /// Whether the driver may open it, which nobody can prevent from then on.
+    pub(crate) fn begins(&self) -> bool {
+        self.leaves_unset(Self::OPENING)
+    }
+
+    /// Whether it could be given up before the driver saw it.
+    pub(crate) fn withdraw(&self) -> bool {
+        self.leaves_unset(Self::WITHDRAWN)
+    }
+
+    fn leaves_unset(&self, state: u32) -> bool {
+        self.id
+            .compare_exchange(Self::UNSET, state, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
     /// The number; `None` before the driver has seen the channel.
     pub(crate) fn id(&self) -> Option<ChannelId> {
         match self.id.load(Ordering::Relaxed) {
-            Self::UNSET => None,
+            Self::UNSET | Self::OPENING | Self::WITHDRAWN => None,
             number => Some(ChannelId::from_number(number)),
         }
     }

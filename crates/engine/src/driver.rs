@@ -300,15 +300,6 @@ impl Driver {
                 });
             }
             Poll::Ready(Ok(n)) => n,
-            // A reset instead of a close, because the server had not read all that was sent to it.
-            Poll::Ready(Err(error))
-                if error.kind() == io::ErrorKind::ConnectionReset && self.proto.server_id().is_none() =>
-            {
-                return Err(Error::ClosedByPeer {
-                    host: self.host.clone(),
-                    during: self.stage(),
-                });
-            }
             Poll::Ready(Err(error)) => return Err(self.lost(error)),
         };
         self.read_size = if n == room { READ_LARGE } else { self.read_size };
@@ -405,6 +396,12 @@ impl Driver {
                         },
                         Execution::DidNotStart,
                     );
+                    return;
+                }
+                if !port.shared.begins() {
+                    let why = "it was given up".to_owned();
+                    let host = self.host.clone();
+                    end_port(&mut port, &Error::Closed { host, why }, Execution::DidNotStart);
                     return;
                 }
                 let id = self.proto.open(&kind);
@@ -650,9 +647,15 @@ impl Driver {
                     port.shared.complete();
                     port.shared.close();
                     if let Some(started) = port.started.take() {
-                        // Closed before its answer: what was asked for may have begun all the same.
+                        // Closed before its answer: what was asked for may have begun all the same. It has where the
+                        // server says how it ended.
                         let error = self.refused(&port.what, 0, "the channel was closed".into());
-                        let _ = started.send(Err(error.with_execution(execution(self.proto.started(id)))));
+                        let _ = started.send(match port.exit {
+                            ExitStatus::Unknown => {
+                                Err(error.with_execution(execution(self.proto.started(id))))
+                            }
+                            _ => Ok(()),
+                        });
                     }
                     if let Some(done) = port.done.take() {
                         let _ = done.send(Ok(port.exit.clone()));
@@ -743,6 +746,17 @@ impl Driver {
     }
 
     fn lost(&self, source: io::Error) -> Error {
+        // A reset instead of a close, because the server had not read all that was sent to it.
+        let reset = matches!(
+            source.kind(),
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+        );
+        if reset && self.proto.server_id().is_none() {
+            return Error::ClosedByPeer {
+                host: self.host.clone(),
+                during: self.stage(),
+            };
+        }
         Error::network(format!("the connection to {} was lost", self.host), source)
     }
 
@@ -790,17 +804,16 @@ impl Port {
 /// Tells a channel's consumer that the connection or the channel failed.
 fn end_port(port: &mut Port, error: &Error, execution: Execution) {
     port.shared.close();
-    let error = error.clone().with_execution(execution);
+    // An exit status that has come is the truth, whatever happened to the channel afterwards.
+    let outcome = if port.exit == ExitStatus::Unknown {
+        Err(error.clone().with_execution(execution))
+    } else {
+        Ok(port.exit.clone())
+    };
     if let Some(started) = port.started.take() {
-        let _ = started.send(Err(error.clone()));
+        let _ = started.send(outcome.clone().map(drop));
     }
     if let Some(done) = port.done.take() {
-        // An exit status that has come is the truth, whatever happened to the channel afterwards.
-        let outcome = if port.exit == ExitStatus::Unknown {
-            Err(error)
-        } else {
-            Ok(port.exit.clone())
-        };
         let _ = done.send(outcome);
     }
 }

@@ -4,6 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use trunkline_proto::DisconnectReason;
+
 /// What a failure means for a command: may it have run?
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Execution {
@@ -51,6 +53,38 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Every one of them.
+    const ALL: [Self; 9] = [
+        Self::Peer,
+        Self::Network,
+        Self::Timeout,
+        Self::HostKey,
+        Self::Authentication,
+        Self::Configuration,
+        Self::Limit,
+        Self::File,
+        Self::Local,
+    ];
+
+    /// The kind with a name that [`Self::as_str`] gave.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
+    /// Whether such a failure may pass by itself, so that it is worth trying again later: whatever keeps something going
+    /// (a stream, a remote forwarding) asks this and nothing else. It says nothing of the command: see
+    /// [`Error::execution`].
+    ///
+    /// A host key, a log-in and a configuration stay wrong until somebody mends them; meanwhile each attempt is held
+    /// against this side (PerSourcePenalties, locked accounts). What the server said of a file is its answer. This machine
+    /// may run out of descriptors or memory for a while.
+    pub fn may_pass(self) -> bool {
+        match self {
+            Self::Peer | Self::Network | Self::Timeout | Self::Limit | Self::Local => true,
+            Self::HostKey | Self::Authentication | Self::Configuration | Self::File => false,
+        }
+    }
+
     /// The name in JSON and logs.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -144,6 +178,15 @@ pub enum Error {
         /// The server's words, or empty.
         description: String,
     },
+    /// The connection could not be made, and in front of its identification the server had said something, which may be
+    /// the reason (RFC 4253 section 4.2; "Exceeded MaxStartups").
+    #[error("{cause}; the server said: {greeting}")]
+    Greeted {
+        /// What went wrong.
+        cause: Arc<Error>,
+        /// The last line of what the server said, safe to show.
+        greeting: String,
+    },
     /// The connection was lost while a command was under way.
     #[error("{cause}; the command {}", .execution.as_str())]
     Lost {
@@ -218,6 +261,21 @@ impl Error {
         )
     }
 
+    /// What went wrong, without what was learnt around it: what it meant for a command, what the server had said before.
+    pub fn root(&self) -> &Self {
+        match self {
+            Self::Lost { cause, .. } | Self::FileLost { cause, .. } | Self::Greeted { cause, .. } => {
+                cause.root()
+            }
+            error => error,
+        }
+    }
+
+    /// As [`ErrorKind::may_pass`].
+    pub fn may_pass(&self) -> bool {
+        self.kind().may_pass()
+    }
+
     /// Who is to blame.
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -229,9 +287,20 @@ impl Error {
             }
             | Self::Local { .. } => ErrorKind::Local,
             Self::Protocol {
-                source: trunkline_proto::Error::Disconnected { .. },
+                source: trunkline_proto::Error::Disconnected { reason, description },
                 ..
-            } => ErrorKind::Network,
+            } => {
+                // sshd's words when MaxAuthTries is reached, with the code of a protocol error (auth.c,
+                // auth_maxtries_exceeded).
+                let refused = *reason == DisconnectReason::NO_MORE_AUTH_METHODS_AVAILABLE
+                    || *reason == DisconnectReason::ILLEGAL_USER_NAME
+                    || description.starts_with("Too many authentication failures");
+                if refused {
+                    ErrorKind::Authentication
+                } else {
+                    ErrorKind::Network
+                }
+            }
             Self::Protocol { .. } => ErrorKind::Peer,
             Self::HostKey(_) => ErrorKind::HostKey,
             Self::Authentication { .. } => ErrorKind::Authentication,
@@ -243,7 +312,9 @@ impl Error {
                 ..
             } => ErrorKind::Network,
             Self::Sftp { .. } => ErrorKind::Peer,
-            Self::Lost { cause, .. } | Self::FileLost { cause, .. } => cause.kind(),
+            Self::Lost { cause, .. } | Self::FileLost { cause, .. } | Self::Greeted { cause, .. } => {
+                cause.kind()
+            }
         }
     }
 
@@ -254,6 +325,7 @@ impl Error {
             Self::Lost { execution, .. } => *execution,
             Self::FileLost { .. } => Execution::MayHaveStarted,
             Self::File { .. } => Execution::Finished,
+            Self::Greeted { cause, .. } => cause.execution(),
             _ => Execution::DidNotStart,
         }
     }
@@ -277,6 +349,17 @@ impl Error {
         Self::Local {
             doing: doing.into(),
             source: Arc::new(source),
+        }
+    }
+
+    /// With what the server had said in front of its identification, if it had.
+    pub(crate) fn greeted(self, greeting: &str) -> Self {
+        if greeting.is_empty() {
+            return self;
+        }
+        Self::Greeted {
+            cause: Arc::new(self),
+            greeting: greeting.to_owned(),
         }
     }
 

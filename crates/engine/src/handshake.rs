@@ -102,8 +102,7 @@ pub(crate) async fn run(
                         }
                         handshake.closed()
                     }
-                    None if greeting.is_empty() => error,
-                    None => Error::Usage(format!("{error}; it said: {greeting}")),
+                    None => error.greeted(&greeting),
                 }
             }
         };

@@ -180,6 +180,7 @@ impl Session {
         } = parts;
         let end = SessionEnd {
             started: Some(started),
+            refused: None,
             done,
         };
         Self {
@@ -273,6 +274,8 @@ pub struct SessionParts {
 #[derive(Debug)]
 pub struct SessionEnd {
     started: Option<oneshot::Receiver<Result<(), Error>>>,
+    /// Why there was no start, once that is known.
+    refused: Option<Error>,
     done: oneshot::Receiver<Result<ExitStatus, Error>>,
 }
 
@@ -282,12 +285,15 @@ impl SessionEnd {
     /// # Errors
     /// As [`Session::started`].
     pub async fn started(&mut self) -> Result<(), Error> {
-        let Some(started) = &mut self.started else {
-            return Ok(());
-        };
-        let outcome = started.await.unwrap_or_else(|_| Err(gone()));
-        self.started = None;
-        outcome
+        if let Some(started) = &mut self.started {
+            let outcome = started.await.unwrap_or_else(|_| Err(gone()));
+            self.started = None;
+            self.refused = outcome.err();
+        }
+        match &self.refused {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
     }
 
     /// As [`Session::wait`].
@@ -295,6 +301,9 @@ impl SessionEnd {
     /// # Errors
     /// As [`Session::wait`].
     pub async fn wait(&mut self) -> Result<ExitStatus, Error> {
+        // A session that was opened ahead, and that the server closed before it was given its command, ends without an
+        // error of its own.
+        self.started().await?;
         (&mut self.done).await.unwrap_or_else(|_| Err(gone()))
     }
 }
@@ -320,11 +329,14 @@ fn submit(ops: &Ops, op: Op) {
 
 /// The channel's other end went away without a word: the driver was dropped with its runtime.
 fn gone() -> Error {
+    shut_down().with_execution(crate::error::Execution::MayHaveStarted)
+}
+
+fn shut_down() -> Error {
     Error::Closed {
         host: "the host".into(),
         why: "the engine was shut down".into(),
     }
-    .with_execution(crate::error::Execution::MayHaveStarted)
 }
 
 /// Signals and terminal changes for a session.
@@ -371,6 +383,12 @@ impl SessionControl {
     /// Sends a break (RFC 4335) of `milliseconds`; `true` when the server could.
     pub async fn send_break(&self, milliseconds: u32) -> bool {
         self.request(SessionRequest::Break(milliseconds)).await
+    }
+
+    /// Gives the session up if nothing of it has been sent, and nothing will be from now on; `false` when it is too late
+    /// for that.
+    pub fn withdraw(&self) -> bool {
+        self.shared.withdraw()
     }
 
     /// Whether the session still waits on this side, for a connection to the right server: nothing of it was sent.
@@ -423,7 +441,9 @@ impl SpareSession {
 
     /// Waits until the server has opened it.
     pub(crate) async fn opened(&mut self) -> Result<(), Error> {
-        (&mut self.parts.started).await.unwrap_or_else(|_| Err(gone()))
+        (&mut self.parts.started)
+            .await
+            .unwrap_or_else(|_| Err(shut_down()))
     }
 
     /// Whether the server has closed it, or the connection is gone.

@@ -380,6 +380,8 @@ pub struct Channels {
     offered: usize,
     /// Whole messages to send, in order.
     control: VecDeque<Bytes>,
+    /// The channels whose exec, shell or subsystem request waits in `control`, in order.
+    starting: VecDeque<(ChannelId, RemoteId)>,
     /// Channels with little to send, served first: a keystroke does not wait for a file.
     small: VecDeque<ChannelId>,
     /// Channels with more than [`Self::SMALL`] to send, a packet each in turn.
@@ -484,7 +486,7 @@ impl Channels {
                 address(&mut encoded, *remote);
                 self.control.push_back(encoded.freeze());
                 if request.starts() {
-                    channel.started = Started::Maybe;
+                    self.starting.push_back((id, *remote));
                     channel.overdraft = self.overdraft_allowed && channel.send_window <= 0;
                     self.schedule(id);
                 }
@@ -607,6 +609,7 @@ impl Channels {
     pub fn next_message(&mut self) -> Option<Outgoing> {
         loop {
             if let Some(control) = self.control.pop_front() {
+                self.leaves(&control);
                 return Some(Outgoing::Control(control));
             }
             let id = self.small.pop_front().or_else(|| self.bulk.pop_front())?;
@@ -622,6 +625,20 @@ impl Channels {
             }
             if channel.outbox.len() == 0 {
                 self.finish_sending(id, remote);
+            }
+        }
+    }
+
+    /// A control message goes to the transport. Up to here, a command that it asks for has certainly not begun.
+    fn leaves(&mut self, message: &[u8]) {
+        if self.starting.is_empty() {
+            return;
+        }
+        let Some(remote) = starts_in(message) else { return };
+        while let Some((id, of)) = self.starting.pop_front() {
+            if of == remote {
+                self.set_started(id, Started::Maybe);
+                return;
             }
         }
     }
@@ -869,7 +886,9 @@ impl Channels {
         channel.send_max = (max as usize).min(MAX_DATA as usize);
         self.opened += 1;
         if channel.started == Started::No && channel.replies.contains(&true) && !channel.close_wanted {
-            channel.started = Started::Maybe;
+            if !channel.abandoned {
+                self.starting.push_back((id, remote));
+            }
             channel.overdraft = overdraft_allowed && channel.send_window <= 0;
         }
         let abandoned = channel.abandoned;
@@ -1066,6 +1085,15 @@ impl Channels {
 /// Puts the recipient's number into a message that was encoded before it was known.
 fn address(message: &mut BytesMut, remote: RemoteId) {
     message[1..5].copy_from_slice(&remote.0.to_be_bytes());
+}
+
+/// The server's number of the channel that a message is an exec, shell or subsystem request for.
+fn starts_in(message: &[u8]) -> Option<RemoteId> {
+    let mut reader = Reader::new(message);
+    let is_request = reader.u8().ok()? == message::CHANNEL_REQUEST;
+    let remote = RemoteId(reader.u32().ok()?);
+    let starts = is_request && matches!(reader.name().ok()?, "exec" | "shell" | "subsystem");
+    starts.then_some(remote)
 }
 
 fn data_message(remote: RemoteId, data: Bytes) -> Outgoing {

@@ -283,6 +283,17 @@ impl Connection {
 
     /// Works through the bytes received.
     pub fn handle_received(&mut self, now: Instant) -> Result<(), Error> {
+        let outcome = self.work_through(now);
+        if let Err(Error::Disconnected { .. }) = &outcome
+            && !self.authenticated
+        {
+            // Its last word, and the log-in's success was not among those before it.
+            self.early_refused();
+        }
+        outcome
+    }
+
+    fn work_through(&mut self, now: Instant) -> Result<(), Error> {
         while let Some(inbound) = self.transport.receive(now)? {
             match inbound {
                 Inbound::Payload(payload) => self.handle_payload(&payload, now)?,
@@ -331,11 +342,11 @@ impl Connection {
         let event = match self.auth.handle(payload)? {
             AuthEvent::ServiceAccepted => return Ok(()),
             AuthEvent::Turn(turn) => {
-                self.early_failed = !self.early.is_empty();
+                self.early_refused();
                 Event::Authenticate(turn)
             }
             AuthEvent::PasswordExpired { prompt } => {
-                self.early_failed = !self.early.is_empty();
+                self.early_refused();
                 Event::PasswordExpired { prompt }
             }
             AuthEvent::PublicKeyAccepted => Event::PublicKeyAccepted,
@@ -360,11 +371,28 @@ impl Connection {
         Ok(())
     }
 
+    /// The server has refused the authentication request that the early messages followed, and did so before it came to
+    /// them: nothing of them has begun. They are only sent again when each was refused by its number.
+    fn early_refused(&mut self) {
+        self.early_failed = !self.early.is_empty();
+        for id in self.early.iter().filter_map(|message| message.channel) {
+            self.channels.set_started(id, Started::No);
+        }
+    }
+
     /// Authentication has succeeded: what left early either ran behind it, or was refused behind an earlier attempt,
     /// packet by packet, and is sent again. Anything in between cannot be told and ends the connection.
     fn settle_early(&mut self) -> Result<(), Error> {
         let early = std::mem::take(&mut self.early);
         if early.iter().any(|message| message.refused != self.early_failed) {
+            // One that worked through them behind its refusal is not what it says it is; what it did with them is open.
+            for id in early
+                .iter()
+                .filter(|message| !message.refused)
+                .filter_map(|message| message.channel)
+            {
+                self.channels.set_started(id, Started::Maybe);
+            }
             return Err(Error::misbehaved(
                 "it said neither yes nor no to what was sent with the authentication",
             ));

@@ -69,7 +69,8 @@ impl Finder {
                 return Ok((Some(parse(line)?), used));
             }
             self.lines += 1;
-            self.greeting = printable(&line[..line.len().min(255)]).trim_end().to_owned();
+            let said = line.strip_suffix(b"\r").unwrap_or(line);
+            self.greeting = printable(&said[..said.len().min(255)]).trim_end().to_owned();
             self.check(line.len())?;
         }
         self.check(received.len() - used)?;
@@ -109,8 +110,9 @@ mod tests {
     #[test]
     fn lines_before_the_identification_are_skipped() {
         let mut finder = Finder::default();
-        let text = b"welcome\r\nto this\nSSH-2.0-OpenSSH_9.2p1 Debian\r\nrest";
+        let text = b"welcome\r\nto \x1bthis\r\nSSH-2.0-OpenSSH_9.2p1 Debian\r\nrest";
         let (id, used) = finder.find(text).unwrap();
+        assert_eq!(finder.greeting(), "to \u{fffd}this");
         let id = id.unwrap();
         assert_eq!(id.as_str(), "SSH-2.0-OpenSSH_9.2p1 Debian");
         assert!(id.is_openssh());

@@ -60,6 +60,8 @@ impl DisconnectReason {
     pub const BY_APPLICATION: Self = Self(11);
     /// SSH_DISCONNECT_NO_MORE_AUTH_METHODS_AVAILABLE, which sshd uses for "Too many authentication failures"
     pub const NO_MORE_AUTH_METHODS_AVAILABLE: Self = Self(14);
+    /// SSH_DISCONNECT_ILLEGAL_USER_NAME
+    pub const ILLEGAL_USER_NAME: Self = Self(15);
 }
 
 /// SSH_MSG_DISCONNECT (RFC 4253 section 11.1).

@@ -337,8 +337,9 @@ async fn converse(
     progressed: &mut Progressed,
 ) -> anyhow::Result<Outcome> {
     let mut client = backend.connect().await?;
-    progressed.asked = true;
+    // A request that the daemon did not get whole is none to it.
     client.send(&Request::Session(Box::new(request))).await?;
+    progressed.asked = true;
     loop {
         match client.next().await? {
             Reply::Begun { warm, .. } => progressed.warm = warm,

@@ -410,9 +410,7 @@ impl Follower<'_> {
                 Ok(Reply::Notice(text)) => self.view.tell(name, Event::Notice { text: &text }),
                 Ok(Reply::Exit(exit)) => break Attempt::Exited(exit),
                 Ok(Reply::Failed(failure)) => {
-                    // What may pass by itself. Asking again with a key that was refused would only be held against us.
-                    let passes = ["network", "timeout", "peer", "limit"].contains(&failure.kind.as_str());
-                    break match passes {
+                    break match failure.may_pass() {
                         true => Attempt::Lost(failure.message),
                         false => Attempt::Failed(failure.message),
                     };

@@ -2,6 +2,7 @@
 
 mod authentication;
 mod cp;
+mod execution;
 mod generate;
 mod home;
 mod hosts;

@@ -123,11 +123,7 @@ impl Keeper {
                 Ok(standing) => return standing,
                 Err(error) => error,
             };
-            let hopeless = matches!(
-                error.kind(),
-                ErrorKind::HostKey | ErrorKind::Authentication | ErrorKind::Configuration
-            );
-            if hopeless {
+            if !error.may_pass() {
                 self.shared.tell(ForwardEvent::Failed { error });
                 return None;
             }

@@ -363,6 +363,89 @@ fn a_failure_without_proof_of_refusal_ends_the_connection_and_the_command_may_ha
     assert!(pair.server.executed.is_empty());
 }
 
+/// What became of the log-in that a command left with, and what is known of the command then.
+#[test]
+fn whether_a_command_may_have_begun_goes_by_the_servers_word_on_the_log_in() {
+    let failure = |partial| Answer::Failure {
+        methods: "publickey",
+        partial,
+    };
+    // sshd's words (auth.c), and what a server says that is going down.
+    let too_many = Answer::Disconnect("Too many authentication failures");
+    // `unimplemented`: the packets behind are refused by number as well, as OpenSSH does. The refusal is proof without.
+    let table = [
+        ("refused, packets too", failure(false), true, Started::No),
+        ("refused", failure(false), false, Started::No),
+        ("partly accepted", failure(true), false, Started::No),
+        ("the server disconnects", too_many, false, Started::No),
+        ("no answer", Answer::Silence, false, Started::Maybe),
+    ];
+    for (what, answer, says_unimplemented, expected) in table {
+        for early in [true, false] {
+            let behaviour = Behaviour {
+                answers: [answer.clone()].into(),
+                says_unimplemented,
+                ..Behaviour::default()
+            };
+            let mut pair = Pair::new(Config::new("jo"), behaviour);
+            pair.credentials = [Credential::Key(early)].into();
+            let id = pair.cat(Bytes::from_static(b"x"));
+            let refused =
+                |event: &Event| matches!(event, Event::Authenticate(turn) if turn.methods.is_some());
+            let ended = match answer {
+                Answer::Silence => pair.settle(),
+                _ => pair.run(refused).map(drop),
+            };
+            match answer {
+                Answer::Disconnect(_) => assert!(matches!(ended, Err(Error::Disconnected { .. })), "{what}"),
+                _ => assert!(ended.is_ok(), "{what}: {ended:?}"),
+            }
+            // What was not sent with it has not begun in any case.
+            let expected = if early { expected } else { Started::No };
+            assert_eq!(pair.client.started(id), expected, "{what}, early flight: {early}");
+            assert!(pair.server.executed.is_empty(), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_command_that_waits_for_new_keys_has_not_begun() {
+    let mut pair = Pair::new(Config::new("jo"), Behaviour::default());
+    pair.log_in().unwrap();
+    let spare = pair.client.open(&ChannelKind::Session);
+    pair.settle().unwrap();
+    pair.client.rekey();
+    pair.transmit().unwrap();
+    // Nothing but the exchange of keys leaves now (RFC 4253 section 7.1).
+    pair.client.request(spare, &SessionRequest::Exec(b"cat".to_vec()));
+    pair.transmit().unwrap();
+    assert_eq!(pair.client.started(spare), Started::No);
+    let left = |event: &Event| matches!(event, Event::Channel(ChannelEvent::Reply { success: true, .. }));
+    pair.run(left).unwrap();
+    assert_eq!(pair.client.started(spare), Started::Yes);
+    assert_eq!(pair.server.executed, ["cat"]);
+}
+
+#[test]
+fn a_command_has_not_begun_before_it_leaves_and_may_have_from_then_on() {
+    let mut pair = Pair::new(Config::new("jo"), Behaviour::default());
+    pair.log_in().unwrap();
+    let spare = pair.client.open(&ChannelKind::Session);
+    pair.settle().unwrap();
+    pair.client.request(spare, &SessionRequest::Exec(b"cat".to_vec()));
+    assert_eq!(pair.client.started(spare), Started::No, "asked for");
+    pair.transmit().unwrap();
+    assert_eq!(pair.client.started(spare), Started::Maybe, "on its way");
+    // One that is opened for the command: its request waits for the server's number.
+    let fresh = pair.cat(Bytes::new());
+    pair.transmit().unwrap();
+    assert_eq!(pair.client.started(fresh), Started::No, "the channel is not open");
+    pair.run(|event| *event == Event::Channel(ChannelEvent::Opened(fresh)))
+        .unwrap();
+    pair.transmit().unwrap();
+    assert_eq!(pair.client.started(fresh), Started::Maybe, "behind the opening");
+}
+
 #[test]
 fn a_command_that_was_given_up_before_the_second_attempt_is_not_sent_again() {
     let mut pair = refusing(true, true);

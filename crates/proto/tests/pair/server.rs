@@ -63,9 +63,16 @@ impl Default for Behaviour {
 /// The answer to an authentication request.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
-    Failure { methods: &'static str, partial: bool },
+    Failure {
+        methods: &'static str,
+        partial: bool,
+    },
     Questions(Vec<&'static str>),
     ChangePassword,
+    /// Says why, and ends the connection.
+    Disconnect(&'static str),
+    /// Nothing at all: whatever becomes of the request, the client does not hear of it.
+    Silence,
 }
 
 pub(crate) struct Server {
@@ -455,6 +462,8 @@ impl Server {
                 );
             }
             Some(Answer::ChangePassword) => self.send(Writer::message(60).string("it is old").string("")),
+            Some(Answer::Disconnect(why)) => self.send(Writer::message(1).u32(2).string(why).string("")),
+            Some(Answer::Silence) => {}
             None => self.succeed(),
         }
     }

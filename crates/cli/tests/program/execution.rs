@@ -1,0 +1,126 @@
+//! May it have run? What the engine says of a failure comes through the daemon, and without one, as it is.
+
+use std::net::SocketAddr;
+use std::process::Output;
+
+use trunkline_testkit::hostile::{RawServer, Wire};
+use trunkline_testkit::{HostEntry, write_ssh_config};
+
+use crate::home::{Home, assert_status, describe, finish, server, text};
+
+/// Kind, execution and error of each host.
+fn told(output: &Output) -> Vec<(String, String, String, String)> {
+    let mut told: Vec<_> = text(&output.stdout)
+        .lines()
+        .map(|line| {
+            let object: serde_json::Value = serde_json::from_str(line).unwrap();
+            let word = |name: &str| object[name].as_str().unwrap_or_default().to_owned();
+            (word("host"), word("kind"), word("execution"), word("error"))
+        })
+        .collect();
+    told.sort();
+    told
+}
+
+#[test]
+fn a_failure_means_the_same_with_the_daemon_and_without() {
+    let (good, jump, stranger, home) = (server(), server(), server(), Home::new());
+    // sshd.c's words where PerSourcePenalties hold.
+    let punishing = RawServer::from_connect(|mut wire: Wire| async move {
+        wire.send_raw(b"Not allowed at this time\r\n").await?;
+        wire.finish().await?;
+        wire.until_closed().await;
+        Ok(())
+    })
+    .unwrap();
+    // Its command has begun, as far as anybody can tell, and it is gone.
+    let leaving = RawServer::script(|mut wire: Wire| async move {
+        wire.authenticate().await?;
+        wire.open_session().await?;
+        wire.finish().await?;
+        wire.until_closed().await;
+        Ok(())
+    })
+    .unwrap();
+    let nowhere: SocketAddr = "127.0.0.1:1".parse().unwrap();
+    let config = home.path("config");
+    let entries = [
+        good.host_entry("good"),
+        good.host_entry("refused").at(nowhere),
+        HostEntry {
+            identities: stranger.host_entry("x").identities,
+            ..good.host_entry("denied")
+        },
+        HostEntry {
+            known_hosts: stranger.known_hosts(),
+            ..good.host_entry("unknown")
+        },
+        jump.host_entry("jump"),
+        good.host_entry("behind").at(nowhere).with("ProxyJump jump"),
+        punishing.host_entry("punishing"),
+        leaving.host_entry("leaving"),
+    ];
+    write_ssh_config(&config, entries).unwrap();
+    let expected = [
+        ("behind", "limit", "did not start"),
+        ("denied", "authentication", "did not start"),
+        ("good", "exited", "finished"),
+        ("leaving", "network", "may have started"),
+        ("punishing", "network", "did not start"),
+        ("refused", "network", "did not start"),
+        ("unknown", "host_key", "did not start"),
+    ];
+    for daemon in [true, false] {
+        let mut run = home.trunkline();
+        if !daemon {
+            run.arg("--no-daemon");
+        }
+        run.args(["run", "-F"]).arg(&config).arg("--json");
+        run.args([
+            "-H",
+            "good,refused,denied,unknown,behind,punishing,leaving",
+            "--",
+            "exit 3",
+        ]);
+        let output = finish(&mut run);
+        assert_status(&output, 1);
+        let told = told(&output);
+        let words: Vec<_> = told
+            .iter()
+            .map(|(host, kind, execution, _)| (host.as_str(), kind.as_str(), execution.as_str()))
+            .collect();
+        assert_eq!(words, expected, "daemon: {daemon}; {}", describe(&output));
+        let (.., why) = told.iter().find(|(host, ..)| host == "punishing").unwrap();
+        assert!(
+            why.ends_with("the server said: Not allowed at this time"),
+            "{why}"
+        );
+    }
+}
+
+#[test]
+fn a_host_whose_time_is_up_says_whether_its_command_had_left() {
+    let (good, home) = (server(), Home::new());
+    let silent = RawServer::from_connect(|mut wire: Wire| async move {
+        wire.until_closed().await;
+        Ok(())
+    })
+    .unwrap();
+    let config = home.path("config");
+    write_ssh_config(&config, [good.host_entry("good"), silent.host_entry("silent")]).unwrap();
+    let run = |options: &[&str], command: &str| {
+        let mut run = home.trunkline();
+        run.args(["run", "--json", "-F"]).arg(&config).args(options);
+        finish(run.args(["--", command]))
+    };
+    // The connection is there, so that the command leaves at once.
+    assert_status(&run(&["-H", "good"], "true"), 0);
+    let output = run(&["-H", "good,silent", "-t", "2"], "sleep 100");
+    let words: Vec<_> = told(&output)
+        .into_iter()
+        .map(|(host, kind, execution, _)| (host, kind, execution))
+        .collect();
+    let row = |host: &str, execution: &str| (host.to_owned(), "timeout".to_owned(), execution.to_owned());
+    let expected = [row("good", "may have started"), row("silent", "did not start")];
+    assert_eq!(words, expected, "{}", describe(&output));
+}

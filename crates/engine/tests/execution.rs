@@ -1,0 +1,496 @@
+//! What a failure says: who is to blame, may the command have run, may it pass. Each test is a part of one table, failure
+//! by stage.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::io::AsyncWriteExt as _;
+use trunkline::config::{Request, World};
+use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
+use trunkline::{Command, Engine, Error, ErrorKind, Execution, ExitStatus, Interaction, Output, Settings};
+use trunkline_testkit::hostile::{Fields, Payload, RawServer, Wire, number};
+use trunkline_testkit::{Agent, HostEntry, Sshd, write_ssh_config};
+
+use ErrorKind::{Authentication, HostKey, Limit, Network, Timeout};
+use Execution::{DidNotStart, MayHaveStarted};
+
+fn request(config: &Path, alias: &str, options: &[&str]) -> Request {
+    let mut request = Request::new(alias.parse().unwrap(), Arc::new(World::current().unwrap()));
+    request.ssh_args = vec!["-F".into(), config.into()];
+    for option in options {
+        request.ssh_args.extend(["-o".into(), option.into()]);
+    }
+    request
+}
+
+async fn run_with(settings: Settings, request: &Request) -> Result<Output, Error> {
+    let engine = Engine::new(settings, Default::default());
+    let host = engine.host_for(request, &Interaction::none()).await?;
+    host.run(&Command::exec("true")).await
+}
+
+/// How a command ends on a host of its own engine.
+async fn failure(config: &Path, alias: &str, options: &[&str]) -> Error {
+    run_with(Settings::default(), &request(config, alias, options))
+        .await
+        .expect_err("there is no such host, or it fails")
+}
+
+#[track_caller]
+fn is(what: &str, error: &Error, kind: ErrorKind, execution: Execution) {
+    assert_eq!(
+        (error.kind(), error.execution()),
+        (kind, execution),
+        "{what}: {error}"
+    );
+}
+
+/// A config with hosts of its own.
+fn config_of(entries: impl IntoIterator<Item = HostEntry>) -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("config");
+    write_ssh_config(&config, entries).unwrap();
+    (folder, config)
+}
+
+// Before there is a server.
+
+#[tokio::test]
+async fn what_was_never_reached_did_not_start() {
+    let sshd = Sshd::start_default().unwrap();
+    let (config, alias) = (sshd.ssh_config(), sshd.alias());
+    let table = [
+        ("a name that is not known", "HostName=nobody.invalid", Network),
+        ("a port that refuses", "Port=1", Network),
+        ("a proxy that ends at once", "ProxyCommand=true", Network),
+        (
+            "a proxy that is not there",
+            "ProxyCommand=/nonexistent/proxy",
+            Network,
+        ),
+        ("a jump host that refuses", "ProxyJump=127.0.0.1:1", Network),
+    ];
+    for (what, option, kind) in table {
+        let error = failure(&config, alias, &[option]).await;
+        is(what, &error, kind, DidNotStart);
+        assert!(error.may_pass(), "{what}: {error}");
+    }
+    assert_eq!(sshd.authentications(), 0);
+}
+
+#[tokio::test]
+async fn a_jump_hosts_failures_are_its_own_and_nothing_started() {
+    let (jump, target) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
+    let nowhere: SocketAddr = "127.0.0.1:1".parse().unwrap();
+    let stranger = Sshd::start_default().unwrap();
+    let (_folder, config) = config_of([
+        jump.host_entry("jump"),
+        // Its key is not the jump host's.
+        HostEntry {
+            identities: stranger.host_entry("x").identities,
+            ..jump.host_entry("closed").with("IdentitiesOnly yes")
+        },
+        target.host_entry("through").at(nowhere).with("ProxyJump jump"),
+        target.host_entry("denied").with("ProxyJump closed"),
+    ]);
+    is(
+        "the jump host cannot reach it",
+        &failure(&config, "through", &[]).await,
+        Limit,
+        DidNotStart,
+    );
+    is(
+        "the jump host lets nobody in",
+        &failure(&config, "denied", &[]).await,
+        Authentication,
+        DidNotStart,
+    );
+    assert_eq!(target.connections(), 0);
+}
+
+// What stands in front of the identification (RFC 4253 section 4.2).
+
+/// A server that says a line, and hangs up.
+async fn busy(line: &'static [u8]) -> RawServer {
+    RawServer::from_connect(move |mut wire: Wire| async move {
+        wire.send_raw(line).await?;
+        wire.finish().await?;
+        wire.until_closed().await;
+        Ok(())
+    })
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_server_that_has_no_time_is_a_network_failure_that_may_pass() {
+    // sshd.c's words for MaxStartups and PerSourcePenalties. Whoever is punished is not to try again at once.
+    let table = [
+        (&b"Exceeded MaxStartups\r\n"[..], "Exceeded MaxStartups", 4),
+        (b"Not allowed at this time\r\n", "Not allowed at this time", 1),
+    ];
+    for (line, words, attempts) in table {
+        let server = busy(line).await;
+        let error = failure(&server.ssh_config(), "raw", &[]).await;
+        is(words, &error, Network, DidNotStart);
+        assert!(error.may_pass());
+        assert!(
+            error.to_string().ends_with(&format!("the server said: {words}")),
+            "{error}"
+        );
+        assert_eq!(server.connections(), attempts, "{words}");
+    }
+}
+
+#[tokio::test]
+async fn a_line_in_front_of_the_identification_changes_no_failures_kind() {
+    let sshd = Sshd::start_default().unwrap();
+    // A door that says a line, and then is the server.
+    let door = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, behind) = (door.local_addr().unwrap(), sshd.addr());
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = door.accept().await {
+            tokio::spawn(async move {
+                client.write_all(b"Welcome to \x1b[31mthe\x07 site\r\n").await?;
+                let mut server = tokio::net::TcpStream::connect(behind).await?;
+                tokio::io::copy_bidirectional(&mut client, &mut server).await
+            });
+        }
+    });
+    let (_folder, config) = config_of([sshd.host_entry("door").at(address)]);
+    // Nobody knows it there.
+    let unknown = failure(&config, "door", &["StrictHostKeyChecking=yes"]).await;
+    is("an unknown key", &unknown, HostKey, DidNotStart);
+    assert!(matches!(unknown.root(), Error::HostKey(_)), "{unknown:?}");
+    let text = unknown.to_string();
+    assert!(text.contains("the server said: Welcome to"), "{text}");
+    assert!(!text.contains('\x1b') && !text.contains('\x07'), "{text:?}");
+    // Behind the host key the line has nothing to do with it.
+    sshd.trust_at(address).unwrap();
+    let denied = failure(&config, "door", &["PubkeyAuthentication=no"]).await;
+    is("a refused log-in", &denied, Authentication, DidNotStart);
+    assert!(!denied.may_pass());
+    let table = run_with(Settings::default(), &request(&config, "door", &[])).await;
+    assert!(table.unwrap().status.success());
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_is_given_up_before_anything_started() {
+    let server = RawServer::from_connect(|mut wire: Wire| async move {
+        wire.until_closed().await;
+        Ok(())
+    })
+    .unwrap();
+    let error = failure(&server.ssh_config(), "raw", &["ConnectTimeout=1"]).await;
+    is("no identification", &error, Timeout, DidNotStart);
+    assert!(error.may_pass());
+}
+
+// The log-in, which a command may leave with.
+
+async fn first_request(wire: &mut Wire) -> std::io::Result<()> {
+    let request = wire.expect(number::SERVICE_REQUEST).await?;
+    let service = Fields::of(&request).text()?;
+    wire.send(&Payload::message(number::SERVICE_ACCEPT).string(service))
+        .await?;
+    wire.expect(number::USERAUTH_REQUEST).await.map(drop)
+}
+
+/// A server that answers the first authentication request with `answer`, if with anything, and ends the connection.
+fn answering(answer: Option<Payload>) -> RawServer {
+    RawServer::script(move |mut wire: Wire| {
+        let answer = answer.clone();
+        async move {
+            first_request(&mut wire).await?;
+            match answer {
+                Some(answer) => {
+                    wire.send(&answer).await?;
+                    wire.until_closed().await;
+                }
+                None => {
+                    // The command has arrived by now, if it left with the request.
+                    wire.finish().await?;
+                    wire.until_closed().await;
+                }
+            }
+            Ok(())
+        }
+    })
+    .unwrap()
+}
+
+#[tokio::test]
+async fn a_refused_log_in_is_proof_that_nothing_started_with_it() {
+    let failure_message = Payload::message(number::USERAUTH_FAILURE)
+        .string("password")
+        .boolean(false);
+    let disconnect = |words: &str| {
+        Payload::message(number::DISCONNECT)
+            .uint32(2)
+            .string(words)
+            .string("")
+    };
+    let table = [
+        (
+            "USERAUTH_FAILURE",
+            Some(failure_message),
+            Authentication,
+            DidNotStart,
+        ),
+        (
+            "DISCONNECT for too many attempts",
+            Some(disconnect("Too many authentication failures")),
+            Authentication,
+            DidNotStart,
+        ),
+        (
+            "another DISCONNECT",
+            Some(disconnect("going down")),
+            Network,
+            DidNotStart,
+        ),
+        // It may have been accepted, and the answer lost.
+        ("the end of the connection", None, Network, MayHaveStarted),
+    ];
+    for (what, answer, kind, execution) in table {
+        for early_flights in [true, false] {
+            let server = answering(answer.clone());
+            let settings = Settings {
+                early_flights,
+                ..Settings::default()
+            };
+            let asked = request(&server.ssh_config(), "raw", &[]);
+            let error = run_with(settings, &asked).await.unwrap_err();
+            let execution = if early_flights { execution } else { DidNotStart };
+            is(
+                &format!("{what}, early flights: {early_flights}"),
+                &error,
+                kind,
+                execution,
+            );
+            assert_eq!(error.may_pass(), kind == Network, "{what}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn sshds_own_refusal_says_the_same_each_time() {
+    let (sshd, stranger) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
+    let (_folder, config) = config_of([HostEntry {
+        identities: stranger.host_entry("x").identities,
+        ..sshd.host_entry("closed").with("IdentitiesOnly yes")
+    }]);
+    let engine = Engine::new(Settings::default(), Default::default());
+    let host = engine
+        .host_for(&request(&config, "closed", &[]), &Interaction::none())
+        .await
+        .unwrap();
+    // Host memory changes what leaves early, from one attempt to the next.
+    for _ in 0..10 {
+        let error = host.run(&Command::exec("true")).await.unwrap_err();
+        is(
+            "a key that is not authorized",
+            &error,
+            Authentication,
+            DidNotStart,
+        );
+    }
+}
+
+// The session.
+
+fn in_channel(message: u8, channel: u32) -> Payload {
+    Payload::message(message).uint32(channel)
+}
+
+/// What a server does with a session's command once it has it.
+#[derive(Debug, Clone, Copy)]
+enum Then {
+    RefuseOpen,
+    RefuseCommand,
+    HangUp,
+    Disconnect,
+    CloseChannel,
+    StartAndHangUp,
+    StartAndCloseChannel,
+    ExitAndHangUp,
+    ExitWithoutStart,
+}
+
+impl Then {
+    async fn play(self, mut wire: Wire) -> std::io::Result<()> {
+        wire.authenticate().await?;
+        let open = wire.expect(number::CHANNEL_OPEN).await?;
+        let mut fields = Fields::of(&open);
+        fields.text()?;
+        let channel = fields.uint32()?;
+        if let Self::RefuseOpen = self {
+            let refusal = in_channel(number::CHANNEL_OPEN_FAILURE, channel);
+            wire.send(&refusal.uint32(1).string("not here").string(""))
+                .await?;
+            wire.until_closed().await;
+            return Ok(());
+        }
+        let opened = in_channel(number::CHANNEL_OPEN_CONFIRMATION, channel);
+        wire.send(&opened.uint32(0).uint32(1 << 20).uint32(1 << 15))
+            .await?;
+        // A session for the next command may be asked for in between.
+        while wire.receive().await?.first() != Some(&number::CHANNEL_REQUEST) {}
+        let started = in_channel(number::CHANNEL_SUCCESS, channel);
+        let status = in_channel(number::CHANNEL_REQUEST, channel)
+            .string("exit-status")
+            .boolean(false)
+            .uint32(7);
+        let close = in_channel(number::CHANNEL_CLOSE, channel);
+        let said = match self {
+            Self::RefuseOpen | Self::HangUp => vec![],
+            Self::RefuseCommand => vec![in_channel(number::CHANNEL_FAILURE, channel)],
+            Self::Disconnect => vec![
+                Payload::message(number::DISCONNECT)
+                    .uint32(11)
+                    .string("bye")
+                    .string(""),
+            ],
+            Self::CloseChannel => vec![close],
+            Self::StartAndHangUp => vec![started],
+            Self::StartAndCloseChannel => vec![started, close],
+            Self::ExitAndHangUp => vec![started, status],
+            Self::ExitWithoutStart => vec![status, close],
+        };
+        if !said.is_empty() {
+            wire.send_together(&said).await?;
+        }
+        if matches!(self, Self::HangUp | Self::StartAndHangUp | Self::ExitAndHangUp) {
+            wire.finish().await?;
+        }
+        wire.until_closed().await;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_became_of_a_session_says_whether_its_command_may_have_started() {
+    let table = [
+        (Then::RefuseOpen, Err((Limit, DidNotStart))),
+        (Then::RefuseCommand, Err((Limit, DidNotStart))),
+        (Then::HangUp, Err((Network, MayHaveStarted))),
+        (Then::Disconnect, Err((Network, MayHaveStarted))),
+        (Then::CloseChannel, Err((Limit, MayHaveStarted))),
+        (Then::StartAndHangUp, Err((Network, MayHaveStarted))),
+        (Then::StartAndCloseChannel, Ok(ExitStatus::Unknown)),
+        // A status that has come is the truth.
+        (Then::ExitAndHangUp, Ok(ExitStatus::Exited(7))),
+        (Then::ExitWithoutStart, Ok(ExitStatus::Exited(7))),
+    ];
+    for (then, expected) in table {
+        for early_flights in [true, false] {
+            let server = RawServer::script(move |wire| then.play(wire)).unwrap();
+            let settings = Settings {
+                early_flights,
+                ..Settings::default()
+            };
+            let outcome = run_with(settings, &request(&server.ssh_config(), "raw", &[])).await;
+            let what = format!("{then:?}, early flights: {early_flights}");
+            match (outcome, expected.clone()) {
+                (Ok(output), Ok(status)) => assert_eq!(output.status, status, "{what}"),
+                (Err(error), Err((kind, execution))) => is(&what, &error, kind, execution),
+                (outcome, expected) => panic!("{what}: {outcome:?} instead of {expected:?}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_is_withdrawn_before_it_left_never_runs() {
+    let sshd = Sshd::start_default().unwrap();
+    let engine = Engine::new(Settings::default(), Default::default());
+    let asked = request(&sshd.ssh_config(), sshd.alias(), &[]);
+    let host = engine.host_for(&asked, &Interaction::none()).await.unwrap();
+    let marker = sshd.dir().join("it-ran");
+    let command = Command::exec(format!("touch {}", marker.display()));
+    let mut session = host.start(&command).await.unwrap();
+    // The connection is not there yet: not even its task has run.
+    assert!(session.control.withdraw());
+    let error = session.wait().await.unwrap_err();
+    assert_eq!(error.execution(), DidNotStart, "{error}");
+    // Whatever had been asked for before is over once this has run on the same connection.
+    assert!(host.run(&Command::exec("true")).await.unwrap().status.success());
+    assert!(!marker.exists());
+    // One that has left cannot be taken back.
+    let mut session = host.start(&Command::exec("cat")).await.unwrap();
+    session.started().await.unwrap();
+    assert!(!session.control.withdraw());
+}
+
+// AddKeysToAgent.
+
+/// Says the same to every question to be allowed something, and nothing to others.
+struct Says(Option<&'static str>);
+
+impl Prompter for Says {
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Answer<'a> {
+        let asked = prompt.kind == PromptKind::Confirm && prompt.text.starts_with("Add key ");
+        let said = self.0.filter(|_| asked).map(|said| said.to_owned().into());
+        Box::pin(std::future::ready(said))
+    }
+}
+
+#[tokio::test]
+async fn a_key_goes_to_the_agent_only_when_its_user_allows_it() {
+    let sshd = Sshd::start_default().unwrap();
+    // readpass.c, ask_permission: an empty answer is a yes.
+    let table = [
+        ("ask", Some("yes"), 1),
+        ("ask", Some("YES"), 1),
+        ("ask", Some(""), 1),
+        ("ask", Some("no"), 0),
+        ("ask", Some("y"), 0),
+        ("ask", Some("never"), 0),
+        ("ask", None, 0),
+        ("yes", None, 1),
+        ("confirm", None, 1),
+        ("1h", None, 1),
+        ("no", Some("yes"), 0),
+    ];
+    for (value, says, expected) in table {
+        let agent = Agent::start().unwrap();
+        let options = [
+            format!("AddKeysToAgent={value}"),
+            format!("IdentityAgent={}", agent.socket().display()),
+        ];
+        let asked = request(
+            &sshd.ssh_config(),
+            sshd.alias(),
+            &[&options[0], &options[1], "BatchMode=no"],
+        );
+        let engine = Engine::new(Settings::default(), Default::default());
+        let interaction = Interaction::new(Arc::new(Says(says)), |_| {});
+        let host = engine.host_for(&asked, &interaction).await.unwrap();
+        let output = host.run(&Command::exec("true")).await.unwrap();
+        assert!(output.status.success());
+        assert_eq!(
+            agent.keys().unwrap().len(),
+            expected,
+            "AddKeysToAgent {value}, answered {says:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_was_allowed_into_the_agent_keeps_its_constraints() {
+    let sshd = Sshd::start_default().unwrap();
+    let agent = Agent::start().unwrap();
+    let option = format!("IdentityAgent={}", agent.socket().display());
+    let asked = request(
+        &sshd.ssh_config(),
+        sshd.alias(),
+        &["AddKeysToAgent=confirm", &option],
+    );
+    agent.consent(false).unwrap();
+    // The first connection uses the file, the second the agent, which asks.
+    let first = run_with(Settings::default(), &asked).await.unwrap();
+    assert!(first.status.success());
+    assert_eq!(agent.confirmations(), 0);
+    let _ = run_with(Settings::default(), &asked).await;
+    assert!(agent.confirmations() > 0);
+}
