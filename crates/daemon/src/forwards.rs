@@ -48,10 +48,12 @@ impl<'a> Forwards<'a> {
             host.warm().await?;
         }
         for (kind, asked) in configured {
-            match forwards.open(kind, asked).await {
-                Err(error) if host.config().exit_on_forward_failure => return Err(error),
-                Err(error) => interaction.notice(&format!("Warning: {error}")),
-                Ok(()) => {}
+            let fatal = host.config().exit_on_forward_failure;
+            if let Err(error) = forwards.open(kind, asked.clone()).await {
+                interaction.notice(&complaint(kind, &asked.listen, &error, fatal));
+                if fatal {
+                    return Err(error);
+                }
             }
         }
         Ok(forwards)
@@ -125,8 +127,15 @@ impl<'a> Forwards<'a> {
         if kind == ForwardKind::Remote && matches!(asked.listen, Listen::Tcp { port: 0, .. }) {
             let port = handle.port().unwrap_or_default();
             // ssh's words, which scripts look for.
-            let said = format!("Allocated port {port} for remote forward to {}", asked.target);
+            let target = match &asked.target {
+                ForwardTarget::Socks => "socks:0".to_owned(),
+                target => target.to_string(),
+            };
+            let said = format!("Allocated port {port} for remote forward to {target}");
             self.interaction.notice(&said);
+        }
+        for error in handle.failed() {
+            self.interaction.notice(&error.to_string());
         }
         watch(&handle, self.interaction);
         standing.push(Standing { kind, asked, handle });
@@ -140,6 +149,28 @@ impl<'a> Forwards<'a> {
                 .iter()
                 .map(|forward| (forward.kind, &forward.asked, &forward.handle)),
         )
+    }
+}
+
+/// What ssh says of a forwarding that it could not have, word by word: scripts look for it (channels.c,
+/// `channel_setup_fwd_listener_tcpip`; ssh.c, `ssh_init_forwarding` and `ssh_confirm_remote_forward`). `fatal`:
+/// ExitOnForwardFailure.
+fn complaint(kind: ForwardKind, listen: &Listen, error: &Error, fatal: bool) -> String {
+    let refused = matches!(error.root(), Error::Refused { .. });
+    match (kind, listen) {
+        (ForwardKind::Remote, listen) if refused => {
+            let weight = if fatal { "Error" } else { "Warning" };
+            let place = match listen {
+                Listen::Tcp { port, .. } => format!("port {port}"),
+                Listen::Socket(path) => format!("path {}", path.display()),
+            };
+            format!("{weight}: remote port forwarding failed for listen {place}")
+        }
+        (ForwardKind::Remote, _) => format!("Warning: {error}"),
+        (_, Listen::Tcp { port, .. }) => format!(
+            "{error}\nchannel_setup_fwd_listener_tcpip: cannot listen to port: {port}\nCould not request local forwarding."
+        ),
+        (_, Listen::Socket(_)) => format!("{error}\nCould not request local forwarding."),
     }
 }
 

@@ -57,11 +57,22 @@ pub(crate) use remote::{forward as forward_remote, listen as listen_remote};
 pub struct ForwardHandle {
     shared: Arc<Shared>,
     task: JoinHandle<()>,
+    failed: Vec<Error>,
 }
 
 impl ForwardHandle {
     fn new(shared: Arc<Shared>, task: JoinHandle<()>) -> Self {
-        Self { shared, task }
+        Self {
+            shared,
+            task,
+            failed: Vec::new(),
+        }
+    }
+
+    /// Why some of the addresses that were asked for are not listened on: another program has the port there, and who
+    /// connects to that address reaches it and not this forwarding. At least one address is listened on.
+    pub fn failed(&self) -> &[Error] {
+        &self.failed
     }
 
     /// Where clients can connect: local addresses and paths, or, of a remote forwarding, the server's, with the host as

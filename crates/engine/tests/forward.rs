@@ -204,7 +204,7 @@ async fn a_port_in_use_is_named() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        format!("listening on 127.0.0.1 port {port}: Address already in use")
+        format!("bind [127.0.0.1]:{port}: Address already in use")
     );
     assert_eq!(error.kind(), ErrorKind::Local);
 }

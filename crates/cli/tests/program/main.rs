@@ -3,6 +3,7 @@
 mod authentication;
 mod cp;
 mod execution;
+mod forwards;
 mod generate;
 mod home;
 mod hosts;

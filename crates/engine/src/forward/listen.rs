@@ -25,23 +25,32 @@ pub(super) enum Listener {
     Unix(UnixListener, SocketFile),
 }
 
+/// What could be listened on, and why other addresses could not.
+pub(super) struct Bound {
+    pub(super) listeners: Vec<Listener>,
+    pub(super) failed: Vec<Error>,
+}
+
 /// Listens as `listen` says. What has no address goes by GatewayPorts; `""` and `*` are all addresses, `localhost` is
 /// loopback, each in both families as far as AddressFamily and the machine have them. As with ssh it is enough that one
-/// of several addresses can be had; the others are warned of.
+/// of several addresses can be had; the others are told of.
 ///
 /// # Errors
 /// No address could be had, or the socket's path is taken.
-pub(super) async fn bind(listen: &Listen, host: &HostConfig) -> Result<Vec<Listener>, Error> {
+pub(super) async fn bind(listen: &Listen, host: &HostConfig) -> Result<Bound, Error> {
     match listen {
         Listen::Tcp { host: address, port } => bind_tcp(address.as_deref(), *port, host).await,
         Listen::Socket(path) => {
             let file = bind_unix(path, host.stream_local_bind_mask, host.stream_local_bind_unlink).await?;
-            Ok(vec![file])
+            Ok(Bound {
+                listeners: vec![file],
+                failed: Vec::new(),
+            })
         }
     }
 }
 
-async fn bind_tcp(name: Option<&str>, port: u16, host: &HostConfig) -> Result<Vec<Listener>, Error> {
+async fn bind_tcp(name: Option<&str>, port: u16, host: &HostConfig) -> Result<Bound, Error> {
     let mut addresses = match well_known(name, host.gateway_ports) {
         Some(addresses) => addresses.to_vec(),
         None => {
@@ -66,10 +75,15 @@ async fn bind_tcp(name: Option<&str>, port: u16, host: &HostConfig) -> Result<Ve
         match listening {
             Ok(listener) => listeners.push(listener),
             Err(source) => {
-                failed.push(Error::local(
-                    format!("listening on {} port {}", address.ip(), address.port()),
-                    source,
-                ));
+                // A machine without IPv6 is no news; somebody else on the port is: their clients and ours meet there.
+                let is_missing = address.is_ipv6()
+                    && matches!(
+                        source.kind(),
+                        io::ErrorKind::AddrNotAvailable | io::ErrorKind::Unsupported
+                    );
+                // ssh's words (channels.c, channel_setup_fwd_listener_tcpip), which scripts look for.
+                let error = Error::local(format!("bind [{}]:{}", address.ip(), address.port()), source);
+                failed.push((error, is_missing));
             }
         }
     }
@@ -80,12 +94,24 @@ async fn bind_tcp(name: Option<&str>, port: u16, host: &HostConfig) -> Result<Ve
                 "{name} has no address of the wanted family (AddressFamily) to listen on"
             ))
         };
-        return Err(failed.into_iter().next().unwrap_or_else(none));
+        // ssh tells of the last address that the resolver gives: loopback's is IPv4, that of all is IPv6 where there is
+        // IPv6.
+        let is_loopback = well_known(name, host.gateway_ports).is_some_and(|[v4, _]| v4.is_loopback());
+        failed.sort_by_key(|(_, is_missing)| *is_missing == is_loopback);
+        let told = if is_loopback {
+            failed.into_iter().next()
+        } else {
+            failed.pop()
+        };
+        return Err(told.map_or_else(none, |(error, _)| error));
     }
-    for error in failed {
-        tracing::warn!("{error}");
-    }
-    Ok(listeners)
+    let failed = failed
+        .into_iter()
+        .filter(|(_, is_missing)| !is_missing)
+        .map(|(error, _)| error)
+        .inspect(|error| tracing::warn!("{error}"))
+        .collect();
+    Ok(Bound { listeners, failed })
 }
 
 /// The addresses behind ssh's own words (channels.c, `channel_fwd_bind_addr`), IPv4 first: its error is the one
@@ -128,7 +154,8 @@ fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 async fn bind_unix(path: &Path, mask: u32, unlink: bool) -> Result<Listener, Error> {
-    let doing = || format!("listening on {}", path.display());
+    // ssh's words (misc.c, unix_listener).
+    let doing = || format!("unix_listener: cannot bind to path {}", path.display());
     match create_socket(path, mask) {
         Ok(listener) => return Ok(listener),
         Err(error) if error.kind() != io::ErrorKind::AddrInUse => return Err(Error::local(doing(), error)),
@@ -139,7 +166,7 @@ async fn bind_unix(path: &Path, mask: u32, unlink: bool) -> Result<Listener, Err
         .is_ok_and(|found| found.file_type().is_socket());
     if !is_socket {
         return Err(Error::Usage(format!(
-            "{}: something else has this name; choose another",
+            "{}: Address already in use: something else has this name; choose another",
             doing()
         )));
     }
@@ -149,9 +176,12 @@ async fn bind_unix(path: &Path, mask: u32, unlink: bool) -> Result<Listener, Err
         return create_socket(path, mask).map_err(|source| Error::local(doing(), source));
     }
     Err(match UnixStream::connect(path).await {
-        Ok(_) => Error::Usage(format!("{}: another program listens there", doing())),
+        Ok(_) => Error::Usage(format!(
+            "{}: Address already in use: another program listens there",
+            doing()
+        )),
         Err(_) => Error::Usage(format!(
-            "{}: an old socket has this name, and nobody listens on it; remove it or set StreamLocalBindUnlink yes",
+            "{}: Address already in use: an old socket has this name, and nobody listens on it; remove it or set StreamLocalBindUnlink yes",
             doing()
         )),
     })

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-use super::listen::{self, Listener};
+use super::listen::{self, Bound, Listener};
 use super::socks::{Connect, Dialogue, MAX_PENDING, Reply, Turn};
 use super::splice::{Ahead, LocalStream, splice};
 use super::{ForwardEvent, ForwardHandle, Shared};
@@ -26,10 +26,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// # Errors
 /// As [`listen::bind`].
 pub(crate) async fn forward(host: &Host, forward: &Forward) -> Result<ForwardHandle, Error> {
-    let listeners = listen::bind(&forward.listen, host.config()).await?;
+    let Bound { listeners, failed } = listen::bind(&forward.listen, host.config()).await?;
     let shared = Shared::new(listeners.iter().map(Listener::address).collect());
     let serving = serve(host.clone(), listeners, forward.target.clone(), shared.clone());
-    Ok(ForwardHandle::new(shared, tokio::spawn(serving)))
+    let mut handle = ForwardHandle::new(shared, tokio::spawn(serving));
+    handle.failed = failed;
+    Ok(handle)
 }
 
 async fn serve(host: Host, listeners: Vec<Listener>, target: ForwardTarget, shared: Arc<Shared>) {
