@@ -215,6 +215,9 @@ impl Masters {
 /// As long as a master stays that was pinned: ControlPersist takes no more than an int of seconds.
 const FOREVER: Duration = Duration::from_secs(i32::MAX as u64);
 
+/// The exit status of an ssh that failed itself.
+const OWN_ERROR: i32 = 255;
+
 /// For an ssh with nobody to ask.
 fn batch() -> Vec<OsString> {
     vec!["-o".into(), "BatchMode=yes".into()]
@@ -301,10 +304,20 @@ pub(crate) async fn session(
     tokio::select! {
         status = carry(&mut child, replies) => {
             let status = status.map_err(|source| Error::local("waiting for ssh", source))?;
-            Ok(Reply::Exit(match status.code() {
-                Some(code) => Exit::Status(code.unsigned_abs()),
-                None => Exit::Unknown,
-            }))
+            Ok(match status.code() {
+                // ssh's own for whatever failed, before the command or in the middle of it (ssh(1), EXIT STATUS): what
+                // it says on standard error may as well be the command's.
+                Some(OWN_ERROR) => Reply::Failed(Failure {
+                    kind: trunkline::ErrorKind::Network.as_str().into(),
+                    message: format!(
+                        "{}: the system's ssh ended with status 255: it failed, or its command ended so",
+                        request.host.destination.host
+                    ),
+                    execution: trunkline::Execution::MayHaveStarted.as_str().into(),
+                }),
+                Some(code) => Reply::Exit(Exit::Status(code.unsigned_abs())),
+                None => Reply::Exit(Exit::Unknown),
+            })
         }
         // Dropping the child kills it.
         () = feeding => Ok(Reply::Done),

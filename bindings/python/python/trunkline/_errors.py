@@ -19,6 +19,10 @@ class Error(Exception):
 
     kind = "error"
 
+    #: Whether such a failure may pass by itself, so that it is worth trying again later; it says nothing of the command.
+    #: As the engine's ``ErrorKind::may_pass``.
+    may_pass = False
+
     def __init__(
         self,
         message: str,
@@ -47,18 +51,21 @@ class PeerError(Error):
     """The server broke the protocol, or shares no algorithm with this side."""
 
     kind = "peer"
+    may_pass = True
 
 
 class NetworkError(Error, ConnectionError):
     """The network: unreachable, refused, reset, ended."""
 
     kind = "network"
+    may_pass = True
 
 
 class TimeoutError(Error, builtins.TimeoutError):
     """Something took longer than it may."""
 
     kind = "timeout"
+    may_pass = True
 
 
 class HostKeyError(Error):
@@ -83,6 +90,7 @@ class LimitError(Error):
     """The server refused: a session, a forwarding, a command."""
 
     kind = "limit"
+    may_pass = True
 
     #: The reason for which it opened no channel (RFC 4254, section 5.1); 0 for other refusals.
     reason = 0
@@ -92,6 +100,7 @@ class LocalError(Error):
     """This machine: a file, a socket, the daemon."""
 
     kind = "local"
+    may_pass = True
 
 
 class FileError(Error, OSError):

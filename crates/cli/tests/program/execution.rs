@@ -51,6 +51,11 @@ fn a_failure_means_the_same_with_the_daemon_and_without() {
             identities: stranger.host_entry("x").identities,
             ..good.host_entry("denied")
         },
+        // The system's ssh says 255 of whatever failed: nobody knows.
+        HostEntry {
+            identities: stranger.host_entry("x").identities,
+            ..good.host_entry("stock").with("VerifyHostKeyDNS yes")
+        },
         HostEntry {
             known_hosts: stranger.known_hosts(),
             ..good.host_entry("unknown")
@@ -68,6 +73,7 @@ fn a_failure_means_the_same_with_the_daemon_and_without() {
         ("leaving", "network", "may have started"),
         ("punishing", "network", "did not start"),
         ("refused", "network", "did not start"),
+        ("stock", "network", "may have started"),
         ("unknown", "host_key", "did not start"),
     ];
     for daemon in [true, false] {
@@ -78,7 +84,7 @@ fn a_failure_means_the_same_with_the_daemon_and_without() {
         run.args(["run", "-F"]).arg(&config).arg("--json");
         run.args([
             "-H",
-            "good,refused,denied,unknown,behind,punishing,leaving",
+            "good,refused,denied,stock,unknown,behind,punishing,leaving",
             "--",
             "exit 3",
         ]);

@@ -109,7 +109,7 @@ fn a_port_that_the_server_chose_is_told_in_sshs_words() {
             let said = text(&output.stderr);
             let port = said.split(' ').nth(2).unwrap_or_default().to_owned();
             assert!(port.parse::<u16>().is_ok(), "{said}");
-            said.replacen(&port, "PORT", 1)
+            said.replacen(&port, "PORT", 1).replace('\r', "")
         };
         let expected = digits_removed(&stock(&home, &server, &["-R", forward]));
         let said = digits_removed(&arguments(&mut home.ssh(&server), &server, &["-R", forward]));

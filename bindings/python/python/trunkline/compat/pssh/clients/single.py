@@ -16,7 +16,6 @@ from ...._private import Explicit
 from ...._result import Terminal, wanted
 from .._jobs import Pool, Steps
 from ..exceptions import (
-    AuthenticationError,
     ConnectionError,
     InvalidAPIUseError,
     NoIPv6AddressFoundError,
@@ -122,8 +121,8 @@ class SSHClient:
                 return self._native
             except _errors.Error as error:
                 failure = translated(error, self.host, self.port)
-                # A wrong password is as wrong the next time, and locks accounts.
-                if attempt >= self.num_retries or isinstance(failure, AuthenticationError):
+                # A wrong password is as wrong the next time, and locks accounts; so is a changed host key.
+                if attempt >= self.num_retries or not error.may_pass:
                     raise failure from error
                 logger.debug("%s: %s; trying again", self.host, error)
             yield self.retry_delay

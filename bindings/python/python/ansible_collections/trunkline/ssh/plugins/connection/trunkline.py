@@ -505,7 +505,7 @@ class Connection(ConnectionBase):
                 raise AnsibleError(str(error)) from error
             except trunkline.Error as error:
                 last = attempt >= int(self.get_option("reconnection_retries") or 0)
-                if last or (error.may_have_run and not repeatable):
+                if last or not error.may_pass or (error.may_have_run and not repeatable):
                     raise AnsibleConnectionFailure(f"{error} (what was asked for {error.execution})") from error
                 pause = min(2**attempt - 1, 30)
                 display.vv(f"TRUNKLINE RETRY in {pause} s: {error}", host=self._name)
