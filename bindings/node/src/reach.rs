@@ -205,6 +205,8 @@ impl Daemon {
         };
         match Client::connect(&place, starter.as_ref()).await {
             Ok(_) => {}
+            // It would reach other hosts, or read other files.
+            Err(ClientError::Elsewhere(_)) => return Ok(None),
             // None runs, or none that this program can talk to.
             Err(_) if starter.is_none() => return Ok(None),
             Err(error) => return Err(not_reached(&error)),

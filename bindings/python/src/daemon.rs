@@ -29,7 +29,21 @@ pub(crate) fn daemon_runs() -> bool {
 impl Reach {
     async fn client(&self) -> Result<Client, Failure> {
         match &self.way {
-            Way::Daemon { place, starter } => Ok(Client::connect(place, starter.as_ref()).await?),
+            Way::Daemon {
+                place,
+                starter,
+                process,
+            } => {
+                let process = process.clone();
+                Client::connect_from_here(place, starter.as_ref(), async move || {
+                    // Python is waited for where that holds up no connection.
+                    let engine = move || Python::attach(|_| process.engine().clone());
+                    tokio::task::spawn_blocking(engine)
+                        .await
+                        .map_err(|_| Failure::local("the interpreter is ending"))
+                })
+                .await
+            }
             Way::Engine { .. } => Err(ClientError::NotRunning.into()),
         }
     }

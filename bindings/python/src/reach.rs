@@ -110,6 +110,7 @@ impl Host {
                 place: Place::find(|name| std::env::var_os(name).map(PathBuf::from))
                     .map_err(|error| PyValueError::new_err(error.to_string()))?,
                 starter: (!command.is_empty()).then_some(Starter { command }),
+                process: process.clone(),
             },
         };
         let reach = Reach {
@@ -279,6 +280,8 @@ pub(crate) enum Way {
     Daemon {
         place: Place,
         starter: Option<Starter>,
+        /// Whose engine does it where the daemon stands elsewhere in the system.
+        process: Arc<Process>,
     },
 }
 

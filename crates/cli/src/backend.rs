@@ -46,7 +46,7 @@ impl Backend {
         let starter = Starter {
             command: vec![program.into(), "daemon".into(), "--detach".into()],
         };
-        Ok(Client::connect(&place, Some(&starter)).await?)
+        Client::connect_from_here(&place, Some(&starter), async || Ok(self.engine(&place)?.clone())).await
     }
 
     /// A connection to a daemon that runs, of whatever version, to end it; `None` where there is none.
@@ -58,11 +58,20 @@ impl Backend {
         }
     }
 
-    /// A connection to a daemon that runs; `None` where there is none.
+    /// A connection to a daemon that runs, wherever it stands, to ask what it has; `None` where there is none.
+    pub(crate) async fn connect_to_look(&self) -> anyhow::Result<Option<Client>> {
+        match Client::connect_anywhere(&place()?).await {
+            Ok(client) => Ok(Some(client)),
+            Err(ClientError::NotRunning | ClientError::Gone) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A connection to a daemon that runs; `None` where there is none that serves this process.
     pub(crate) async fn connect_if_running(&self) -> anyhow::Result<Option<Client>> {
         match Client::connect(&place()?, None).await {
             Ok(client) => Ok(Some(client)),
-            Err(ClientError::NotRunning | ClientError::Gone) => Ok(None),
+            Err(ClientError::NotRunning | ClientError::Gone | ClientError::Elsewhere(_)) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

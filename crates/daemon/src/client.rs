@@ -14,6 +14,7 @@ use serde::Serialize;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
 use trunkline::Engine;
+use trunkline::config::{Difference, Vantage};
 
 use crate::place::{Place, PlaceError};
 use crate::protocol::{Reply, Request, VERSION};
@@ -62,6 +63,9 @@ pub enum ClientError {
         /// The daemon's.
         protocol: u32,
     },
+    /// It stands where other hosts are reached, or other files are meant.
+    #[error("the daemon runs in another {0} than this program")]
+    Elsewhere(Difference),
     /// It went away in the middle.
     #[error("the daemon ended in the middle of the request")]
     Gone,
@@ -94,17 +98,22 @@ impl Client {
     /// Connects to the daemon. Given a `starter`, starts one where there is none, and replaces one that speaks an older
     /// protocol: the old one lets its sessions end and takes no more.
     ///
-    /// Waits for the daemon's welcome, one wake-up of each side. Only that shows that the daemon is not just
-    /// ending, in which case nothing was begun and a new one is started.
+    /// Waits for the daemon's welcome, one wake-up of each side. Only that shows that the daemon stands where this process
+    /// does ([`ClientError::Elsewhere`]) and is not just ending, in which case nothing was begun and a new one is started.
     ///
     /// # Errors
     /// [`ClientError`].
     pub async fn connect(place: &Place, starter: Option<&Starter>) -> Result<Self, ClientError> {
         for _ in 0..ATTEMPTS {
             let client = match Self::greeted(place).await {
-                Ok((client, VERSION)) => return Ok(client),
-                Ok((client, protocol)) if protocol < VERSION && starter.is_some() => Some(client),
-                Ok((_, protocol)) => return Err(ClientError::Version { protocol }),
+                Ok((client, VERSION, there)) => {
+                    return match there.and_then(|there| there.difference(&Vantage::current())) {
+                        Some(what) => Err(ClientError::Elsewhere(what)),
+                        None => Ok(client),
+                    };
+                }
+                Ok((client, protocol, _)) if protocol < VERSION && starter.is_some() => Some(client),
+                Ok((_, protocol, _)) => return Err(ClientError::Version { protocol }),
                 Err(ClientError::Gone) => None,
                 Err(ClientError::NotRunning) => {
                     start(place, starter).await?;
@@ -125,13 +134,47 @@ impl Client {
         })
     }
 
+    /// As [`Self::connect`]; where the daemon stands elsewhere in the system, to an engine in this process, as ssh would
+    /// connect by itself.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn connect_from_here<E>(
+        place: &Place,
+        starter: Option<&Starter>,
+        engine: impl AsyncFnOnce() -> Result<Engine, E>,
+    ) -> Result<Self, E>
+    where
+        E: From<ClientError>,
+    {
+        match Self::connect(place, starter).await {
+            Err(ClientError::Elsewhere(what)) => {
+                tracing::info!("the daemon runs in another {what}: this program connects by itself");
+                Ok(Self::to_engine(engine().await?).await?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Connects to the daemon that runs, wherever in the system it stands, to ask what it has or to close it. It refuses
+    /// requests about hosts that come from elsewhere.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn connect_anywhere(place: &Place) -> Result<Self, ClientError> {
+        match Self::greeted(place).await? {
+            (client, VERSION, _) => Ok(client),
+            (_, protocol, _) => Err(ClientError::Version { protocol }),
+        }
+    }
+
     /// Connects to whatever daemon runs, of any version, to send it [`Request::Stop`] and nothing else.
     ///
     /// # Errors
     /// [`ClientError::NotRunning`], or what else is in the way.
     pub async fn connect_to_stop(place: &Place) -> Result<Self, ClientError> {
         match Self::greeted(place).await {
-            Ok((client, _)) => Ok(client),
+            Ok((client, ..)) => Ok(client),
             Err(ClientError::Gone) => Err(ClientError::NotRunning),
             Err(error) => Err(error),
         }
@@ -157,8 +200,8 @@ impl Client {
         }
     }
 
-    /// A connection to the daemon that runs, and the version of its protocol.
-    async fn greeted(place: &Place) -> Result<(Self, u32), ClientError> {
+    /// A connection to the daemon that runs, the version of its protocol, and where it stands.
+    async fn greeted(place: &Place) -> Result<(Self, u32, Option<Vantage>), ClientError> {
         let Ok(stream) = UnixStream::connect(place.socket()).await else {
             return Err(ClientError::NotRunning);
         };
@@ -173,7 +216,9 @@ impl Client {
         let mut client = Self::new(stream);
         client.hello().await?;
         match tokio::time::timeout(ANSWER_LIMIT, client.next()).await {
-            Ok(Ok(Reply::Welcome { protocol, .. })) => Ok((client, protocol)),
+            Ok(Ok(Reply::Welcome {
+                protocol, vantage, ..
+            })) => Ok((client, protocol, vantage)),
             Ok(Ok(_)) => Err(FrameError::Malformed("no welcome".into()).into()),
             Ok(Err(error)) => Err(error),
             Err(_) => Err(ClientError::Silent {

@@ -9,7 +9,6 @@ use tokio::sync::mpsc;
 use trunkline::transfer::{self, Location, Progress};
 use trunkline::{ConnectionInfo, Engine, Error, Interaction};
 
-use crate::permission;
 use crate::protocol::{CopyEnd, CopyEvent, CopyPlace, CopyRequest, Reply};
 
 /// How often a client is told of a copy's progress.
@@ -83,10 +82,8 @@ async fn location(engine: &Engine, place: &CopyPlace, interaction: &Interaction)
         CopyPlace::Host(host, path) => {
             let asked = crate::server::engine_request(host);
             let host = engine.host_for_copies(&asked, interaction).await?;
-            if host.is_warm() {
-                let question = format!("Allow shared connection to {}? ", host.config().original_host);
-                permission::ask(engine, host.config(), &asked.world, &question).await?;
-            }
+            let question = format!("Allow shared connection to {}? ", host.config().original_host);
+            host.confirm_use(&question).await?;
             Location::Host(host, Bytes::copy_from_slice(path))
         }
     })

@@ -9,7 +9,6 @@ mod forwards;
 mod listening;
 mod mux;
 mod openssh;
-mod permission;
 pub mod place;
 pub mod protocol;
 pub mod server;

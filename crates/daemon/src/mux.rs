@@ -8,6 +8,7 @@ mod client;
 mod forwards;
 mod info;
 mod packets;
+mod peer;
 mod proxy;
 mod session;
 mod typed;
@@ -28,7 +29,6 @@ use tokio_util::task::TaskTracker;
 use trunkline::config::{ControlMaster, HostConfig, SharingKey};
 use trunkline::{Engine, Error, Host, Interaction};
 
-use crate::permission;
 use crate::place::{Place, make_private, words};
 use crate::protocol::HostRequest;
 use crate::server::engine_request;
@@ -288,11 +288,12 @@ impl Sockets {
 
     /// Whether the user allows what a client of a socket wants, where that has to be asked.
     async fn allows(&self, socket: &Socket, question: &str) -> bool {
-        let (world, host) = {
-            let state = socket.state();
-            (state.request.world.clone(), state.host.clone())
+        let allowed = match self.host(socket).await {
+            Ok(host) => host.confirm_each_use(question).await,
+            // What needs the host fails by itself; the socket can be given up.
+            Err(_) if !self.engine.confirms_use(&socket.state().host) => Ok(()),
+            Err(error) => Err(error),
         };
-        let allowed = permission::ask(&self.engine, &host, &world, question).await;
         if let Err(error) = &allowed {
             tracing::info!(path = %socket.path.display(), "{error}");
         }

@@ -16,9 +16,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStdin};
 use tokio::sync::mpsc;
-use trunkline::Error;
 use trunkline::config::{HostConfig, SharingKey, World};
 use trunkline::openssh::{Master, MasterState, complaint, ssh_for};
+use trunkline::{Engine, Error};
 
 use crate::place::{Place, make_private};
 use crate::protocol::{
@@ -34,7 +34,7 @@ const CHUNK: usize = 32 * 1024;
 pub(crate) struct Masters {
     folder: PathBuf,
     mux: PathBuf,
-    idle: Duration,
+    engine: Engine,
     /// Guards the table for as long as a look-up takes.
     known: Mutex<BTreeMap<SharingKey, Known>>,
 }
@@ -49,12 +49,12 @@ struct Known {
 }
 
 impl Masters {
-    /// None yet. A master stays for as long as `idle` says after its last session.
-    pub(crate) fn new(place: &Place, idle: Duration) -> Self {
+    /// None yet. A master stays for as long as the engine's settings let a connection be idle.
+    pub(crate) fn new(place: &Place, engine: Engine) -> Self {
         Self {
             folder: place.masters(),
             mux: place.mux(),
-            idle,
+            engine,
             known: Mutex::default(),
         }
     }
@@ -63,8 +63,9 @@ impl Masters {
     pub(crate) fn options(&self, host: &Arc<HostConfig>, world: &Arc<World>) -> Result<Vec<OsString>, Error> {
         let known = self.know(host, world)?;
         if known.master.path.parent() == Some(&self.folder) {
-            let idle = if known.pinned { FOREVER } else { self.idle };
-            return Ok(known.master.options(idle));
+            let idle = self.engine.settings().idle_timeout;
+            let idle = if known.pinned { FOREVER } else { idle };
+            return Ok(known.master.options(idle, self.engine.confirms_use(host)));
         }
         Ok(Vec::new())
     }

@@ -8,14 +8,14 @@ use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use trunkline::config::World;
+use trunkline::config::{Vantage, World};
 use trunkline::destination::Destination;
 use trunkline::openssh::{Master, MasterState};
 pub use trunkline::transfer::{CopyEvent, CopyOptions, Snapshot as CopyProgress};
 use trunkline::tune::Choice;
 
 /// The protocol's version. A daemon answers clients of its own version only; see [`Reply::Welcome`].
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The longest frame, without its length. A caller's environment is the largest thing in one.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
@@ -110,7 +110,7 @@ pub struct HostRequest {
     /// ssh's options, as typed.
     #[serde(with = "trunkline::os_bytes::list")]
     pub ssh_args: Vec<OsString>,
-    /// The caller's environment, folder and umask.
+    /// The caller's environment, folder, umask and namespaces. A request from elsewhere than the daemon is refused.
     pub world: World,
 }
 
@@ -262,6 +262,10 @@ pub enum Reply {
         program: String,
         /// Its process.
         pid: u32,
+        /// Where in the system it stands. A client that stands elsewhere would have it reach other hosts and read other
+        /// files; `None` from a daemon of an earlier protocol.
+        #[serde(default)]
+        vantage: Option<Vantage>,
     },
     /// Something for the user's eyes: a warning, the server's banner.
     Notice(String),

@@ -120,10 +120,11 @@ struct Service {
 
 /// Serves clients until `shutdown` is done or a client asks to stop; then lets sessions end.
 pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()>) {
+    engine.lend();
     let (stop, mut stopped) = watch::channel(None::<bool>);
     let clients = TaskTracker::new();
     let mux = mux::Sockets::new(engine.clone(), &claim.place, clients.clone(), stop.clone());
-    let masters = Arc::new(Masters::new(&claim.place, engine.settings().idle_timeout));
+    let masters = Arc::new(Masters::new(&claim.place, engine.clone()));
     let service = Service {
         engine: engine.clone(),
         stop: stop.clone(),
@@ -262,6 +263,7 @@ async fn talk(
             protocol: VERSION,
             program,
             pid: std::process::id(),
+            vantage: Some(engine.vantage().clone()),
         })
         .await?;
     loop {

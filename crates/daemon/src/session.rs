@@ -18,7 +18,6 @@ use crate::forwards::Forwards;
 use crate::listening::Waiting;
 use crate::mux::Typed;
 use crate::openssh::Masters;
-use crate::permission;
 use crate::protocol::{
     Escapes, Exit, Failure, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty,
 };
@@ -103,7 +102,7 @@ async fn try_run(
     let config = host.config().clone();
     let warm = host.is_warm();
     let program = program(&config, &request)?;
-    if warm {
+    {
         let question = match &program {
             Program::Stdio(target, port) => format!("Allow forward to {target}:{port}? "),
             Program::StdioSocket(path) => format!("Allow forward to {path}? "),
@@ -112,7 +111,7 @@ async fn try_run(
             }
             _ => format!("Allow shared connection to {}? ", config.original_host),
         };
-        permission::ask(engine, &config, &asked.world, &question).await?;
+        host.confirm_use(&question).await?;
     }
     let tunnelled = match &program {
         Program::Stdio(target, port) => Some(host.direct_tcpip(target, *port, ("127.0.0.1", 0)).await?),

@@ -27,6 +27,7 @@ mod sharing;
 mod support;
 mod tokens;
 mod values;
+mod vantage;
 mod world;
 
 pub use command_world::CommandWorld;
@@ -41,6 +42,7 @@ pub use values::{
     ForwardTarget, IpQos, Listen, LogLevel, PermitRemoteOpen, PubkeyAuthentication, RekeyLimit, RequestTty,
     SessionType, StrictHostKeyChecking, UpdateHostKeys, WeakCryptoWarning,
 };
+pub use vantage::{Difference, Vantage};
 pub use world::World;
 
 use std::path::PathBuf;

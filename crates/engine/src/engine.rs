@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -14,7 +15,7 @@ use trunkline_proto::ChannelKind;
 use crate::channel::ChannelStream;
 use crate::config::{
     ControlMaster, Forward, ForwardAgent, ForwardTarget, HostConfig, Listen, Proxy, Reason, Request,
-    Resolver, SharingKey, World,
+    Resolver, SharingKey, Vantage, World,
 };
 use crate::connection::Connection;
 use crate::dial::{self, Dialed};
@@ -27,6 +28,7 @@ use crate::interaction::Interaction;
 use crate::login::Login;
 use crate::memory::{HostId, Memory};
 use crate::metrics::Metrics;
+use crate::permission;
 use crate::pool::{Caller, LaneStatus, Lease, Pool};
 use crate::session::{Command, Output, Session};
 use crate::settings::Settings;
@@ -60,6 +62,10 @@ struct Inner {
     handshakes: Arc<Semaphore>,
     gates: Mutex<HashMap<(String, u16), Arc<Semaphore>>>,
     metrics: Arc<Metrics>,
+    /// Where its threads are: it reaches what is reached from there.
+    vantage: Vantage,
+    /// Whether its connections are used by others than the program that it is in.
+    lends: AtomicBool,
 }
 
 /// Where host memory is kept.
@@ -110,6 +116,8 @@ impl Engine {
             pools: Mutex::default(),
             gates: Mutex::default(),
             metrics: Arc::default(),
+            vantage: Vantage::current(),
+            lends: AtomicBool::new(false),
         });
         tokio::spawn(keep_up(Arc::downgrade(&inner)));
         Self { inner }
@@ -157,7 +165,7 @@ impl Engine {
         // Tuning decides for data of any kind: where it left compression off, a copy of text may still be faster with it.
         // Lent connections would have to be asked for again.
         let config = host.config();
-        if !request.sets("compression", b'C') && !config.compression && !self.confirms_use(config) {
+        if !request.sets("compression", b'C') && !config.compression && !host.pool.confirms() {
             host.undecided = Some(Arc::new(Undecided {
                 engine: Arc::downgrade(&self.inner),
                 request: request.clone(),
@@ -227,11 +235,29 @@ impl Engine {
         })
     }
 
+    /// Where in the system it stands.
+    pub fn vantage(&self) -> &Vantage {
+        &self.inner.vantage
+    }
+
+    /// Says that from now on it serves other programs, each of which is known by an [`Interaction`] of its own. Where each
+    /// use of a connection is to be confirmed ([`Self::confirms_use`]), those who did not make it are asked from then on.
+    pub fn lend(&self) {
+        self.inner.lends.store(true, Ordering::Relaxed);
+    }
+
     /// What ssh_config says of a request.
     ///
     /// # Errors
-    /// What `ssh -G` says.
+    /// What `ssh -G` says; a request from another part of the system, where it would mean another host.
     pub async fn resolve(&self, request: &Request) -> Result<Arc<HostConfig>, Error> {
+        if let Some(what) = self.inner.vantage.difference(&request.world.vantage) {
+            return Err(Error::Usage(format!(
+                "{}: the request comes from another {what} than this engine's, which would reach another host or read other \
+                 files: use one of its own, as --no-daemon does",
+                request.destination.host
+            )));
+        }
         if let Some(config) = self.inner.resolver.cached(request) {
             return Ok(config);
         }
@@ -260,8 +286,9 @@ impl Engine {
         reasons
     }
 
-    /// Whether each use of a connection that is there already is to be confirmed by the user: what `ControlMaster ask` and
-    /// `autoask` mean, or [`Settings::confirm_hosts`] says. Programs that lend connections ask.
+    /// Whether a configuration asks for each use of a connection that is there already to be confirmed by the user: what
+    /// `ControlMaster ask` and `autoask` mean, or [`Settings::confirm_hosts`] says. Said once for a connection, it holds
+    /// for all who use it, whatever their own options say.
     pub fn confirms_use(&self, config: &HostConfig) -> bool {
         matches!(config.control_master, ControlMaster::Ask | ControlMaster::AutoAsk)
             || matches(&self.inner.settings.confirm_hosts, config)
@@ -393,11 +420,21 @@ impl Engine {
     fn pool(&self, caller: &Caller) -> Arc<Pool> {
         let key = caller.config.sharing_key();
         let mut pools = self.inner.pools();
-        if let Some(pool) = pools.get(&key) {
-            return pool.clone();
+        let pool = match pools.get(&key) {
+            Some(pool) => pool.clone(),
+            None => {
+                let pool = self.new_pool(caller);
+                pools.insert(key, pool.clone());
+                pool
+            }
+        };
+        if self.inner.lends.load(Ordering::Relaxed) {
+            if self.confirms_use(&caller.config) {
+                pool.confirm();
+            }
+            // Who comes when nothing is there is the one who makes it.
+            pool.is_allowed(caller.interaction.client());
         }
-        let pool = self.new_pool(caller);
-        pools.insert(key, pool.clone());
         pool
     }
 
@@ -515,6 +552,8 @@ async fn dial_host(engine: Weak<Inner>, caller: Caller) -> Result<Dialed, Error>
                     None => engine.resolve(&jump).await?,
                 };
                 let host = engine.host_with(resolved, &jump, &interaction)?;
+                let to = format!("{}:{}", config.hostname, config.port);
+                host.confirm_use(&format!("Allow forward to {to}? ")).await?;
                 engine.meet(&host).await?;
                 host.direct_tcpip(&config.hostname, config.port, ("127.0.0.1", 0))
                     .await
@@ -634,6 +673,42 @@ impl Host {
         let mut host = engine.host_with(config, &undecided.request, &interaction).ok()?;
         host.tuned.clone_from(&self.tuned);
         Some(host)
+    }
+
+    /// Has the user confirm the use of connections that others have made, where each use is to be confirmed. `question` is
+    /// put through the SSH_ASKPASS of whoever wants to use them, once for each [`Interaction`].
+    ///
+    /// # Errors
+    /// It is not allowed, or there is nothing to ask through. Nothing has begun.
+    pub async fn confirm_use(&self, question: &str) -> Result<(), Error> {
+        let client = self.caller.interaction.client();
+        if self.pool.is_allowed(client) {
+            return Ok(());
+        }
+        self.ask_permission(question).await?;
+        self.pool.allow(client);
+        Ok(())
+    }
+
+    /// Has the user confirm one use, where each is to be confirmed, whoever has made the connections.
+    ///
+    /// # Errors
+    /// As [`Self::confirm_use`].
+    pub async fn confirm_each_use(&self, question: &str) -> Result<(), Error> {
+        if !self.pool.confirms() {
+            return Ok(());
+        }
+        self.ask_permission(question).await
+    }
+
+    async fn ask_permission(&self, question: &str) -> Result<(), Error> {
+        match &self.caller.way {
+            Way::Resolved(request) => {
+                permission::ask(&self.caller.config.original_host, &request.world, question).await
+            }
+            // Nobody else has its connections.
+            Way::Given(_) => Ok(()),
+        }
     }
 
     /// Whether a connection is there already.

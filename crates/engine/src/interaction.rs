@@ -1,7 +1,7 @@
 //! How a connection that is being made talks to its user.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use crate::prompt::{Never, Prompter, Standard};
 
@@ -10,6 +10,33 @@ use crate::prompt::{Never, Prompter, Standard};
 pub struct Interaction {
     prompter: Arc<dyn Prompter>,
     notice: Arc<dyn Fn(&str) + Send + Sync>,
+    client: Client,
+}
+
+/// One client of a program that lends its connections: all that is done for the same one is one use of them. Clones of an
+/// [`Interaction`] stand for the same.
+#[derive(Clone, Default)]
+pub(crate) struct Client(Arc<()>);
+
+/// A client that may be gone.
+#[derive(Clone)]
+pub(crate) struct KnownClient(Weak<()>);
+
+impl Client {
+    pub(crate) fn known(&self) -> KnownClient {
+        KnownClient(Arc::downgrade(&self.0))
+    }
+}
+
+impl KnownClient {
+    pub(crate) fn is_there(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    pub(crate) fn is(&self, client: &Client) -> bool {
+        // The weak reference keeps the place in memory from being another's.
+        self.0.as_ptr() == Arc::as_ptr(&client.0)
+    }
 }
 
 impl Interaction {
@@ -18,6 +45,7 @@ impl Interaction {
         Self {
             prompter,
             notice: Arc::new(notice),
+            client: Client::default(),
         }
     }
 
@@ -37,6 +65,10 @@ impl Interaction {
     /// The one who answers.
     pub fn prompter(&self) -> &dyn Prompter {
         &*self.prompter
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
     }
 
     /// Tells the user something.

@@ -25,6 +25,7 @@ pub mod memory;
 pub mod metrics;
 pub mod openssh;
 pub mod os_bytes;
+mod permission;
 mod pool;
 pub mod prompt;
 mod queue;

@@ -139,14 +139,15 @@ impl Master {
     }
 
     /// Options by which ssh uses this master, or becomes it where there is none, and then stays for as long as `idle`
-    /// says after its last session.
+    /// says after its last session. With `confirms` it asks before each use, as ControlMaster autoask has it do.
     #[must_use]
-    pub fn options(&self, idle: Duration) -> Vec<OsString> {
+    pub fn options(&self, idle: Duration, confirms: bool) -> Vec<OsString> {
+        let master = if confirms { "autoask" } else { "auto" };
         vec![
             "-S".into(),
             self.path.clone().into(),
             "-o".into(),
-            "ControlMaster=auto".into(),
+            format!("ControlMaster={master}").into(),
             "-o".into(),
             format!("ControlPersist={}", idle.as_secs().max(1)).into(),
         ]

@@ -15,7 +15,7 @@ use crate::config::{ControlPersist, HostConfig};
 use crate::connection::{Connection, ConnectionInfo};
 use crate::engine::Way;
 use crate::error::Error;
-use crate::interaction::Interaction;
+use crate::interaction::{Client, Interaction, KnownClient};
 use crate::memory::{HostId, Memory, Refusal};
 use crate::session::{Command, Session, SpareSession};
 use crate::settings::Settings;
@@ -52,6 +52,11 @@ struct State {
     pinned: bool,
     /// Nothing is to be connected any more.
     ended: bool,
+    /// Whether each use of the connections by another client than those who made them is to be confirmed. Once one who
+    /// shares them has said so, it holds for all of them.
+    confirms: bool,
+    /// Who may use them without being asked: who made them, and who was allowed to.
+    allowed: Vec<KnownClient>,
 }
 
 struct Lane {
@@ -100,6 +105,8 @@ impl Pool {
             lanes: HashMap::new(),
             pinned: false,
             ended: false,
+            confirms: false,
+            allowed: Vec::new(),
         });
         Arc::new(Self {
             host,
@@ -323,6 +330,33 @@ impl Pool {
                 refused: false,
             },
         )
+    }
+
+    /// Has each use confirmed from now on.
+    pub(crate) fn confirm(&self) {
+        self.state().confirms = true;
+    }
+
+    /// Whether the use of what is there is to be confirmed by whoever is not its first client.
+    pub(crate) fn confirms(&self) -> bool {
+        self.state().confirms
+    }
+
+    /// Whether a client may use the connections without being asked. Where there are none, and nobody is about to make one,
+    /// they will be this client's own.
+    pub(crate) fn is_allowed(&self, client: &Client) -> bool {
+        let mut state = self.state();
+        state.refresh(Instant::now());
+        state.allowed.retain(KnownClient::is_there);
+        if state.lanes.is_empty() && state.allowed.is_empty() {
+            state.allowed.push(client.known());
+        }
+        !state.confirms || state.allowed.iter().any(|allowed| allowed.is(client))
+    }
+
+    /// The user allows a client to use the connections.
+    pub(crate) fn allow(&self, client: &Client) {
+        self.state().allowed.push(client.known());
     }
 
     /// Keeps the first connection for ever, or no longer.

@@ -119,7 +119,7 @@ pub(crate) struct StopArgs {
 /// `trunkline ls`.
 pub(crate) fn ls(args: &LsArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     let hosts = runtime(backend)?.block_on(async {
-        let mut hosts = match backend.connect_if_running().await? {
+        let mut hosts = match backend.connect_to_look().await? {
             None => Vec::new(),
             Some(mut client) => match ask(&mut client, Request::List).await? {
                 Reply::Hosts(hosts) => hosts,
@@ -362,7 +362,7 @@ pub(crate) fn close(args: &CloseArgs, backend: &Backend) -> anyhow::Result<ExitC
                 .collect::<Result<_, _>>()?,
         };
         let mut closed = 0;
-        if let Some(mut client) = backend.connect_if_running().await? {
+        if let Some(mut client) = backend.connect_to_look().await? {
             for host in hosts.iter().cloned() {
                 let at_once = args.now;
                 match ask(&mut client, Request::Close { host, at_once }).await? {

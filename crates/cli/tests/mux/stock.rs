@@ -114,6 +114,7 @@ pub(crate) fn host(home: &Home, config: &Path, destination: &str, options: &[&st
             cwd: "/".into(),
             umask: 0o022,
             env,
+            vantage: trunkline::config::Vantage::current(),
         },
     }
 }

@@ -195,6 +195,7 @@ fn foreign_daemon(home: &Home, protocol: u32) -> JoinHandle<bool> {
                     protocol,
                     program: "0.0.1".into(),
                     pid: 1,
+                    vantage: None,
                 },
                 Request::Stop { at_once: false } => {
                     asked_to_stop = true;

@@ -196,3 +196,73 @@ fn explain_shows_a_digest_of_the_environment_and_no_value() {
     assert!(!one.contains("hunter2"), "{one}");
     assert_ne!(one, other);
 }
+
+/// A shell in a namespace of its own, in which `$T` is the program, `$C` the configuration, `$D` the home's folder
+/// and `$W` a command that says which server runs it.
+fn elsewhere(two: &Two, namespace: &str, script: &str) -> Command {
+    let mut command = two.home.command("unshare");
+    command
+        .args([namespace, "bash", "-c", script])
+        .env("T", crate::home::program())
+        .env("C", &two.config)
+        .env("W", WHICH)
+        .env("D", two.home.path(""));
+    command
+}
+
+#[test]
+fn a_client_in_another_network_namespace_reaches_what_is_reached_from_there() {
+    let two = Two::new("");
+    assert_status(&finish(two.ours().args(["box", "true"])), 0);
+    // The loopback interface is down there, so that nobody is reached.
+    for ssh in ["/usr/bin/ssh", "$T ssh", "$T --no-daemon ssh"] {
+        let script = format!("{ssh} -F $C box 'echo reached'");
+        let output = finish(&mut elsewhere(&two, "-n", &script));
+        assert_status(&output, 255);
+        assert_eq!(text(&output.stdout), "", "{}", describe(&output));
+    }
+    // With the interface up, it is another loopback: a port that nobody listens on.
+    let script = "ip link set lo up 2>/dev/null; $T cp -F $C box:/etc/hostname $D/copied";
+    let output = finish(&mut elsewhere(&two, "-n", script));
+    assert!(!output.status.success(), "{}", describe(&output));
+    assert!(!two.home.path("copied").exists());
+    let output = finish(&mut elsewhere(&two, "-n", "$T warm -F $C box"));
+    assert!(!output.status.success(), "{}", describe(&output));
+    assert_eq!(two.servers[0].authentications(), 1);
+}
+
+#[test]
+fn a_client_in_another_mount_namespace_means_the_files_that_it_sees() {
+    let two = Two::new("Host box\n Port {one}");
+    let other = two.home.path("other");
+    let text_of = fs::read_to_string(&two.config).unwrap();
+    let ports = [0, 1].map(|server| format!("Port {}", two.port(server)));
+    fs::write(&other, text_of.replacen(&ports[0], &ports[1], 1)).unwrap();
+    assert_eq!(two.reached(|_| {}), [two.port(0), two.port(0)]);
+    for ssh in ["/usr/bin/ssh", "$T ssh"] {
+        let script = format!("mount --bind $D/other $C && {ssh} -F $C box \"$W\"");
+        let output = finish(&mut elsewhere(&two, "-m", &script));
+        assert_status(&output, 0);
+        assert_eq!(text(&output.stdout).trim(), two.port(1), "{}", describe(&output));
+    }
+    // The daemon and its connections are as before.
+    assert_eq!(two.servers[0].authentications(), 2);
+    assert_eq!(two.reached(|_| {}), [two.port(0), two.port(0)]);
+    assert_eq!(two.servers[0].authentications(), 3);
+}
+
+#[test]
+fn a_daemon_can_be_looked_at_and_stopped_from_another_namespace() {
+    let two = Two::new("");
+    assert_status(&finish(two.ours().args(["box", "true"])), 0);
+    let listed = finish(&mut elsewhere(&two, "-n", "$T ls"));
+    assert_status(&listed, 0);
+    assert!(text(&listed.stdout).contains("box"), "{}", describe(&listed));
+    let closed = finish(&mut elsewhere(&two, "-n", "$T close -F $C box"));
+    assert!(
+        text(&closed.stderr).contains("another network namespace"),
+        "{}",
+        describe(&closed)
+    );
+    assert_status(&finish(&mut elsewhere(&two, "-n", "$T stop")), 0);
+}

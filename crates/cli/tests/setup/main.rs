@@ -9,6 +9,7 @@ mod files;
 mod home;
 mod masters;
 mod prompts;
+mod sharing;
 mod stanza;
 #[path = "../program/tty.rs"]
 #[allow(

@@ -182,3 +182,155 @@ fn control_master_ask_confirms_each_use_of_a_connection_but_not_its_making() {
     assert_eq!(askpass.asked(), "confirm: Allow shared connection to web? \n");
     assert_eq!(server.authentications(), 1);
 }
+
+/// A connection that is there, and whose owner has each use of it confirmed.
+struct Lent {
+    stanza: Stanza,
+    askpass: Askpass,
+    servers: [trunkline_testkit::Sshd; 2],
+}
+
+impl Lent {
+    /// "web" is its host, "behind" one behind that; "same" is web without a word on confirming.
+    fn new() -> Self {
+        let servers = [server(), server()];
+        let stanza = Stanza::behind([]);
+        let web = servers[0].host_entry("web").with("ControlMaster autoask");
+        let same = servers[0].host_entry("same");
+        let behind = servers[1].host_entry("behind").with("ProxyJump web");
+        fs::write(stanza.home.path("asking"), format!("{web}{same}{behind}")).unwrap();
+        let askpass = Askpass::new(&stanza);
+        let lent = Self {
+            stanza,
+            askpass,
+            servers,
+        };
+        assert_status(&lent.ours("ssh", &["web", "true"]), 0);
+        assert_eq!(lent.askpass.asked(), "");
+        lent
+    }
+
+    fn ours(&self, command: &str, arguments: &[&str]) -> Output {
+        let mut program = self.stanza.home.trunkline();
+        program.args([command, "-F"]).arg(self.stanza.home.path("asking"));
+        self.askpass.run(&mut program, arguments)
+    }
+}
+
+#[test]
+fn the_users_of_a_lent_connection_cannot_switch_the_question_off() {
+    let lent = Lent::new();
+    let (from, to) = ("web:/etc/hostname", lent.stanza.home.path("copied"));
+    let to = to.to_str().unwrap();
+    let forward = format!("{}:localhost:1", lent.stanza.home.path("forward").display());
+    for (command, arguments, question) in [
+        (
+            "ssh",
+            &["-o", "ControlMaster=no", "web", "true"][..],
+            "Allow shared connection to web? ",
+        ),
+        ("ssh", &["same", "true"], "Allow shared connection to same? "),
+        (
+            "ssh",
+            &["-oControlMaster=auto", "web", "true"],
+            "Allow shared connection to web? ",
+        ),
+        (
+            "ssh",
+            &["-o", "ControlMaster=no", "-W", "localhost:1", "web"],
+            "Allow forward to localhost:1? ",
+        ),
+        (
+            "ssh",
+            &["-o", "ControlMaster=no", "-NL", &forward, "web"],
+            "Allow shared connection to web? ",
+        ),
+        (
+            "ssh",
+            &["-o", "ControlMaster=no", "-s", "web", "sftp"],
+            "Allow shared connection to web? ",
+        ),
+        (
+            "cp",
+            &["-o", "ControlMaster=no", from, to],
+            "Allow shared connection to web? ",
+        ),
+        // The jump host's own setting, whatever the one behind it says.
+        (
+            "ssh",
+            &["-o", "ControlMaster=no", "behind", "true"],
+            "Allow forward to 127.0.0.1:",
+        ),
+        (
+            "ssh",
+            &["-J", "web", "same", "true"],
+            "Allow forward to 127.0.0.1:",
+        ),
+        ("warm", &["behind"], "Allow forward to 127.0.0.1:"),
+    ] {
+        lent.askpass.will_say("no\n");
+        let refused = lent.ours(command, arguments);
+        assert!(!refused.status.success(), "{arguments:?}: {}", describe(&refused));
+        let asked = lent.askpass.asked();
+        assert!(
+            asked.starts_with(&format!("confirm: {question}")) && asked.lines().count() == 1,
+            "{arguments:?}: {asked:?} {}",
+            describe(&refused)
+        );
+        let said = text(&refused.stderr);
+        assert!(said.contains("was not allowed"), "{arguments:?}: {said}");
+    }
+    assert_eq!(lent.servers[0].authentications(), 1);
+    assert_eq!(lent.servers[1].authentications(), 0);
+    assert!(!std::path::Path::new(to).exists());
+    lent.askpass.will_say("yes\n");
+    assert_status(
+        &lent.ours("ssh", &["-o", "ControlMaster=no", "behind", "true"]),
+        0,
+    );
+    assert_eq!(lent.askpass.asked().lines().count(), 1);
+}
+
+#[test]
+fn a_lent_connection_asks_the_clients_of_its_mux_socket_too() {
+    let server = server();
+    let stanza = Stanza::behind([server.host_entry("web")]);
+    let askpass = Askpass::new(&stanza);
+    let confirming = ["-F", stanza.config().to_str().unwrap(), "-oControlMaster=ask"].map(str::to_owned);
+    let mut ours = stanza.home.trunkline();
+    ours.arg("ssh").args(&confirming);
+    assert_status(&askpass.run(&mut ours, &["web", "true"]), 0);
+    assert_eq!(askpass.asked(), "");
+    askpass.will_say("yes\n");
+    assert_status(&askpass.run(&mut stanza.ssh(), &["web", "true"]), 0);
+    assert_eq!(askpass.asked(), "confirm: Allow shared connection to web? \n");
+    assert_eq!(server.authentications(), 1);
+}
+
+#[test]
+fn the_masters_of_the_systems_ssh_ask_where_their_configuration_does() {
+    let server = server();
+    let stanza = Stanza::behind([]);
+    // Host keys from DNS are looked up by ssh only.
+    let entry = server.host_entry("web").with("VerifyHostKeyDNS yes");
+    let asking = stanza.home.path("asking");
+    fs::write(&asking, entry.with("ControlMaster autoask").to_string()).unwrap();
+    let askpass = Askpass::new(&stanza);
+    let ours = |command: &str, arguments: &[&str]| {
+        let mut program = stanza.home.trunkline();
+        program.args([command, "-F"]).arg(&asking);
+        askpass.run(&mut program, arguments)
+    };
+    assert_status(&ours("ssh", &["web", "true"]), 0);
+    assert_eq!(askpass.asked(), "");
+    askpass.will_say("yes\n");
+    assert_status(&ours("ssh", &["-o", "ControlMaster=no", "web", "true"]), 0);
+    assert!(
+        askpass
+            .asked()
+            .starts_with("confirm: Allow shared connection to ")
+    );
+    assert_eq!(server.authentications(), 1);
+    let mut close = stanza.home.trunkline();
+    assert_status(&finish(close.args(["close", "--all", "--now"])), 0);
+}

@@ -8,6 +8,7 @@ use trunkline::{Error, Host};
 
 use super::info;
 use super::packets::Packets;
+use super::peer::Peer;
 use super::wire::{Forward, Reply, Request, VERSION};
 use super::{Socket, Sockets};
 use crate::server::{check_peer, ending};
@@ -19,6 +20,7 @@ const HELLO_LIMIT: Duration = Duration::from_secs(10);
 pub(super) async fn serve(stream: UnixStream, sockets: &Sockets, socket: &Socket) -> anyhow::Result<()> {
     check_peer(&stream)?;
     let mut client = Client {
+        peer: Peer::of(&stream),
         packets: Packets::new(stream),
         door: Door { sockets, socket },
     };
@@ -43,6 +45,7 @@ pub(super) async fn serve(stream: UnixStream, sockets: &Sockets, socket: &Socket
 
 /// A client that has been let in.
 pub(super) struct Client<'a> {
+    peer: Peer,
     pub(super) packets: Packets,
     pub(super) door: Door<'a>,
 }
@@ -103,6 +106,9 @@ impl Client<'_> {
         }
         let connected = async {
             let host = self.door.host().await?;
+            if !self.peer.means(host.config(), self.door.sockets.engine.vantage()) {
+                return Err(Error::Usage("the client is elsewhere in the system".into()));
+            }
             if host.is_warm() {
                 return Ok(());
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{Context, SHA256};
@@ -72,9 +73,7 @@ impl CommandWorld {
             let is_passed_over = PASSED_OVER
                 .iter()
                 .any(|passed| OsStr::new(passed) == name && !mentioned.contains(passed));
-            // The folder by its own name is there already; another name of it might mean something.
-            let is_folder = name == "PWD" && Path::new(value) == world.cwd;
-            if is_passed_over || is_folder {
+            if is_passed_over || (name == "PWD" && !is_other_name(Path::new(value), &world.cwd)) {
                 continue;
             }
             for part in [name, value] {
@@ -114,6 +113,13 @@ impl CommandWorld {
     }
 }
 
+/// Whether a PWD is another name of the working folder, which might mean something. The folder's own name is there already,
+/// and one that leads elsewhere is a program's that changed its folder and not the variable: shells set it anew.
+fn is_other_name(pwd: &Path, cwd: &Path) -> bool {
+    let identity = |path: &Path| path.metadata().map(|folder| (folder.dev(), folder.ino())).ok();
+    pwd != cwd && identity(pwd).is_some_and(|found| identity(cwd) == Some(found))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,6 +130,7 @@ mod tests {
             cwd: "/work".into(),
             umask: 0o22,
             env: env.collect(),
+            vantage: super::super::Vantage::default(),
         }
     }
 
@@ -140,8 +147,6 @@ mod tests {
             world(&[("A", "1"), ("SHELL", "/bin/zsh")]),
             world(&[("A", "1"), ("B", ""), ("SHELL", "/bin/sh")]),
             world(&[("A1", ""), ("SHELL", "/bin/sh")]),
-            // A folder's other name tells a script which project it is.
-            world(&[("A", "1"), ("SHELL", "/bin/sh"), ("PWD", "/link")]),
             World {
                 cwd: "/elsewhere".into(),
                 ..world(&[("A", "1"), ("SHELL", "/bin/sh")])
@@ -154,6 +159,21 @@ mod tests {
             assert_ne!(of(&other), plain, "{other:?}");
             assert!(!plain.is_that_of(&other), "{other:?}");
         }
+    }
+
+    #[test]
+    fn a_folders_other_name_counts_and_a_stale_one_does_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(folder.path(), &link).unwrap();
+        let with = |pwd: &Path| World {
+            cwd: folder.path().into(),
+            ..world(&[("PWD", pwd.to_str().unwrap())])
+        };
+        let plain = of(&with(folder.path()));
+        assert_ne!(of(&with(&link)), plain);
+        assert_eq!(of(&with(Path::new("/"))), plain);
+        assert_eq!(of(&with(Path::new("/no/such/folder"))), plain);
     }
 
     #[test]

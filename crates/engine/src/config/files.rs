@@ -434,6 +434,7 @@ mod tests {
                     cwd: folder.path().into(),
                     umask: 0,
                     env,
+                    vantage: super::super::Vantage::default(),
                 },
                 folder,
                 account,

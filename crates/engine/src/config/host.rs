@@ -20,7 +20,7 @@ use super::values::{
     RequestTty, SessionType, StrictHostKeyChecking, UpdateHostKeys, WeakCryptoWarning,
 };
 use super::world::Account;
-use super::{CommandWorld, ConfigError, World};
+use super::{CommandWorld, ConfigError, Vantage, World};
 use crate::destination::Destination;
 
 /// Everything ssh_config says about one host, after `Host`, `Match`, `Include`, defaults, tokens and variables.
@@ -312,6 +312,7 @@ impl HostConfig {
             cwd: "/".into(),
             umask: 0o077,
             env: BTreeMap::new(),
+            vantage: Vantage::default(),
         };
         let around = Surroundings {
             world: &world,
@@ -562,6 +563,22 @@ impl HostConfig {
             .collect();
         config.not_understood = not_understood;
         Ok(config)
+    }
+
+    /// Whether commands of the user's take part in who is reached or trusted, on the way or at its end.
+    #[must_use]
+    pub fn runs_commands(&self) -> bool {
+        self.commands.is_some() || self.jump.as_deref().is_some_and(Self::runs_commands)
+    }
+
+    /// Whether the same commands would see the same in another caller's world.
+    #[must_use]
+    pub fn is_for(&self, world: &World) -> bool {
+        let same = self
+            .commands
+            .as_ref()
+            .is_none_or(|commands| commands.is_that_of(world));
+        same && self.jump.as_deref().is_none_or(|jump| jump.is_for(world))
     }
 
     /// The same host as ssh itself reaches it, for a caller in `world`: ssh reads more of the environment than its
@@ -858,6 +875,7 @@ pub(crate) mod tests {
             cwd: "/cwd".into(),
             umask: 0o22,
             env,
+            vantage: Vantage::default(),
         }
     }
 

@@ -759,6 +759,7 @@ mod tests {
                     cwd: folder.path().into(),
                     umask: 0o22,
                     env,
+                    vantage: crate::config::Vantage::default(),
                 },
                 folder,
             };

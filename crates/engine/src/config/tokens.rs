@@ -181,6 +181,7 @@ mod tests {
             cwd: "/elsewhere".into(),
             umask: 0,
             env: [("V".into(), "%h".into())].into(),
+            vantage: crate::config::Vantage::default(),
         };
         let account = Account {
             uid: 7,

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
-use super::ConfigError;
+use super::{ConfigError, Vantage};
 
 /// What a caller's request means depends on where it was made: this is that place.
 ///
@@ -25,6 +26,8 @@ pub struct World {
     /// The environment.
     #[serde(with = "crate::os_bytes::map")]
     pub env: BTreeMap<OsString, OsString>,
+    /// Where in the system: what does not stand there would mean other hosts and files by the same words.
+    pub vantage: Vantage,
 }
 
 impl World {
@@ -43,7 +46,27 @@ impl World {
             cwd,
             umask: current_umask(),
             env,
+            vantage: Vantage::current(),
         }
+    }
+
+    /// The world of another process, as it was when that began to run its program; `None` where it has ended or may not be
+    /// looked at.
+    #[must_use]
+    pub fn of_process(pid: u32) -> Option<Self> {
+        let process = Path::new("/proc").join(pid.to_string());
+        let environment = std::fs::read(process.join("environ")).ok()?;
+        let variables = environment.split(|byte| *byte == 0).filter_map(|variable| {
+            let equals = variable.iter().position(|byte| *byte == b'=')?;
+            let [name, value] = [&variable[..equals], &variable[equals + 1..]].map(OsStr::from_bytes);
+            Some((name.to_owned(), value.to_owned()))
+        });
+        Some(Self {
+            cwd: std::fs::read_link(process.join("cwd")).ok()?,
+            umask: umask_in(&process.join("status"))?,
+            env: variables.collect(),
+            vantage: Vantage::of_process(pid)?,
+        })
     }
 
     /// The value of an environment variable.
@@ -95,11 +118,13 @@ impl std::fmt::Debug for World {
 
 /// Linux tells the mask without changing it, which would race with other threads; elsewhere the usual one is taken.
 fn current_umask() -> u32 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let umask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    umask
-        .and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok())
-        .unwrap_or(0o022)
+    umask_in(Path::new("/proc/self/status")).unwrap_or(0o022)
+}
+
+fn umask_in(status: &Path) -> Option<u32> {
+    let status = std::fs::read_to_string(status).ok()?;
+    let umask = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+    u32::from_str_radix(umask.trim(), 8).ok()
 }
 
 /// The local user, from the password database: as for ssh, `HOME` and `USER` decide nothing.
@@ -165,7 +190,8 @@ mod tests {
             World {
                 cwd: "/".into(),
                 umask: 0o22,
-                env
+                env,
+                vantage: Vantage::default(),
             }
         );
         assert!(shown.contains("TOKEN") && !shown.contains("hunter2"), "{shown}");

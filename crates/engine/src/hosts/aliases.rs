@@ -94,6 +94,7 @@ mod tests {
             cwd: "/".into(),
             umask: 0,
             env: std::collections::BTreeMap::new(),
+            vantage: crate::config::Vantage::default(),
         };
         let names = |pattern| matching_aliases(pattern, &world, Some(config.as_os_str())).unwrap();
         assert_eq!(names("web*"), ["web1", "web2", "web3", "web-old"]);

@@ -30,6 +30,7 @@ impl Place {
                 cwd: folder.path().into(),
                 umask: 0o22,
                 env,
+                vantage: crate::config::Vantage::default(),
             },
             _folder: folder,
         }
