@@ -1,6 +1,6 @@
 //! The way to a client's host: an engine in this process, or the daemon.
 
-use std::ffi::OsString;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -238,6 +238,7 @@ impl Daemon {
         SessionRequest {
             host: self.host(),
             program,
+            env: BTreeMap::new(),
             tty: Tty::No,
             terminal: None,
             stdio,
@@ -296,9 +297,7 @@ impl Daemon {
             .extend(["-o".into(), "ClearAllForwardings=yes".into()]);
         for pair in &wanted.env {
             if let [name, value] = &pair[..] {
-                let send = OsString::from(format!("SendEnv={name}"));
-                request.host.ssh_args.extend(["-o".into(), send]);
-                request.host.world.env.insert(name.into(), value.into());
+                request.env.insert(name.into(), value.into());
             }
         }
         let fds: Vec<_> = [&stdin, &stdout, &stderr]

@@ -1,6 +1,8 @@
 //! A destination reached through the daemon, which holds the connections of all of a user's programs.
 
+use std::ffi::OsString;
 use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,25 +50,18 @@ impl Reach {
         }
     }
 
-    /// The destination in this process's world, with further variables of a session, which SendEnv lets through.
-    pub(crate) fn host_request(&self, env: &[(String, Vec<u8>)]) -> HostRequest {
+    /// The destination in this process's world.
+    pub(crate) fn host_request(&self) -> HostRequest {
         let Request {
             destination,
             ssh_args,
             world,
         } = self.request.clone();
-        let mut host = HostRequest {
+        HostRequest {
             destination,
             ssh_args,
             world: Arc::unwrap_or_clone(world),
-        };
-        for (name, value) in env {
-            host.ssh_args
-                .extend(["-o".into(), format!("SendEnv={name}").into()]);
-            let value = std::os::unix::ffi::OsStringExt::from_vec(value.clone());
-            host.world.env.insert(name.into(), value);
         }
-        host
     }
 
     /// The daemon's answer to a request without a session.
@@ -88,7 +83,12 @@ impl Reach {
         let (stdout, far_stdout) = pair()?;
         let (stderr, far_stderr) = pair()?;
         let request = SessionRequest {
-            host: self.host_request(&wanted.env),
+            host: self.host_request(),
+            env: wanted
+                .env
+                .iter()
+                .map(|(name, value)| (name.into(), OsString::from_vec(value.clone())))
+                .collect(),
             program: match (&wanted.program, wanted.subsystem) {
                 (Some(name), true) => Program::Subsystem(String::from_utf8_lossy(name).into_owned()),
                 (Some(line), false) => Program::Exec(line.clone()),

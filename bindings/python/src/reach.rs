@@ -302,7 +302,7 @@ impl Reach {
     async fn connect(&self) -> Result<(), Failure> {
         let Way::Engine { engine, host } = &self.way else {
             let warm = protocol::Request::Warm {
-                host: self.host_request(&[]),
+                host: self.host_request(),
                 pin: false,
             };
             return self.answer(&warm).await.map(drop);
@@ -351,7 +351,7 @@ impl Reach {
             return Ok(engine.close(false, |other| config.is_same_account(other)));
         }
         let request = protocol::Request::Close {
-            host: Some(self.host_request(&[])),
+            host: Some(self.host_request()),
             at_once: false,
         };
         match self.answer(&request).await? {
@@ -364,7 +364,7 @@ impl Reach {
         if let Way::Engine { engine, host } = &self.way {
             return Ok(self.host(engine, host).await?.lanes().iter().map(lane).collect());
         }
-        let request = protocol::Request::Explain(self.host_request(&[]));
+        let request = protocol::Request::Explain(self.host_request());
         let Reply::Explained(explanation) = self.answer(&request).await? else {
             return Err(Failure::local("the daemon answered something else"));
         };

@@ -256,7 +256,13 @@ pub(crate) async fn session(
         }
         Program::Configured | Program::Exec(_) => {}
     }
+    for name in request.env.keys() {
+        let mut sent = OsString::from("SendEnv=");
+        sent.push(name);
+        options.extend(["-o".into(), sent]);
+    }
     let mut ssh = ssh_for(&engine_request(&request.host), &options)?;
+    ssh.envs(&request.env);
     match &request.program {
         Program::Exec(command) => {
             ssh.arg(OsString::from_vec(command.clone()));

@@ -3,6 +3,7 @@
 //! A frame is a `uint32` length in network order, then that many bytes of MessagePack: one [`Request`] or one
 //! [`Reply`], with field names. File descriptors travel with the first byte of the frame that speaks of them.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, UNIX_EPOCH};
@@ -121,6 +122,9 @@ pub struct SessionRequest {
     pub host: HostRequest,
     /// What.
     pub program: Program,
+    /// Variables for the session, beside those that SendEnv and SetEnv name. Nothing on this side sees them.
+    #[serde(with = "trunkline::os_bytes::map", default)]
+    pub env: BTreeMap<OsString, OsString>,
     /// `-t` and `-T`.
     pub tty: Tty,
     /// The client's terminal, if its standard input is one.

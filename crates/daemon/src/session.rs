@@ -1,6 +1,7 @@
 //! One session of a client: what its request means, and the streams between its descriptors and the channel.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -294,6 +295,9 @@ fn command(config: &HostConfig, request: &SessionRequest, program: &Program, pty
     };
     for (name, value) in config.session_env(&request.host.world) {
         command = command.env(name, value);
+    }
+    for (name, value) in &request.env {
+        command = command.env(name.to_string_lossy(), value.as_bytes());
     }
     if let Some(pty) = pty {
         command = command.pty(pty);

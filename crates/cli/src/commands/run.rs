@@ -1,5 +1,6 @@
 //! `trunkline run`: one command on many hosts.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -245,6 +246,7 @@ async fn one(
             world,
         },
         program,
+        env: BTreeMap::new(),
         tty: Tty::No,
         terminal: None,
         stdio: [Stdio::Null, Stdio::Framed, Stdio::Framed],

@@ -1,5 +1,6 @@
 //! `trunkline ssh`: ssh(1) over a shared connection.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal as _, Write as _};
@@ -118,6 +119,7 @@ async fn run(args: &SshArgs, backend: &Backend) -> anyhow::Result<Outcome> {
     let request = SessionRequest {
         host,
         program,
+        env: BTreeMap::new(),
         tty: match args.tty {
             TtyRequest::Auto => Tty::Configured,
             TtyRequest::No => Tty::No,

@@ -1,5 +1,6 @@
 //! `trunkline stream`: what commands on many hosts print, into FIFOs, sockets and files, for as long as they run.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -444,6 +445,7 @@ impl Follower<'_> {
                 world: self.world.clone(),
             },
             program: Program::Exec(self.args.command.join(" ".as_ref()).into_encoded_bytes()),
+            env: BTreeMap::new(),
             tty: Tty::No,
             terminal: None,
             stdio: [Stdio::Null, output, Stdio::Framed],
