@@ -112,7 +112,7 @@ async fn a_jump_hosts_failures_are_its_own_and_nothing_started() {
 // What stands in front of the identification (RFC 4253 section 4.2).
 
 /// A server that says a line, and hangs up.
-async fn busy(line: &'static [u8]) -> RawServer {
+fn busy(line: &'static [u8]) -> RawServer {
     RawServer::from_connect(move |mut wire: Wire| async move {
         wire.send_raw(line).await?;
         wire.finish().await?;
@@ -130,7 +130,7 @@ async fn a_server_that_has_no_time_is_a_network_failure_that_may_pass() {
         (b"Not allowed at this time\r\n", "Not allowed at this time", 1),
     ];
     for (line, words, attempts) in table {
-        let server = busy(line).await;
+        let server = busy(line);
         let error = failure(&server.ssh_config(), "raw", &[]).await;
         is(words, &error, Network, DidNotStart);
         assert!(error.may_pass());
@@ -170,8 +170,8 @@ async fn a_line_in_front_of_the_identification_changes_no_failures_kind() {
     let denied = failure(&config, "door", &["PubkeyAuthentication=no"]).await;
     is("a refused log-in", &denied, Authentication, DidNotStart);
     assert!(!denied.may_pass());
-    let table = run_with(Settings::default(), &request(&config, "door", &[])).await;
-    assert!(table.unwrap().status.success());
+    let output = run_with(Settings::default(), &request(&config, "door", &[])).await;
+    assert!(output.unwrap().status.success());
 }
 
 #[tokio::test]
