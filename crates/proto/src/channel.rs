@@ -125,6 +125,8 @@ pub(crate) struct Channel {
     pub(crate) started: Started,
     /// The application is done with the channel; nothing of it is reported any more.
     pub(crate) abandoned: bool,
+    /// The server opened it.
+    pub(crate) incoming: bool,
     pub(crate) receive: ReceiveWindow,
 }
 
@@ -145,6 +147,7 @@ impl Channel {
             replies: VecDeque::new(),
             started: Started::No,
             abandoned: false,
+            incoming: false,
             receive: ReceiveWindow::new(),
         }
     }

@@ -12,6 +12,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::channel::{Channel, ChannelId, INITIAL_WINDOW, MAX_DATA, Opening, RemoteId, Started, Stream};
 use crate::error::Error;
 use crate::message::{self, printable};
+use crate::owed::Owed;
 use crate::wire::{Reader, Writer};
 
 /// A terminal's size: in characters, and in pixels where known (RFC 4254 section 6.2).
@@ -368,18 +369,22 @@ pub enum Outgoing {
 
 /// The most channels that the server may have offered without an answer from the application.
 const MAX_OFFERED: usize = 1024;
-/// The most control messages that may wait when the server asks for one more. Answers wait only while the server does
-/// not read, so that one which asks on and on must not fill our memory with them.
-const MAX_WAITING: usize = 64 * 1024;
+/// The most channels of the server's own that there may be at once, as OpenSSH's CHANNELS_MAX_CHANNELS.
+const MAX_INCOMING: usize = 10_000;
+/// The longest name of an address or a socket in an offer. Those of the system are far shorter.
+const MAX_OFFERED_NAME: usize = 1024;
+/// The longest words of a server about a signal that are kept.
+const MAX_SIGNAL_TEXT: usize = 4096;
 
 /// All channels of a connection.
 #[derive(Debug, Default)]
 pub struct Channels {
     table: HashMap<ChannelId, Channel>,
     next_id: u32,
+    /// Channels of the server's: those that it has offered, and with them those that were taken.
     offered: usize,
-    /// Whole messages to send, in order.
-    control: VecDeque<Bytes>,
+    incoming: usize,
+    control: Control,
     /// The channels whose exec, shell or subsystem request waits in `control`, in order.
     starting: VecDeque<(ChannelId, RemoteId)>,
     /// Channels with little to send, served first: a keystroke does not wait for a file.
@@ -392,6 +397,47 @@ pub struct Channels {
     rtt: Rtt,
     overdraft_allowed: bool,
     opened: u32,
+    /// The server has told its host keys.
+    told_host_keys: bool,
+}
+
+/// Whole messages to send, in order.
+#[derive(Debug, Default)]
+struct Control {
+    /// Each with whether the server made us say it.
+    messages: VecDeque<(Bytes, bool)>,
+    owed: Owed,
+}
+
+impl Control {
+    /// Queues a message of this side's own.
+    fn say(&mut self, message: Bytes) {
+        self.messages.push_back((message, false));
+    }
+
+    /// Queues what the server's messages oblige this side to say, be it at once or through the application. Who queues
+    /// it need not look whether there is room: nothing more is taken from a server that is owed too much.
+    fn owe(&mut self, message: Bytes) {
+        self.owed.add(message.len());
+        self.messages.push_back((message, true));
+    }
+
+    fn pop(&mut self) -> Option<Bytes> {
+        let (message, owed) = self.messages.pop_front()?;
+        if owed {
+            self.owed.settle(message.len());
+        }
+        Some(message)
+    }
+
+    /// Takes out the messages that open channels.
+    fn take_openings(&mut self) -> Vec<Bytes> {
+        let (opens, rest) = std::mem::take(&mut self.messages)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|(message, _)| message.first() == Some(&message::CHANNEL_OPEN));
+        self.messages = rest;
+        opens.into_iter().map(|(message, _)| message).collect()
+    }
 }
 
 /// The round-trip time, as far as known.
@@ -462,7 +508,7 @@ impl Channels {
         let open = kind.encode(id);
         self.table
             .insert(id, Channel::new(Opening::Asked { waiting: Vec::new() }));
-        self.control.push_back(open);
+        self.control.say(open);
         id
     }
 
@@ -484,7 +530,7 @@ impl Channels {
         match &mut channel.opening {
             Opening::Open(remote) => {
                 address(&mut encoded, *remote);
-                self.control.push_back(encoded.freeze());
+                self.control.say(encoded.freeze());
                 if request.starts() {
                     self.starting.push_back((id, *remote));
                     channel.overdraft = self.overdraft_allowed && channel.send_window <= 0;
@@ -546,7 +592,7 @@ impl Channels {
             && !channel.eof_received
             && !channel.close_sent
         {
-            self.control.push_back(window_adjust(remote, add));
+            self.control.owe(window_adjust(remote, add));
         }
     }
 
@@ -560,7 +606,7 @@ impl Channels {
         };
         channel.opening = Opening::Open(remote);
         self.offered -= 1;
-        self.control.push_back(
+        self.control.owe(
             Writer::message(message::CHANNEL_OPEN_CONFIRMATION)
                 .u32(remote.0)
                 .u32(id.0)
@@ -579,16 +625,16 @@ impl Channels {
         let Opening::Offered(remote) = channel.opening else {
             return;
         };
-        self.table.remove(&id);
+        self.forget(id);
         self.offered -= 1;
-        self.control.push_back(open_failure(remote, reason, description));
+        self.control.owe(open_failure(remote, reason, description));
     }
 
     /// Sends a global request; its answer comes as [`ChannelEvent::GlobalReply`].
     pub fn global_request(&mut self, request: &GlobalRequest) -> GlobalRequestId {
         let id = GlobalRequestId(self.next_global);
         self.next_global += 1;
-        self.control.push_back(request.encode());
+        self.control.say(request.encode());
         self.global_replies.push_back(id);
         id
     }
@@ -602,13 +648,13 @@ impl Channels {
 
     /// Whether [`Self::next_message`] would return something.
     pub fn has_messages(&self) -> bool {
-        !self.control.is_empty() || !self.small.is_empty() || !self.bulk.is_empty()
+        !self.control.messages.is_empty() || !self.small.is_empty() || !self.bulk.is_empty()
     }
 
     /// The next message to seal.
     pub fn next_message(&mut self) -> Option<Outgoing> {
         loop {
-            if let Some(control) = self.control.pop_front() {
+            if let Some(control) = self.control.pop() {
                 self.leaves(&control);
                 return Some(Outgoing::Control(control));
             }
@@ -654,12 +700,12 @@ impl Channels {
         if channel.eof_wanted && !channel.eof_sent {
             channel.eof_sent = true;
             self.control
-                .push_back(Writer::message(message::CHANNEL_EOF).u32(remote.0).finish());
+                .owe(Writer::message(message::CHANNEL_EOF).u32(remote.0).finish());
         }
         if channel.close_wanted {
             channel.close_sent = true;
             self.control
-                .push_back(Writer::message(message::CHANNEL_CLOSE).u32(remote.0).finish());
+                .owe(Writer::message(message::CHANNEL_CLOSE).u32(remote.0).finish());
         }
     }
 
@@ -701,11 +747,7 @@ impl Channels {
         let first = ChannelId(0);
         // Only openings wait at this point: nothing else can be asked before authentication but global requests,
         // which stay behind so that their answers keep their order.
-        let (opens, rest): (VecDeque<Bytes>, VecDeque<Bytes>) = std::mem::take(&mut self.control)
-            .into_iter()
-            .partition(|m| m.first() == Some(&message::CHANNEL_OPEN));
-        self.control = rest;
-        for (n, open) in opens.into_iter().enumerate() {
+        for (n, open) in self.control.take_openings().into_iter().enumerate() {
             let id = (n == 0 && self.opened == 0 && self.next_id > 0).then_some(first);
             early.push((id, open));
             if id.is_some() {
@@ -758,19 +800,14 @@ impl Channels {
 
     // The server's messages.
 
-    /// Queues what a message of the server obliges this side to say.
-    fn answer(&mut self, message: Bytes) -> Result<(), Error> {
-        if self.control.len() >= MAX_WAITING {
-            return Err(Error::misbehaved(
-                "it asks without end and does not take the answers",
-            ));
-        }
-        self.control.push_back(message);
-        Ok(())
+    /// What waits to be sent because the server's messages demand it.
+    pub(crate) fn owed(&self) -> Owed {
+        self.control.owed
     }
 
     /// Handles a message with a number from 80 to 127.
     pub fn handle(&mut self, payload: &Bytes) -> Result<(), Error> {
+        self.control.owed.check()?;
         let mut reader = Reader::new(payload);
         match reader.u8()? {
             message::CHANNEL_DATA => self.handle_data(payload, reader, Stream::Data),
@@ -791,12 +828,18 @@ impl Channels {
         }
     }
 
-    /// The channel that a message is about. RFC 4254 gives no meaning to a message about no channel; sshd ends the
-    /// connection too.
-    fn channel(&mut self, reader: &mut Reader<'_>) -> Result<(ChannelId, &mut Channel), Error> {
+    /// The channel that a message is about; `None` for a late message about one that is gone, which is ignored: there are
+    /// servers that give credit back behind their CLOSE, and OpenSSH's client does not mind. Numbers are not used
+    /// twice, so that it can be meant for no other. RFC 4254 gives no meaning to a message about a channel that never
+    /// was; OpenSSH ends the connection too.
+    fn channel(&mut self, reader: &mut Reader<'_>) -> Result<Option<(ChannelId, &mut Channel)>, Error> {
         let id = ChannelId(reader.u32()?);
+        if id.0 < self.next_id && !self.table.contains_key(&id) {
+            tracing::debug!(channel = id.0, "a late message about a closed channel");
+            return Ok(None);
+        }
         match self.table.get_mut(&id) {
-            Some(channel) if channel.remote().is_some() => Ok((id, channel)),
+            Some(channel) if channel.remote().is_some() => Ok(Some((id, channel))),
             _ => Err(Error::misbehaved(format!(
                 "it sent a message about channel {}, which is not open",
                 id.0
@@ -805,7 +848,9 @@ impl Channels {
     }
 
     fn handle_data(&mut self, payload: &Bytes, mut reader: Reader<'_>, stream: Stream) -> Result<(), Error> {
-        let (id, channel) = self.channel(&mut reader)?;
+        let Some((id, channel)) = self.channel(&mut reader)? else {
+            return Ok(());
+        };
         if stream == Stream::Stderr {
             let _type = reader.u32()?;
         }
@@ -838,7 +883,9 @@ impl Channels {
         }
         // A stream of a type that nobody defined: nobody reads it, so its credit goes back at once.
         let len = peek.string()?.len();
-        let (_, channel) = self.channel(&mut reader.clone())?;
+        let Some((_, channel)) = self.channel(&mut reader.clone())? else {
+            return Ok(());
+        };
         channel.receive.credit = channel
             .receive
             .credit
@@ -847,13 +894,18 @@ impl Channels {
         let remote = channel.remote();
         channel.receive.credit += len as u32;
         match remote.filter(|_| len > 0 && !self.table[&id].close_sent) {
-            Some(remote) => self.answer(window_adjust(remote, len as u32)),
+            Some(remote) => {
+                self.control.owe(window_adjust(remote, len as u32));
+                Ok(())
+            }
             None => Ok(()),
         }
     }
 
     fn handle_window_adjust(&mut self, mut reader: Reader<'_>) -> Result<(), Error> {
-        let (id, channel) = self.channel(&mut reader)?;
+        let Some((id, channel)) = self.channel(&mut reader)? else {
+            return Ok(());
+        };
         let add = i64::from(reader.u32()?);
         reader.finish()?;
         channel.send_window += add;
@@ -895,7 +947,7 @@ impl Channels {
         if !abandoned {
             for mut request in waiting {
                 address(&mut request, remote);
-                self.control.push_back(request.freeze());
+                self.control.say(request.freeze());
             }
             self.events.push_back(ChannelEvent::Opened(id));
         }
@@ -914,7 +966,7 @@ impl Channels {
         }
         let reason = OpenFailure(reader.u32()?);
         let description = printable(reader.string().unwrap_or_default());
-        let abandoned = self.table.remove(&id).is_some_and(|channel| channel.abandoned);
+        let abandoned = self.forget(id).is_some_and(|channel| channel.abandoned);
         self.opened += 1;
         self.events.push_back(if abandoned {
             ChannelEvent::Closed(id)
@@ -932,7 +984,16 @@ impl Channels {
         let kind = reader.name()?;
         let remote = RemoteId(reader.u32()?);
         let (window, max) = (reader.u32()?, reader.u32()?);
-        let text = |reader: &mut Reader<'_>| reader.string().map(printable);
+        let text = |reader: &mut Reader<'_>| {
+            let name = reader.string()?;
+            if name.len() > MAX_OFFERED_NAME {
+                return Err(Error::misbehaved(format!(
+                    "it offers a connection with a name of {} bytes",
+                    name.len()
+                )));
+            }
+            Ok(printable(name))
+        };
         let kind = match kind {
             "forwarded-tcpip" => IncomingKind::ForwardedTcpip {
                 address: text(&mut reader)?,
@@ -945,29 +1006,39 @@ impl Channels {
             "auth-agent@openssh.com" => IncomingKind::Agent,
             _ => {
                 let unknown = OpenFailure::UNKNOWN_CHANNEL_TYPE;
-                return self.answer(open_failure(remote, unknown, "unknown channel type"));
+                self.control
+                    .owe(open_failure(remote, unknown, "unknown channel type"));
+                return Ok(());
             }
         };
-        if self.offered >= MAX_OFFERED {
-            let shortage = OpenFailure::RESOURCE_SHORTAGE;
-            return self.answer(open_failure(
-                remote,
-                shortage,
-                "too many channels wait to be accepted",
-            ));
+        let full = if self.offered >= MAX_OFFERED {
+            Some("too many channels wait to be accepted")
+        } else if self.incoming >= MAX_INCOMING {
+            Some("too many channels are open")
+        } else {
+            None
+        };
+        if let Some(why) = full {
+            self.control
+                .owe(open_failure(remote, OpenFailure::RESOURCE_SHORTAGE, why));
+            return Ok(());
         }
         let id = self.allocate();
         let mut channel = Channel::new(Opening::Offered(remote));
         channel.send_window = i64::from(window);
         channel.send_max = (max as usize).min(MAX_DATA as usize);
+        channel.incoming = true;
         self.table.insert(id, channel);
         self.offered += 1;
+        self.incoming += 1;
         self.events.push_back(ChannelEvent::Incoming { id, kind });
         Ok(())
     }
 
     fn handle_eof(&mut self, mut reader: Reader<'_>) -> Result<(), Error> {
-        let (id, channel) = self.channel(&mut reader)?;
+        let Some((id, channel)) = self.channel(&mut reader)? else {
+            return Ok(());
+        };
         let again = std::mem::replace(&mut channel.eof_received, true);
         if !again && !channel.abandoned {
             self.events.push_back(ChannelEvent::Eof(id));
@@ -976,20 +1047,24 @@ impl Channels {
     }
 
     fn handle_close(&mut self, mut reader: Reader<'_>) -> Result<(), Error> {
-        let (id, channel) = self.channel(&mut reader)?;
+        let Some((id, channel)) = self.channel(&mut reader)? else {
+            return Ok(());
+        };
         let remote = channel.remote();
         let close_sent = channel.close_sent;
-        self.table.remove(&id);
+        self.forget(id);
         if let Some(remote) = remote.filter(|_| !close_sent) {
             self.control
-                .push_back(Writer::message(message::CHANNEL_CLOSE).u32(remote.0).finish());
+                .owe(Writer::message(message::CHANNEL_CLOSE).u32(remote.0).finish());
         }
         self.events.push_back(ChannelEvent::Closed(id));
         Ok(())
     }
 
     fn handle_request(&mut self, mut reader: Reader<'_>) -> Result<(), Error> {
-        let (id, channel) = self.channel(&mut reader)?;
+        let Some((id, channel)) = self.channel(&mut reader)? else {
+            return Ok(());
+        };
         let name = reader.name()?;
         let want_reply = reader.bool()?;
         let (remote, close_sent, abandoned) = (channel.remote(), channel.close_sent, channel.abandoned);
@@ -1000,9 +1075,9 @@ impl Channels {
             }),
             "exit-signal" => Some(ChannelEvent::ExitSignal {
                 id,
-                signal: printable(reader.string()?),
+                signal: signal_text(reader.string()?),
                 core_dumped: reader.bool()?,
-                message: printable(reader.string()?),
+                message: signal_text(reader.string()?),
             }),
             // Also eow@openssh.com, xon-xoff and keepalive@openssh.com: nothing to do.
             _ => None,
@@ -1018,14 +1093,17 @@ impl Channels {
                 } else {
                     message::CHANNEL_FAILURE
                 };
-                self.answer(Writer::message(number).u32(remote.0).finish())
+                self.control.owe(Writer::message(number).u32(remote.0).finish());
+                Ok(())
             }
             None => Ok(()),
         }
     }
 
     fn handle_reply(&mut self, mut reader: Reader<'_>, success: bool) -> Result<(), Error> {
-        let (id, channel) = self.channel(&mut reader)?;
+        let Some((id, channel)) = self.channel(&mut reader)? else {
+            return Ok(());
+        };
         let started = channel
             .replies
             .pop_front()
@@ -1044,16 +1122,16 @@ impl Channels {
     fn handle_global_request(&mut self, mut reader: Reader<'_>) -> Result<(), Error> {
         let name = reader.name()?;
         let want_reply = reader.bool()?;
-        if name == "hostkeys-00@openssh.com" {
+        // sshd tells them once; OpenSSH's client takes no second list either.
+        if name == "hostkeys-00@openssh.com" && !std::mem::replace(&mut self.told_host_keys, true) {
             self.events
                 .push_back(ChannelEvent::HostKeys(Bytes::copy_from_slice(reader.rest())));
         }
         // keepalive@openssh.com wants an answer, of which kind does not matter.
         if want_reply {
-            self.answer(Bytes::from_static(&[message::REQUEST_FAILURE]))
-        } else {
-            Ok(())
+            self.control.owe(Bytes::from_static(&[message::REQUEST_FAILURE]));
         }
+        Ok(())
     }
 
     fn handle_global_reply(&mut self, payload: &Bytes, success: bool) -> Result<(), Error> {
@@ -1067,6 +1145,13 @@ impl Channels {
             data: payload.slice(1..),
         });
         Ok(())
+    }
+
+    /// Takes a channel out of the table.
+    fn forget(&mut self, id: ChannelId) -> Option<Channel> {
+        let channel = self.table.remove(&id)?;
+        self.incoming -= usize::from(channel.incoming);
+        Some(channel)
     }
 
     fn allocate(&mut self) -> ChannelId {
@@ -1094,6 +1179,11 @@ fn starts_in(message: &[u8]) -> Option<RemoteId> {
     let remote = RemoteId(reader.u32().ok()?);
     let starts = is_request && matches!(reader.name().ok()?, "exec" | "shell" | "subsystem");
     starts.then_some(remote)
+}
+
+/// What a server says of the signal that ended a command, as far as it is worth keeping.
+fn signal_text(text: &[u8]) -> String {
+    printable(&text[..text.len().min(MAX_SIGNAL_TEXT)])
 }
 
 fn data_message(remote: RemoteId, data: Bytes) -> Outgoing {

@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::identification::ServerId;
 use crate::kex::Ephemeral;
 use crate::message::{self, DisconnectReason, ExtInfo};
+use crate::owed::Owed;
 use crate::transport::{Inbound, RekeyLimit, Sequence, Transport};
 use crate::wire::Writer;
 
@@ -122,6 +123,9 @@ pub struct Connection {
     events: VecDeque<Event>,
     /// Messages of authentication, in order; the first is the service request.
     auth_messages: VecDeque<Bytes>,
+    /// Answers of the transport layer's, which leave before anything else.
+    answers: VecDeque<Bytes>,
+    answers_owed: Owed,
     early_flights: bool,
     early_stdin: bool,
     /// What was given to channels may follow the authentication request that waits in `auth_messages`.
@@ -142,8 +146,6 @@ pub struct Connection {
 /// How much is sealed before the socket is asked to take it: large enough for one system call to be cheap beside the
 /// sealing, small enough to stay in the second-level cache.
 const BATCH: usize = 256 * 1024;
-/// Answers to unknown messages that may wait; they do only while the server does not read.
-const MAX_UNKNOWN: usize = 1024;
 
 impl Connection {
     /// A connection whose first bytes wait in [`Self::poll_transmit`].
@@ -164,6 +166,8 @@ impl Connection {
             channels: Channels::default(),
             events: VecDeque::new(),
             auth_messages: VecDeque::new(),
+            answers: VecDeque::new(),
+            answers_owed: Owed::default(),
             early_flights,
             early_stdin,
             early_wanted: false,
@@ -295,11 +299,13 @@ impl Connection {
 
     fn work_through(&mut self, now: Instant) -> Result<(), Error> {
         while let Some(inbound) = self.transport.receive(now)? {
+            self.answers_owed.and(self.channels.owed()).check()?;
             match inbound {
                 Inbound::Payload(payload) => self.handle_payload(&payload, now)?,
                 Inbound::HostKey(key) => self.events.push_back(Event::HostKey(key)),
                 Inbound::Ready => self.events.push_back(Event::Authenticate(AuthTurn::default())),
                 Inbound::Unimplemented(sequence) => self.handle_unimplemented(sequence),
+                Inbound::Ping(data) => self.answer(Writer::message(message::PONG).string(data).finish()),
                 Inbound::Pong => self.handle_pong(),
             }
         }
@@ -325,17 +331,17 @@ impl Connection {
             ))),
             // RFC 4253 section 11.4.
             _ => {
-                if self.auth_messages.len() >= MAX_UNKNOWN {
-                    return Err(Error::misbehaved(
-                        "it sends unknown messages without end and does not take the answers",
-                    ));
-                }
                 let sequence = self.transport.last_received();
-                self.auth_messages
-                    .push_back(Writer::message(message::UNIMPLEMENTED).u32(sequence.0).finish());
+                self.answer(Writer::message(message::UNIMPLEMENTED).u32(sequence.0).finish());
                 Ok(())
             }
         }
+    }
+
+    /// Queues what a message of the transport layer obliges this side to say.
+    fn answer(&mut self, message: Bytes) {
+        self.answers_owed.add(message.len());
+        self.answers.push_back(message);
     }
 
     fn handle_auth(&mut self, payload: &Bytes, now: Instant) -> Result<(), Error> {
@@ -641,6 +647,11 @@ impl Connection {
                 self.transport
                     .send(&[&Writer::message(message::PING).string("").finish()])?,
             );
+            return Ok(true);
+        }
+        if let Some(message) = self.answers.pop_front() {
+            self.answers_owed.settle(message.len());
+            self.transport.send(&[&message])?;
             return Ok(true);
         }
         if let Some(next) = self.auth_messages.front() {

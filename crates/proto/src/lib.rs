@@ -29,6 +29,7 @@ mod identification;
 pub mod kex;
 pub mod mac;
 mod message;
+mod owed;
 mod receive;
 pub mod signature;
 mod transport;

@@ -401,6 +401,170 @@ fn a_server_that_asks_and_does_not_read_is_refused_in_bounded_memory() {
     }
 }
 
+/// What an application may do with an offer, all of which makes this side say something.
+type Answer = fn(&mut Channels, ChannelId);
+
+#[test]
+fn offers_that_are_answered_while_the_server_does_not_read_fill_no_memory() {
+    let answers: [Answer; 3] = [
+        |channels, id| channels.reject(id, OpenFailure::CONNECT_FAILED, "nobody listens"),
+        |channels, id| {
+            channels.accept(id);
+            channels.handle(&about(model::CLOSE, id)).unwrap();
+        },
+        |channels, id| {
+            channels.accept(id);
+            channels.eof(id);
+            channels.close(id);
+            channels.handle(&about(model::CLOSE, id)).unwrap();
+        },
+    ];
+    for (n, answer) in answers.into_iter().enumerate() {
+        for reads in [false, true] {
+            let mut channels = Channels::default();
+            let refused = (0..100_000).any(|number| {
+                if channels.handle(&offer(number)).is_err() {
+                    return true;
+                }
+                for event in events(&mut channels) {
+                    if let ChannelEvent::Incoming { id, .. } = event {
+                        answer(&mut channels, id);
+                    }
+                }
+                if reads {
+                    drain(&mut channels);
+                }
+                false
+            });
+            assert_eq!(refused, !reads, "answer {n} to a server that reads: {reads}");
+        }
+    }
+}
+
+#[test]
+fn credit_that_the_server_does_not_take_fills_no_memory() {
+    let (mut channels, id) = session(0);
+    let now = Instant::now();
+    let piece = data(id, 32 * 1024);
+    let a_quarter_of_the_window = 512 / 32;
+    let refused = (0..100_000).any(|_| {
+        let refused = (0..a_quarter_of_the_window).any(|_| channels.handle(&piece).is_err());
+        while channels.next_event().is_some() {}
+        channels.consumed(id, usize::MAX, now);
+        refused
+    });
+    assert!(refused);
+}
+
+#[test]
+fn a_server_has_no_more_channels_of_its_own_than_openssh_allows() {
+    let mut channels = Channels::default();
+    let open = |channels: &mut Channels, number| {
+        channels.handle(&offer(number)).unwrap();
+        let offered = events(channels).into_iter().find_map(|event| match event {
+            ChannelEvent::Incoming { id, .. } => Some(id),
+            _ => None,
+        });
+        if let Some(id) = offered {
+            channels.accept(id);
+        }
+        drain(channels);
+        offered
+    };
+    let first = open(&mut channels, 0).unwrap();
+    for number in 1..10_000 {
+        assert!(open(&mut channels, number).is_some());
+    }
+    assert_eq!(open(&mut channels, 10_000), None);
+    channels.handle(&about(model::CLOSE, first)).unwrap();
+    drain(&mut channels);
+    assert!(open(&mut channels, 10_001).is_some(), "one has gone");
+}
+
+#[test]
+fn an_offer_with_an_endless_name_is_not_kept() {
+    let offer = |name: usize| {
+        Writer::message(model::OPEN)
+            .string("forwarded-streamlocal@openssh.com")
+            .u32(1)
+            .u32(1000)
+            .u32(1000)
+            .string(vec![b'x'; name])
+            .string("")
+            .finish()
+    };
+    assert!(Channels::default().handle(&offer(1024)).is_ok());
+    assert!(Channels::default().handle(&offer(1025)).is_err());
+}
+
+#[test]
+fn host_keys_are_told_once() {
+    let mut channels = Channels::default();
+    let told = Writer::message(model::GLOBAL_REQUEST)
+        .string("hostkeys-00@openssh.com")
+        .bool(false)
+        .string("key")
+        .finish();
+    for _ in 0..10 {
+        channels.handle(&told).unwrap();
+    }
+    assert_eq!(events(&mut channels).len(), 1);
+}
+
+/// OpenSSH's client ignores credit, requests and answers for a channel that it has closed, and ssh2's server sends such.
+#[test]
+fn late_messages_about_a_closed_channel_are_ignored() {
+    for ours_first in [false, true] {
+        let (mut channels, id) = session(1000);
+        let other = open(&mut channels, 1, 1000);
+        if ours_first {
+            channels.close(id);
+            drain(&mut channels);
+        }
+        channels.handle(&about(model::CLOSE, id)).unwrap();
+        drain(&mut channels);
+        let stderr = Writer::message(model::EXTENDED_DATA)
+            .u32(id.number())
+            .u32(1)
+            .string("late")
+            .finish();
+        let request = Writer::message(model::REQUEST)
+            .u32(id.number())
+            .string("exit-status")
+            .bool(true)
+            .u32(0)
+            .finish();
+        for late in [
+            adjust(id, 1),
+            data(id, 1),
+            stderr,
+            request,
+            about(model::EOF, id),
+            about(model::CLOSE, id),
+            about(model::SUCCESS, id),
+            about(model::FAILURE, id),
+        ] {
+            channels.handle(&late).unwrap();
+            assert_eq!(
+                (channels.next_event(), channels.next_message()),
+                (None, None),
+                "message {}",
+                late[0]
+            );
+        }
+        // It is opened no second time, and the other channel goes on.
+        let again = Writer::message(model::OPEN_CONFIRMATION)
+            .u32(id.number())
+            .u32(0)
+            .u32(0)
+            .u32(0)
+            .finish();
+        channels.handle(&data(other, 1)).unwrap();
+        assert_eq!(events(&mut channels).len(), 1);
+        assert!(channels.handle(&again).is_err());
+    }
+}
+
 #[test]
 fn an_offer_that_is_closed_is_refused() {
     let mut channels = Channels::default();

@@ -68,12 +68,14 @@ pub(crate) enum Step {
     ServerExits(u8, u16),
     ServerOffers(u16),
     ServerAnswersGlobal(u16),
+    /// The server says something more about a channel that it has closed.
+    ServerIsLate(u8, u16),
 }
 
 impl Step {
     /// Every triple of numbers is a step.
     pub(crate) fn from_numbers((kind, channel, amount): (u8, u8, u16)) -> Self {
-        match kind % 21 {
+        match kind % 22 {
             0 => Self::Open(amount),
             1 => Self::Request(channel, amount),
             2 => Self::Write(channel, amount),
@@ -94,7 +96,8 @@ impl Step {
             17 => Self::ServerReplies(channel, amount),
             18 => Self::ServerExits(channel, amount),
             19 => Self::ServerOffers(amount),
-            _ => Self::ServerAnswersGlobal(amount),
+            20 => Self::ServerAnswersGlobal(amount),
+            _ => Self::ServerIsLate(channel, amount),
         }
     }
 }
@@ -243,6 +246,7 @@ impl Model {
             Step::ServerEof(channel) | Step::ServerCloses(channel) => (channel, 0),
             Step::ServerOffers(amount) => return self.offer(amount),
             Step::ServerAnswersGlobal(amount) => return self.answer_global(amount % 2 == 0),
+            Step::ServerIsLate(channel, amount) => return self.late(channel, amount),
             _ => return,
         };
         let open: Vec<u32> = self
@@ -718,6 +722,38 @@ impl Model {
             self.to_client
                 .push_back(Writer::message(CLOSE).u32(channel.client).finish());
         }
+    }
+
+    /// A message about a channel that both sides have closed, as some servers send: nothing comes of it.
+    fn late(&mut self, channel: u8, amount: u16) {
+        let closed: Vec<u32> = self
+            .server
+            .values()
+            .filter(|c| c.close_sent && c.close_got)
+            .map(|c| c.client)
+            .collect();
+        let Some(&client) = closed.get(usize::from(channel) % closed.len().max(1)) else {
+            return;
+        };
+        let number = [
+            WINDOW_ADJUST,
+            DATA,
+            EXTENDED_DATA,
+            EOF,
+            CLOSE,
+            REQUEST,
+            SUCCESS,
+            FAILURE,
+        ][usize::from(amount) % 8];
+        let message = Writer::message(number).u32(client);
+        let message = match number {
+            WINDOW_ADJUST => message.u32(u32::from(amount)),
+            DATA => message.string("late"),
+            EXTENDED_DATA => message.u32(1).string("late"),
+            REQUEST => message.string("exit-status").bool(true).u32(0),
+            _ => message,
+        };
+        self.to_client.push_back(message.finish());
     }
 
     fn answer_global(&mut self, success: bool) {

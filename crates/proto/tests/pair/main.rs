@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, BufMut, Bytes};
 use server::{Answer, Behaviour, Server};
 use trunkline_proto::kex::KexMethod;
+use trunkline_proto::wire::Writer;
 use trunkline_proto::{
     ChannelEvent, ChannelId, ChannelKind, Compression, Config, Connection, DisconnectReason, Error, Event,
     GlobalRequest, SessionRequest, Started,
@@ -663,6 +664,46 @@ fn a_ping_is_answered_by_the_extension_or_by_any_global_answer() {
         let before = pair.now - pair.start;
         pair.client.ping();
         assert_eq!(pair.run(|event| *event == Event::Pong).unwrap() - before, RTT);
+    }
+}
+
+#[test]
+fn a_server_that_does_not_read_is_not_answered_without_end() {
+    let questions: [fn() -> Writer; 4] = [
+        || Writer::message(192).string(vec![0; 30_000]),
+        || Writer::message(200),
+        || Writer::message(80).string("keepalive@openssh.com").bool(true),
+        || Writer::message(90).string("session").u32(1).u32(1).u32(1),
+    ];
+    for (n, question) in questions.into_iter().enumerate() {
+        for reads in [true, false] {
+            let mut pair = Pair::new(Config::new("jo"), Behaviour::default());
+            pair.log_in().unwrap();
+            pair.settle().unwrap();
+            let mut asked = 0;
+            let refused = loop {
+                pair.server.send(question());
+                let bytes = std::mem::take(&mut pair.server.outgoing);
+                asked += bytes.len();
+                pair.client.receive_buffer().put_slice(&bytes);
+                if let Err(error) = pair.client.handle_received(pair.now) {
+                    break Some(error);
+                }
+                // Twice what may wait.
+                if asked > 8 << 20 {
+                    break None;
+                }
+                if reads {
+                    pair.transmit().unwrap();
+                    pair.to_server.clear();
+                }
+            };
+            assert_eq!(
+                refused.is_some(),
+                !reads,
+                "question {n}, {asked} bytes: {refused:?}"
+            );
+        }
     }
 }
 
