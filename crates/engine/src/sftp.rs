@@ -16,7 +16,7 @@ mod plan;
 use std::fmt;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::error::Error;
@@ -131,6 +131,31 @@ impl Sftp {
             1 => pieces.remove(0),
             _ => pieces.concat().into(),
         })
+    }
+
+    /// All of a file of at most `most` bytes; `None` if it has more, whatever the server said of its size.
+    pub(crate) async fn read_at_most(
+        &self,
+        path: impl AsRef<[u8]>,
+        most: u64,
+    ) -> Result<Option<Bytes>, Error> {
+        let mut file = self
+            .open(path, OpenFlags::READ, FileAttributes::default())
+            .await?;
+        let mut whole = BytesMut::new();
+        loop {
+            let chunk = file.chunk(usize::MAX).await?;
+            if whole.is_empty() && chunk.is_empty() {
+                return Ok(Some(Bytes::new()));
+            }
+            if chunk.is_empty() {
+                return Ok(Some(whole.freeze()));
+            }
+            if (whole.len() + chunk.len()) as u64 > most {
+                return Ok(None);
+            }
+            whole.extend_from_slice(&chunk);
+        }
     }
 
     /// Makes a file of these bytes, or replaces the content of the one that is there.

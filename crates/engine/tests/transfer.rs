@@ -822,6 +822,40 @@ async fn a_server_can_write_nowhere_but_into_the_target() {
     );
 }
 
+/// Room for thousands of small files is made by what the server said of them.
+#[tokio::test]
+async fn a_file_that_has_no_end_between_servers_fails_by_itself() {
+    let sshd = Sshd::start().await.unwrap();
+    let place = tempfile::tempdir().unwrap();
+    for (length, fits) in [(29, true), (29 + 64 * 1024, true), (5_000_000, false)] {
+        let server = Invented {
+            names: [("/s", vec![("log", FILE)])].into(),
+            content: content(length, 5),
+            size: 29,
+            link: String::new(),
+        };
+        let target = place.path().join(length.to_string());
+        let (result, failures) = run(
+            &Location::Session(server.session(), "/s".into()),
+            &there(&host(&sshd).await, &target),
+            &recursive(),
+        )
+        .await;
+        result.unwrap();
+        let copied = std::fs::read(target.join("log"));
+        if fits {
+            assert_eq!(failures, [""; 0]);
+            assert!(copied.unwrap() == content(length, 5));
+        } else {
+            assert!(
+                failures[0].contains("it grew by more than 64 KiB"),
+                "{failures:?}"
+            );
+            assert!(copied.is_err());
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_file_that_is_shorter_or_longer_than_the_server_says_ends_where_it_ends() {
     let place = tempfile::tempdir().unwrap();

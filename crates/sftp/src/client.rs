@@ -112,6 +112,9 @@ pub struct Client {
     queued: usize,
 }
 
+/// The most requests that transfer plans have in flight on a session. With the smallest reads that a server can ask for this
+/// is 16 MiB under way; what is far from a server that takes usual ones needs a tenth of it.
+const MOST_IN_FLIGHT: usize = 4096;
 /// A write's data below this is copied behind its head: a channel packet of its own would cost more.
 const COPIED: usize = 1024;
 
@@ -171,6 +174,11 @@ impl Client {
     /// Requests sent that have no reply yet.
     pub fn in_flight(&self) -> usize {
         self.pending.len()
+    }
+
+    /// Whether a transfer plan may ask for more: each request takes memory until it is answered, however little it asks for.
+    pub fn has_room(&self) -> bool {
+        self.pending.len() + self.held.len() + self.waiting.len() < MOST_IN_FLIGHT
     }
 
     /// Handles that the server holds or will hold for what was sent.

@@ -54,13 +54,16 @@ impl Extensions {
 /// such that they can be used without another check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The most bytes to ask for in one read: 1 to 255 KiB.
+    /// The most bytes to ask for in one read: 4 to 255 KiB.
     pub max_read: u32,
-    /// The most bytes to send in one write: 1 to 255 KiB.
+    /// The most bytes to send in one write: 4 to 255 KiB.
     pub max_write: u32,
     /// The most files and directories that may be open at once; at least 1.
     pub max_handles: usize,
 }
+
+/// The smallest read or write that a server can ask for.
+const LEAST: u64 = 4096;
 
 impl Default for Limits {
     /// 32 KiB, as sftp-client.c's DEFAULT_COPY_BUFLEN; and 100 handles, which every sftp-server since 2001 has had.
@@ -84,7 +87,9 @@ impl Limits {
         }
     }
 
-    /// A zero means that the server sets no limit; then OpenSSH's client keeps its default, and so does this.
+    /// A zero means that the server sets no limit; then OpenSSH's client keeps its default, and so does this. A limit below
+    /// [`LEAST`] is no server's that means well: the draft (section 3) has every one take packets of 34,000 bytes.
+    /// Believed, it would make a request and its books of each byte.
     pub(crate) fn decode(reader: &mut Reader) -> Result<Self, Error> {
         let packet = reader.u64()?;
         let (read, write, handles) = (reader.u64()?, reader.u64()?, reader.u64()?);
@@ -93,7 +98,8 @@ impl Limits {
         let room = if packet == 0 { MAX_PACKET as u64 } else { packet }.saturating_sub(1024);
         let bounded = |value: u64, default: u32| match value {
             0 => default,
-            n => u32::try_from(n.min(room)).unwrap_or(MAX_DATA).clamp(1, MAX_DATA),
+            n if n.min(room) < LEAST => default,
+            n => u32::try_from(n.min(room)).unwrap_or(MAX_DATA).min(MAX_DATA),
         };
         Ok(Self {
             max_read: bounded(read, default.max_read),
@@ -224,10 +230,22 @@ mod tests {
         assert_eq!(
             limits([1; 4]),
             Limits {
-                max_read: 1,
-                max_write: 1,
-                max_handles: 1
+                max_handles: 1,
+                ..Limits::default()
+            },
+            "a request for each byte"
+        );
+        assert_eq!(
+            limits([0, 4095, 4096, 0]),
+            Limits {
+                max_write: 4096,
+                ..Limits::default()
             }
+        );
+        assert_eq!(
+            limits([2000, 32_768, 32_768, 0]),
+            Limits::default(),
+            "no room in a packet"
         );
     }
 }

@@ -171,8 +171,8 @@ fn manner() -> impl Strategy<Value = Manner> {
         0..200u64,
         0..400u64,
         0..4u64,
-        1..300_000u32,
-        1..300_000u32,
+        4096..300_000u32,
+        4096..300_000u32,
         1..20usize,
         any::<bool>(),
         1..70_000usize,
@@ -182,7 +182,7 @@ fn manner() -> impl Strategy<Value = Manner> {
                 rtt: Duration::from_millis(rtt),
                 jitter: Duration::from_millis(jitter),
                 short_reads,
-                // From below a page; and the defaults where the server tells nothing.
+                // From the smallest that is believed; and the defaults where the server tells nothing.
                 max_read: if announces_limits { max_read } else { 32 * 1024 },
                 max_write: if announces_limits {
                     max_write.min(261_120)
@@ -573,6 +573,39 @@ fn a_download_takes_a_few_round_trips_and_then_what_the_rate_allows() {
         "{:?}",
         done.took
     );
+}
+
+/// A server that takes little at a time makes this side keep a request, and its books, for each little: 64 MiB may be under
+/// way, which would be 16,384 of the smallest reads that are believed.
+#[test]
+fn however_little_a_server_takes_at_a_time_the_requests_in_flight_are_bounded() {
+    let disk = disk();
+    disk.borrow_mut().files.insert(b"f".to_vec(), vec![7; 40_000_000]);
+    let start = Instant::now();
+    let manner = Manner {
+        rtt: Duration::from_secs(1),
+        rate: 10_000_000_000,
+        max_read: 4096,
+        warm: true,
+        ..Manner::default()
+    };
+    let mut session = Session::new(&disk, manner, 1, start);
+    let mut download = Download::new(DownloadOptions::new("f"));
+    let lane = download.add_lane();
+    let (mut now, mut most) = (start, 0);
+    while !download.is_over() {
+        download.drive(lane, &mut session.client, now);
+        most = most.max(session.client.in_flight());
+        session.transmit(now);
+        while download.poll_event().is_some() {}
+        let Some(next) = session.next_time() else { break };
+        now = next;
+        for (id, outcome) in session.advance(now).expect("the session does not break") {
+            download.handle_reply(lane, &mut session.client, id, outcome, now);
+        }
+    }
+    assert!(download.is_over());
+    assert_eq!(most, 4096);
 }
 
 #[test]

@@ -592,6 +592,9 @@ impl Content {
 
 /// Small local files that are read by one thread at a time.
 const READ_TOGETHER: usize = 64;
+/// What a small file of a server's may have more than the server said when it was found: there may be thousands of them in
+/// memory, for which room was made by what was said.
+const GROWTH: u64 = 64 * 1024;
 
 impl Work for SmallUp<'_> {
     type Plan = ManyUpload;
@@ -684,7 +687,15 @@ impl SmallUp<'_> {
                 for (file, item) in wanted {
                     let sftp = lanes.first();
                     self.reads.spawn(async move {
-                        let data = sftp.read(&item.source).await.map_err(|error| error.to_string());
+                        let most = item.size.saturating_add(GROWTH);
+                        let data = match sftp.read_at_most(&item.source, most).await {
+                            Ok(Some(data)) => Ok(data),
+                            Ok(None) => Err(format!(
+                                "{}: it grew by more than 64 KiB while it was copied; copy it again",
+                                shown(&item.source)
+                            )),
+                            Err(error) => Err(error.to_string()),
+                        };
                         vec![Content { file, data }]
                     });
                 }

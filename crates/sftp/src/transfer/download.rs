@@ -221,7 +221,7 @@ impl Plan for Download {
             _ => return,
         };
         let piece = piece(client.limits().max_read);
-        while self.may_ask(id) {
+        while client.has_room() && self.may_ask(id) {
             let Some(range) = self.next_range(id, piece) else {
                 break;
             };

@@ -247,7 +247,7 @@ impl ManyDownload {
         let used = self.held + self.under_way;
         // The other half is for large files.
         let fits = used == 0 || used + wanted.expected(piece(client.limits().max_read)) <= self.memory / 2;
-        if fits && self.has_handle(client) && self.pace.has_room(0) {
+        if fits && client.has_room() && self.has_handle(client) && self.pace.has_room(0) {
             self.waiting.pop_front()
         } else {
             None

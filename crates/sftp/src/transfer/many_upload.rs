@@ -273,7 +273,7 @@ impl ManyUpload {
         let (_, file) = self.waiting.front()?;
         let fits = self.held == 0 || (self.held as u64).saturating_add(file.length) <= self.memory as u64;
         let handle = client.free_handles() > 0 || self.files.is_empty();
-        if fits && handle && self.pace.has_room(0) {
+        if fits && handle && client.has_room() && self.pace.has_room(0) {
             self.waiting.pop_front()
         } else {
             None

@@ -246,7 +246,7 @@ impl Plan for Upload {
         let ready = client.extensions().is_some();
         let lane = &self.lanes[id];
         if ready && !lane.retired && !matches!(lane.state, LaneState::Gone) {
-            self.want(id, piece(client.limits().max_write));
+            self.want(id, piece(client.limits().max_write), client.has_room());
         }
         self.finish_if_written(id, client);
         let lane = &self.lanes[id];
@@ -378,8 +378,8 @@ impl Upload {
     }
 
     /// Asks for pieces of the source, before the file is open too: the disk can be read meanwhile.
-    fn want(&mut self, id: LaneId, piece: u64) {
-        loop {
+    fn want(&mut self, id: LaneId, piece: u64, room: bool) {
+        while room {
             let lane = &mut self.lanes[id];
             let memory = self.held == 0 || self.held < self.options.memory;
             if !memory || !lane.pace.has_room(lane.work.prepared) {

@@ -162,7 +162,10 @@ impl Plan for Walk {
         for id in std::mem::take(&mut self.readable) {
             self.read_ahead(id, client);
         }
-        while self.pace.has_room(0) && (client.free_handles() > 0 || self.open.is_empty()) {
+        while client.has_room()
+            && self.pace.has_room(0)
+            && (client.free_handles() > 0 || self.open.is_empty())
+        {
             let Some(directory) = self.waiting.pop() else {
                 break;
             };
