@@ -32,7 +32,12 @@ pub(crate) struct Authentication<'a> {
     password_failed: bool,
     last_password: Option<Zeroizing<String>>,
     allowed: Vec<String>,
+    /// Bytes of banners that may still be shown.
+    banners_left: usize,
 }
+
+/// The most text of banners that one log-in shows. One message holds 256 KiB, and nothing says how many there may be.
+const MOST_BANNERS: usize = 1024 * 1024;
 
 impl<'a> Authentication<'a> {
     pub(crate) fn new(
@@ -67,6 +72,7 @@ impl<'a> Authentication<'a> {
             password_failed: false,
             last_password: None,
             allowed: Vec::new(),
+            banners_left: MOST_BANNERS,
         }
     }
 
@@ -120,7 +126,11 @@ impl<'a> Authentication<'a> {
                 Ok(())
             }
             Question::Banner(text) => {
-                self.interaction.notice(&text);
+                // What is shown waits for whoever watches, who may have stopped to.
+                if let Some(left) = self.banners_left.checked_sub(text.len()) {
+                    self.banners_left = left;
+                    self.interaction.notice(&text);
+                }
                 Ok(())
             }
             Question::HostKey(_) | Question::Authenticated => Ok(()),

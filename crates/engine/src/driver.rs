@@ -195,17 +195,20 @@ impl Driver {
         stop_at_question: bool,
     ) -> Poll<Result<Option<Question>, Error>> {
         for _ in 0..TURNS {
+            // Each is answered before more is read: a server may say banners without end.
+            if stop_at_question {
+                if let Some(question) = self.questions.pop_front() {
+                    return Poll::Ready(Ok(Some(question)));
+                }
+            } else {
+                self.questions.clear();
+            }
             let mut progress = self.poll_ops(cx)?;
             progress |= self.dispatch_events();
             progress |= self.poll_send(cx)?;
             progress |= self.poll_receive(cx)?;
             progress |= self.poll_timer(cx)?;
             progress |= self.dispatch_events();
-            if let Some(question) = self.questions.pop_front()
-                && stop_at_question
-            {
-                return Poll::Ready(Ok(Some(question)));
-            }
             if self.draining && self.ports.is_empty() && self.proto.channel_count() == 0 {
                 self.say_goodbye(cx, DisconnectReason::BY_APPLICATION, "done");
                 return Poll::Ready(Ok(None));
@@ -695,7 +698,7 @@ impl Driver {
             Stream::Data => port.stdout.as_ref(),
             Stream::Stderr => port.stderr.as_ref(),
         });
-        let taken = queue.is_some_and(|queue| queue.send(data).is_ok());
+        let taken = queue.is_some_and(|queue| queue.send_gathered(data).is_ok());
         // Nobody reads this stream: the server must not wait for its window.
         if !taken {
             self.proto.consumed(id, len, Instant::now());

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker, ready};
 
+use bytes::{Bytes, BytesMut};
 use tokio::task::coop::poll_proceed;
 
 /// Room for more bytes of values than this is given back when the queue is empty.
@@ -65,6 +66,35 @@ impl<T> Sender<T> {
 
     pub(crate) fn downgrade(&self) -> WeakSender<T> {
         WeakSender(Arc::downgrade(&self.0))
+    }
+}
+
+/// Data smaller than this is joined with what it follows in a queue.
+const CRUMB: usize = 1024;
+
+impl Sender<Bytes> {
+    /// Appends data, to the last piece where both are small: a window's worth of single bytes would take fifty times
+    /// as much in a piece each.
+    ///
+    /// # Errors
+    /// The data, where nobody takes it any more.
+    pub(crate) fn send_gathered(&self, data: Bytes) -> Result<(), Bytes> {
+        if data.len() < CRUMB {
+            let mut state = lock(&self.0.0);
+            if !state.over
+                && let Some(last) = state.values.back_mut().filter(|last| last.len() < CRUMB)
+            {
+                let mut joined = match std::mem::take(last).try_into_mut() {
+                    Ok(last) => last,
+                    Err(last) => BytesMut::from(&last[..]),
+                };
+                joined.extend_from_slice(&data);
+                *last = joined.freeze();
+                // Whoever waited was woken for the piece before.
+                return Ok(());
+            }
+        }
+        self.send(data)
     }
 }
 
@@ -201,6 +231,37 @@ mod tests {
         assert!(taken.into_iter().eq(0..1000));
         assert_eq!(poll_fn(|cx| receiver.poll_recv(cx)).await, None);
         sending.await.unwrap();
+    }
+
+    #[test]
+    fn small_pieces_in_a_row_are_joined() {
+        let (sender, mut receiver) = queue();
+        let sent: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
+        for byte in sent.chunks(1) {
+            sender.send_gathered(Bytes::copy_from_slice(byte)).unwrap();
+        }
+        sender.send_gathered(Bytes::from(vec![1; CRUMB])).unwrap();
+        let pieces: Vec<Bytes> = std::iter::from_fn(|| receiver.try_recv()).collect();
+        assert!(pieces.len() <= 100_000 / CRUMB + 2, "{} pieces", pieces.len());
+        assert!(pieces.concat() == [sent, vec![1; CRUMB]].concat());
+        drop(receiver);
+        assert!(sender.send_gathered(Bytes::from_static(b"x")).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_piece_that_is_joined_reaches_one_who_waits_in_time() {
+        let (sender, mut receiver) = queue();
+        for text in ["a", "b"] {
+            let waiting = tokio::spawn(async move {
+                let piece = poll_fn(|cx| receiver.poll_recv(cx)).await;
+                (piece, receiver)
+            });
+            tokio::task::yield_now().await;
+            sender.send_gathered(text.into()).unwrap();
+            let (piece, back) = waiting.await.unwrap();
+            assert_eq!(piece.unwrap(), text);
+            receiver = back;
+        }
     }
 
     #[tokio::test]

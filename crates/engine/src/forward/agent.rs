@@ -1,6 +1,7 @@
 //! Agent forwarding: `auth-agent@openssh.com` channels, each to a connection of its own to the agent here.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -26,11 +27,16 @@ pub(crate) struct SessionBinding {
 pub(crate) fn lend(incoming: &Incoming, host: &Arc<HostConfig>, info: &Arc<OnceLock<ConnectionInfo>>) {
     let Some(socket) = socket(host) else { return };
     let (socket, name, info) = (socket.to_owned(), host.original_host.clone(), info.clone());
+    let told = AtomicBool::new(false);
     incoming.listen(
         ListenKey::Agent,
         Arc::new(move |offered| {
             let Some(info) = info.get() else { return };
             if info.unverified {
+                // Once: the server may ask as often as it likes.
+                if told.swap(true, Ordering::Relaxed) {
+                    return;
+                }
                 tracing::warn!(host = %name, "the agent is not forwarded: the host key was not verified");
                 return;
             }
