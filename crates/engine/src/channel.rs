@@ -99,6 +99,8 @@ pub(crate) struct ChannelShared {
     complete: AtomicBool,
     /// The server gave the session no terminal.
     terminal_refused: AtomicBool,
+    /// The session's command is not told when the channel is closed.
+    leaves_running: AtomicBool,
     writer: AtomicWaker,
 }
 
@@ -116,6 +118,7 @@ impl ChannelShared {
             closed: AtomicBool::new(false),
             complete: AtomicBool::new(false),
             terminal_refused: AtomicBool::new(false),
+            leaves_running: AtomicBool::new(false),
             writer: AtomicWaker::new(),
         })
     }
@@ -162,6 +165,14 @@ impl ChannelShared {
 
     pub(crate) fn refuse_terminal(&self) {
         self.terminal_refused.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn leave_running(&self) {
+        self.leaves_running.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn leaves_running(&self) -> bool {
+        self.leaves_running.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_terminal_refused(&self) -> bool {
@@ -261,6 +272,8 @@ pub(crate) struct Port {
     pub(crate) asked: Option<Instant>,
     /// Whether `started` waits for a command's confirmation, not only for the opening.
     pub(crate) starts: bool,
+    /// Whether it runs a command that is sent SIGHUP when this side closes the channel under it.
+    pub(crate) hangs_up: bool,
     /// What a refusal is called.
     pub(crate) what: String,
     /// The place in the pool that the channel takes up, given back with the port.
@@ -300,6 +313,7 @@ pub(crate) fn channel(
         replies: VecDeque::new(),
         asked: None,
         starts,
+        hangs_up: false,
         what: what.into(),
         lease,
     };

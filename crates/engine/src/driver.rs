@@ -412,6 +412,7 @@ impl Driver {
                 // Before that, the answer waits for PAM too.
                 port.asked = self.proto.is_authenticated().then(Instant::now);
                 self.metrics.channels_opened.add(1);
+                port.hangs_up = runs_without_terminal(&requests);
                 for request in requests {
                     self.request(id, &mut port, &request, None);
                 }
@@ -440,6 +441,7 @@ impl Driver {
                     // It is open already, and nothing is to be confirmed.
                     let _ = started.send(Ok(()));
                 }
+                port.hangs_up = runs_without_terminal(&requests);
                 for request in requests {
                     self.request(id, &mut port, &request, None);
                 }
@@ -499,6 +501,10 @@ impl Driver {
                             },
                             execution,
                         );
+                        let runs = execution != Execution::DidNotStart && port.exit == ExitStatus::Unknown;
+                        if port.hangs_up && runs && !channel.leaves_running() {
+                            self.proto.request(id, &SessionRequest::Signal("HUP".into()));
+                        }
                     }
                     self.proto.close(id);
                 }
@@ -795,6 +801,14 @@ impl Driver {
             _ => "",
         }
     }
+}
+
+/// Whether a command would not notice that its channel is closed: sshd closes its pipes, which only shows to one that
+/// reads or writes. A terminal hangs up by itself, and sshd gives subsystems no signals.
+fn runs_without_terminal(requests: &[SessionRequest]) -> bool {
+    let runs = |request: &SessionRequest| matches!(request, SessionRequest::Exec(_) | SessionRequest::Shell);
+    let terminal = |request: &SessionRequest| matches!(request, SessionRequest::Pty { .. });
+    requests.iter().any(runs) && !requests.iter().any(terminal)
 }
 
 impl Port {

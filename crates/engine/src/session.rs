@@ -154,7 +154,9 @@ pub struct Output {
     pub stderr: Vec<u8>,
 }
 
-/// A running session. Dropping it closes the channel, upon which sshd sends the command SIGHUP.
+/// A running session. Dropping it, or closing it by its [`SessionControl`], sends a command that still runs SIGHUP and
+/// closes the channel. OpenSSH's servers up to 9.7 deliver signals to all users' commands but root's, and none to those
+/// of a forced command; such a command notices only when it next reads or writes.
 #[derive(Debug)]
 pub struct Session {
     /// Its standard input. [`tokio::io::AsyncWriteExt::shutdown`] gives it end-of-file.
@@ -408,7 +410,12 @@ impl SessionControl {
         self.send(SessionRequest::EndOfWrite);
     }
 
-    /// Closes the session now.
+    /// Has the command go on when the session is closed or dropped under it, as ssh(1) does: it is sent no signal.
+    pub fn leave_running(&self) {
+        self.shared.leave_running();
+    }
+
+    /// Closes the session now. A command that still runs is sent SIGHUP first.
     pub fn close(&self) {
         let _ = self.ops.send(Op::Close {
             channel: self.shared.clone(),

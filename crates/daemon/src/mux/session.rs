@@ -54,6 +54,8 @@ impl Client<'_> {
             Err(error) => return self.fail(id, &error, stderr).await,
         };
         let control = session.control.clone();
+        // A master of OpenSSH's would not tell the command either.
+        control.leave_running();
         let (replies, mut said) = mpsc::channel(1);
         let (inputs, heard) = mpsc::channel(1);
         let begin = protocol::Reply::Begun {
