@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use trunkline::Interaction;
-use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
+use trunkline::prompt::{Answer, Place, Prompt, PromptKind, Prompter, Turn};
 
 /// Asks a callable `(kind, text, echo) -> str | None`. One that raises has no answer; what it raised goes to
 /// `sys.unraisablehook`, because no Python code is waiting in the thread that asks.
@@ -13,8 +13,15 @@ struct Callable(Arc<Py<PyAny>>);
 impl Prompter for Callable {
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Answer<'a> {
         let callable = self.0.clone();
-        let (kind, text, echo) = (name(prompt.kind), prompt.text.clone(), prompt.echo);
+        let (kind, text, echo) = (
+            name(prompt.kind),
+            prompt.text_with_host().into_owned(),
+            prompt.echo,
+        );
+        let place = Place::Function(callable.as_ptr() as usize);
         Box::pin(async move {
+            // Hosts that are connected to at the same time ask through one callable: it asks one person.
+            let _turn = Turn::at(place).await;
             // Python may block: on the GIL, or because it asks a person.
             let answered = tokio::task::spawn_blocking(move || {
                 Python::attach(|py| {

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use trunkline::config::World;
@@ -11,13 +12,18 @@ use trunkline_daemon::client::{Client, ClientError, Starter};
 use trunkline_daemon::place::Place;
 use trunkline_daemon::protocol::HostRequest;
 
+use crate::questions::Questions;
 use crate::settings;
+
+/// How long an engine in this process may take to end what it has under way.
+const SETTLE: Duration = Duration::from_secs(2);
 
 /// The daemon, or an engine of our own.
 #[derive(Debug)]
 pub(crate) struct Backend {
     no_daemon: bool,
     engine: OnceLock<Engine>,
+    questions: Questions,
 }
 
 impl Backend {
@@ -25,6 +31,7 @@ impl Backend {
         Self {
             no_daemon,
             engine: OnceLock::new(),
+            questions: Questions::default(),
         }
     }
 
@@ -34,6 +41,11 @@ impl Backend {
             no_daemon: true,
             ..self
         }
+    }
+
+    /// Whether the engine is in this process.
+    pub(crate) fn is_in_process(&self) -> bool {
+        self.no_daemon || self.engine.get().is_some()
     }
 
     /// A connection for one request. Starts a daemon where one is wanted and none runs.
@@ -73,6 +85,18 @@ impl Backend {
             Ok(client) => Ok(Some(client)),
             Err(ClientError::NotRunning | ClientError::Gone | ClientError::Elsewhere(_)) => Ok(None),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What the command's hosts ask.
+    pub(crate) fn questions(&self) -> &Questions {
+        &self.questions
+    }
+
+    /// Lets an engine in this process tell its servers that their sessions have ended.
+    pub(crate) async fn settle(&self) {
+        if let Some(engine) = self.engine.get() {
+            engine.shut_down(SETTLE).await;
         }
     }
 

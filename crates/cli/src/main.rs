@@ -2,8 +2,10 @@
 
 mod backend;
 mod commands;
+mod questions;
 mod report;
 mod settings;
+mod spool;
 mod ssh_args;
 mod terminal;
 

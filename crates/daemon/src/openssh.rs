@@ -326,8 +326,12 @@ pub(crate) async fn session(
                 None => Reply::Exit(Exit::Unknown),
             })
         }
-        // Dropping the child kills it.
-        () = feeding => Ok(Reply::Done),
+        // Dropping the child kills it. It passes no signals on.
+        () = feeding => Ok(Reply::Failed(Failure {
+            kind: trunkline::ErrorKind::Local.as_str().into(),
+            message: format!("ssh was ended; its command on {} may still run", request.host.destination.host),
+            execution: trunkline::Execution::MayHaveStarted.as_str().into(),
+        })),
         () = time_is_up => Ok(Reply::Failed(Failure {
             kind: trunkline::ErrorKind::Timeout.as_str().into(),
             message: format!(
@@ -369,6 +373,9 @@ async fn copy(
 /// Hands the client's input to the child. Returns when the client has left, unless the session is to outlive it.
 async fn feed(mut stdin: Option<ChildStdin>, mut inputs: mpsc::Receiver<Request>, detached: bool) {
     while let Some(frame) = inputs.recv().await {
+        if let Request::Terminate = frame {
+            return;
+        }
         if let Request::Input(bytes) = frame {
             let ended = match &mut stdin {
                 Some(stdin) if !bytes.is_empty() => stdin.write_all(&bytes).await.is_err(),

@@ -40,6 +40,9 @@ pub enum Request {
     Resize(u32, u32, u32, u32),
     /// A signal for the session's command, by name without "SIG".
     Signal(String),
+    /// Ends the session: its command is sent SIGTERM, and the channel is closed when it does not end within two seconds.
+    /// Answered by the session's last frame, which says what became of the command.
+    Terminate,
     /// A break of so many milliseconds.
     Break(u32),
     /// Exchange keys anew.
@@ -281,6 +284,9 @@ pub enum Reply {
         echo: bool,
         /// "passphrase", "password", "host key", "keyboard-interactive" or "confirm".
         kind: String,
+        /// Whom it is about, as `user@host`: a client that asks about several hosts shows it. Empty for none.
+        #[serde(default)]
+        host: String,
     },
     /// The session has begun.
     Begun {

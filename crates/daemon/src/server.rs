@@ -475,6 +475,7 @@ impl Prompter for Asking {
                 text: prompt.text.clone(),
                 echo: prompt.echo,
                 kind: kind.into(),
+                host: prompt.host.clone(),
             };
             self.replies.send(ask).await.ok()?;
             answered.await.ok().flatten().map(Zeroizing::new)

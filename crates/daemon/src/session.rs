@@ -25,8 +25,9 @@ use crate::protocol::{
 use crate::server::connection_report;
 use crate::stdio::{Input, Output};
 
-/// A command whose output nobody takes any more gets this long to notice before its session is closed.
-const AFTER_BROKEN_PIPE: Duration = Duration::from_secs(2);
+/// A command whose output nobody takes any more, or that was sent a signal, gets this long to end before its session is
+/// closed.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Who wants a session, and can be spoken to.
 pub(crate) struct Client<'a> {
@@ -392,10 +393,7 @@ pub(crate) async fn pump(
         if written.is_err() {
             // As ssh: the command is told that nobody reads, and dies of SIGPIPE at its next write.
             control.end_of_write();
-            if tokio::time::timeout(AFTER_BROKEN_PIPE, ended.notified())
-                .await
-                .is_err()
-            {
+            if tokio::time::timeout(GRACE, ended.notified()).await.is_err() {
                 control.close();
             }
         }
@@ -422,38 +420,61 @@ pub(crate) async fn pump(
         status
     };
     let (framed, frames) = mpsc::unbounded_channel();
-    tokio::select! {
+    let mut whole = pin!(async { tokio::join!(output, error_output, status) });
+    let stopped = tokio::select! {
         biased;
-        (written, (), status) = async { tokio::join!(output, error_output, status) } => {
-            let status = status?;
-            // A reader that has left had enough; a full disk is a loss that nobody asked for.
-            match written {
-                Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(unwritten(error, &status)),
-                _ => Ok(status),
-            }
-        }
+        (written, (), status) = &mut whole => return settled(written, status),
         never = feed(streams.stdin, stdin, frames, Some(&control), host) => match never {},
-        error = Deadline::wait(terms.deadline, host) => {
-            if control.withdraw() {
-                return Err(error);
+        error = Deadline::wait(terms.deadline, host) => error,
+        left = attend(inputs, framed, replies, Some(&control), host, terms) => match left {
+            // Closing tells the command.
+            Left::Gone => {
+                let execution = match control.withdraw() {
+                    true => Execution::DidNotStart,
+                    false => Execution::MayHaveStarted,
+                };
+                control.close();
+                return Err(closed(host, "the client left").with_execution(execution));
             }
-            control.close();
-            let execution = match tokio::time::timeout(AFTER_BROKEN_PIPE, end.wait()).await {
-                Ok(Err(error)) => error.execution(),
-                Ok(Ok(_)) => Execution::Finished,
-                Err(_) => Execution::MayHaveStarted,
-            };
-            Err(error.with_execution(execution))
-        }
-        () = attend(inputs, framed, replies, Some(&control), host, terms) => {
-            let execution = match control.withdraw() {
-                true => Execution::DidNotStart,
-                false => Execution::MayHaveStarted,
-            };
-            control.close();
-            let left = Error::Closed { host: host.config().original_host.clone(), why: "the client left".into() };
-            Err(left.with_execution(execution))
-        }
+            Left::Terminated => closed(host, "the command was ended before it was done"),
+        },
+    };
+    if control.withdraw() {
+        return Err(stopped.with_execution(Execution::DidNotStart));
+    }
+    control.signal("TERM");
+    let timed_out = matches!(stopped, Error::Timeout { .. });
+    match tokio::time::timeout(GRACE, &mut whole).await {
+        // How it ended is the better answer, but for the one that time was up.
+        Ok((written, (), status)) if !timed_out => return settled(written, status),
+        Ok((_, (), Ok(ExitStatus::Exited(_)))) => return Err(stopped.with_execution(Execution::Finished)),
+        Ok((_, (), Err(error))) => return Err(stopped.with_execution(error.execution())),
+        Ok(_) => return Err(stopped.with_execution(Execution::MayHaveStarted)),
+        Err(_) => {}
+    }
+    control.close();
+    let execution = match tokio::time::timeout(GRACE, whole).await {
+        Ok((_, (), Err(error))) => error.execution(),
+        Ok((_, (), Ok(_))) => Execution::Finished,
+        Err(_) => Execution::MayHaveStarted,
+    };
+    Err(stopped.with_execution(execution))
+}
+
+/// How a session ended whose streams have.
+fn settled(written: std::io::Result<()>, status: Result<ExitStatus, Error>) -> Result<ExitStatus, Error> {
+    let status = status?;
+    // A reader that has left had enough; a full disk is a loss that nobody asked for.
+    match written {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(unwritten(error, &status)),
+        _ => Ok(status),
+    }
+}
+
+fn closed(host: &Host, why: &str) -> Error {
+    Error::Closed {
+        host: host.config().original_host.clone(),
+        why: why.into(),
     }
 }
 
@@ -483,8 +504,10 @@ pub(crate) async fn tunnel(
     let (framed, frames) = mpsc::unbounded_channel();
     let attend = async {
         while let Some(request) = inputs.recv().await {
-            if let Request::Input(data) = request {
-                let _ = framed.send(data);
+            match request {
+                Request::Input(data) => drop(framed.send(data)),
+                Request::Terminate => break,
+                _ => {}
             }
         }
     };
@@ -548,7 +571,7 @@ async fn hold(
     loop {
         tokio::select! {
             error = connection.ended() => return Reply::Failed(Failure::from(&error)),
-            () = &mut attended => return Reply::Exit(Exit::Status(0)),
+            _ = &mut attended => return Reply::Exit(Exit::Status(0)),
             Ok(()) = apart.changed() => {
                 let apart = *apart.borrow_and_update();
                 let connections = host.lanes().iter().map(connection_report).collect();
@@ -583,7 +606,16 @@ async fn feed(
     std::future::pending().await
 }
 
-/// Serves what the client says about its session, until it leaves. Framed input goes to `framed`, which has no bound:
+/// Why a client's requests have ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// It is gone.
+    Gone,
+    /// It wants the session to end, and to hear how.
+    Terminated,
+}
+
+/// Serves what the client says about its session, until it leaves or wants the session to end. Framed input goes to `framed`, which has no bound:
 /// it is what somebody types.
 async fn attend(
     mut inputs: mpsc::Receiver<Request>,
@@ -592,9 +624,10 @@ async fn attend(
     control: Option<&SessionControl>,
     host: &Host,
     terms: Terms<'_>,
-) {
+) -> Left {
     while let Some(request) = inputs.recv().await {
         match (request, control) {
+            (Request::Terminate, _) => return Left::Terminated,
             (Request::Input(data), _) => {
                 let _ = framed.send(data);
             }
@@ -624,6 +657,7 @@ async fn attend(
     if terms.detached() {
         std::future::pending::<()>().await;
     }
+    Left::Gone
 }
 
 /// Reads a stream that nobody wants, so that its command is not held up.

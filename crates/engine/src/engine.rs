@@ -506,7 +506,10 @@ fn connect(engine: &Weak<Inner>, caller: &Caller) -> Connection {
     };
     Connection::begin(Handshake {
         host: caller.config.clone(),
-        interaction: caller.interaction.clone(),
+        interaction: caller
+            .interaction
+            .clone()
+            .about(&caller.config.user, &caller.config.original_host),
         login,
         memory,
         early,

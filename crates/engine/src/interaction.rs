@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use crate::prompt::{Never, Prompter, Standard};
+use crate::prompt::{Answer, Answers, Never, Prompt, Prompter, ServerQuestions, Standard};
 
 /// Who answers questions and who is told things while a connection is made.
 #[derive(Clone)]
@@ -76,11 +76,42 @@ impl Interaction {
         (self.notice)(text);
     }
 
+    /// The same, with questions that name a host: this one, unless they name another.
+    #[must_use]
+    pub(crate) fn about(mut self, user: &str, host: &str) -> Self {
+        self.prompter = Arc::new(About {
+            host: format!("{user}@{host}"),
+            prompter: self.prompter,
+        });
+        self
+    }
+
     /// The same, but nobody is asked anything (BatchMode).
     #[must_use]
     pub fn without_questions(mut self) -> Self {
         self.prompter = Arc::new(Never);
         self
+    }
+}
+
+/// Asks about a host.
+struct About {
+    host: String,
+    prompter: Arc<dyn Prompter>,
+}
+
+impl Prompter for About {
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Answer<'a> {
+        if !prompt.host.is_empty() {
+            return self.prompter.ask(prompt);
+        }
+        let mut prompt = prompt.clone();
+        prompt.host.clone_from(&self.host);
+        Box::pin(async move { self.prompter.ask(&prompt).await })
+    }
+
+    fn ask_together<'a>(&'a self, asked: &'a ServerQuestions) -> Option<Answers<'a>> {
+        self.prompter.ask_together(asked)
     }
 }
 

@@ -8,10 +8,13 @@
 
 mod askpass;
 mod terminal;
+mod turn;
 
 pub use askpass::{Askpass, Notice, Require};
 pub use terminal::Terminal;
+pub use turn::{Place, Turn};
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::future::Future;
@@ -32,6 +35,8 @@ pub struct Prompt {
     pub echo: bool,
     /// What the answer is for.
     pub kind: PromptKind,
+    /// Whom the answer is for, as `user@host`; empty where it concerns no host.
+    pub host: String,
 }
 
 impl Prompt {
@@ -41,7 +46,17 @@ impl Prompt {
             text: text.into(),
             echo,
             kind,
+            host: String::new(),
         }
+    }
+
+    /// The text with the host in front, unless it names the host itself. Several hosts may ask at the same time, and an
+    /// answer must not be meant for another one.
+    pub fn text_with_host(&self) -> Cow<'_, str> {
+        if self.host.is_empty() || self.text.contains(&self.host) {
+            return Cow::Borrowed(&self.text);
+        }
+        Cow::Owned(format!("({}) {}", self.host, self.text))
     }
 
     /// A question whose text a server wrote (keyboard-interactive, RFC 4256): control characters, with which it
@@ -56,11 +71,7 @@ impl Prompt {
                 c => safe.push(c),
             }
         }
-        Self {
-            text: safe,
-            echo,
-            kind,
-        }
+        Self::new(kind, safe, echo)
     }
 }
 
@@ -175,6 +186,11 @@ impl Standard {
         }
     }
 
+    /// Whether there is anybody to ask.
+    pub fn can_ask(&self) -> bool {
+        self.askpass.is_allowed() || self.terminal.exists()
+    }
+
     /// Asks on this terminal instead of `/dev/tty`.
     pub fn on_terminal(mut self, terminal: Terminal) -> Self {
         self.terminal = terminal;
@@ -239,6 +255,19 @@ mod tests {
                 .await
                 .is_none()
         );
+    }
+
+    #[test]
+    fn a_question_names_its_host_once() {
+        let mut prompt = Prompt::new(PromptKind::Passphrase, "Enter passphrase for key '/k': ", false);
+        assert_eq!(prompt.text_with_host(), "Enter passphrase for key '/k': ");
+        prompt.host = "me@box".into();
+        assert_eq!(
+            prompt.text_with_host(),
+            "(me@box) Enter passphrase for key '/k': "
+        );
+        prompt.text = "me@box's password: ".into();
+        assert_eq!(prompt.text_with_host(), "me@box's password: ");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use trunkline_daemon::protocol::{
 };
 
 use crate::backend::{Backend, host_request, runtime};
-use crate::commands::hosts::put;
+use crate::questions::Conversation;
 
 /// Arguments of `trunkline cp`.
 #[derive(Debug, clap::Args)]
@@ -125,6 +125,13 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         lines: shown && !std::io::stderr().is_terminal(),
         copies: Mutex::default(),
     };
+    let questions = backend.questions();
+    questions.hide_while_asking(&view.bar).await;
+    let hosts = targets.iter().filter_map(|(name, place)| match place {
+        CopyPlace::Host(request, _) => Some((name.clone(), request.destination.host.clone())),
+        CopyPlace::Local(_) => None,
+    });
+    questions.name_hosts(hosts.collect()).await;
     let copies = targets.into_iter().map(|(name, target)| {
         let request = CopyRequest {
             sources: sources.clone(),
@@ -287,26 +294,17 @@ async fn converse(
     name: &str,
     view: &View,
 ) -> anyhow::Result<CopyEnd> {
-    let mut client = backend.connect().await?;
-    client.send(&Request::Copy(Box::new(request))).await?;
+    let questions = backend.questions();
+    let mut talk = Conversation::new(backend.connect().await?, questions);
+    talk.send(&Request::Copy(Box::new(request))).await?;
     loop {
-        match client.next().await? {
+        let reply = talk.next().await?;
+        let _quiet = questions.quiet().await;
+        match reply {
             Reply::Progress(progress) => view.progress(name, progress),
             Reply::Names(events) => view.names(name, events)?,
             Reply::Copied(ended) => return Ok(ended),
             Reply::Notice(text) => view.line(text.trim_end()),
-            Reply::Ask { text, echo, kind } => {
-                // Questions of many hosts at once help nobody.
-                let answer = if view.several() {
-                    None
-                } else {
-                    view.bar.set_draw_target(ProgressDrawTarget::hidden());
-                    let answer = put(&text, echo, &kind).await;
-                    view.bar.set_draw_target(draw_target(view.shown));
-                    answer
-                };
-                client.send(&Request::Answer(answer)).await?;
-            }
             Reply::Failed(failure) => bail!(failure.message),
             _ => {}
         }

@@ -9,12 +9,12 @@ use anyhow::{anyhow, bail};
 use comfy_table::{Table, presets};
 use trunkline::config::World;
 use trunkline::openssh::MasterState;
-use trunkline::prompt::{Prompt, PromptKind, Prompter as _, Standard};
 use trunkline_daemon::client::Client;
 use trunkline_daemon::protocol::{ConnectionReport, Explanation, HostReport, HostRequest, Reply, Request};
 
 use crate::backend::{Backend, host_request, runtime};
 use crate::commands::masters::{self, Found};
+use crate::questions::Conversation;
 
 /// Options that decide what a destination means.
 #[derive(Debug, clap::Args)]
@@ -121,7 +121,7 @@ pub(crate) fn ls(args: &LsArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     let hosts = runtime(backend)?.block_on(async {
         let mut hosts = match backend.connect_to_look().await? {
             None => Vec::new(),
-            Some(mut client) => match ask(&mut client, Request::List).await? {
+            Some(mut client) => match ask(&mut client, Request::List, backend).await? {
                 Reply::Hosts(hosts) => hosts,
                 other => return Err(unexpected(&other)),
             },
@@ -261,7 +261,7 @@ pub(crate) fn check(args: &HostArgs, backend: &Backend) -> anyhow::Result<ExitCo
 async fn check_one(name: &str, ssh: &SshOptions, backend: &Backend) -> anyhow::Result<String> {
     let request = host_request(name, ssh.to_args())?;
     let checked = match backend.connect_if_running().await? {
-        Some(mut client) => ask(&mut client, Request::Check(request.clone())).await,
+        Some(mut client) => ask(&mut client, Request::Check(request.clone()), backend).await,
         None => Err(anyhow!("{name}: there is no connection: no daemon is running")),
     };
     match checked {
@@ -331,10 +331,15 @@ fn each(
 ) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     runtime(backend)?.block_on(async {
+        let hosts = args.destinations.iter().filter_map(|name| {
+            let destination: trunkline::destination::Destination = name.parse().ok()?;
+            Some((name.clone(), destination.host))
+        });
+        backend.questions().name_hosts(hosts.collect()).await;
         let answers = args.destinations.iter().map(async |name| {
             let host = host_request(name, args.ssh.to_args())?;
             let mut client = backend.connect().await?;
-            line(name, ask(&mut client, request(host)).await?)
+            line(name, ask(&mut client, request(host), backend).await?)
         });
         for answer in futures_util::future::join_all(answers).await {
             code = told(answer, code);
@@ -365,7 +370,7 @@ pub(crate) fn close(args: &CloseArgs, backend: &Backend) -> anyhow::Result<ExitC
         if let Some(mut client) = backend.connect_to_look().await? {
             for host in hosts.iter().cloned() {
                 let at_once = args.now;
-                match ask(&mut client, Request::Close { host, at_once }).await? {
+                match ask(&mut client, Request::Close { host, at_once }, backend).await? {
                     Reply::Closed(count) => closed += count,
                     other => return Err(unexpected(&other)),
                 }
@@ -404,7 +409,7 @@ async fn remove_stale(args: &CloseArgs) -> anyhow::Result<usize> {
 pub(crate) fn explain(args: &ExplainArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     let explained = runtime(backend)?.block_on(async {
         let host = host_request(&args.destination, args.ssh.to_args())?;
-        match ask(&mut backend.connect().await?, Request::Explain(host)).await? {
+        match ask(&mut backend.connect().await?, Request::Explain(host), backend).await? {
             Reply::Explained(explained) => Ok(explained),
             other => Err(unexpected(&other)),
         }
@@ -473,7 +478,7 @@ pub(crate) fn stop(args: &StopArgs, backend: &Backend) -> anyhow::Result<ExitCod
             println!("no daemon is running");
             return Ok(ExitCode::SUCCESS);
         };
-        match ask(&mut client, Request::Stop { at_once: args.now }).await? {
+        match ask(&mut client, Request::Stop { at_once: args.now }, backend).await? {
             Reply::Done => Ok(ExitCode::SUCCESS),
             other => Err(unexpected(&other)),
         }
@@ -481,34 +486,21 @@ pub(crate) fn stop(args: &StopArgs, backend: &Backend) -> anyhow::Result<ExitCod
 }
 
 /// Sends a request and returns its answer; shows notices and puts questions to the user on the way.
-pub(crate) async fn ask(client: &mut Client, request: Request) -> anyhow::Result<Reply> {
-    client.send(&request).await?;
+pub(crate) async fn ask(client: &mut Client, request: Request, backend: &Backend) -> anyhow::Result<Reply> {
+    let questions = backend.questions();
+    let mut talk = Conversation::new(client, questions);
+    talk.send(&request).await?;
     loop {
-        match client.next().await? {
+        match talk.next().await? {
             Reply::Welcome { .. } => {}
-            Reply::Notice(text) => eprintln!("{}", text.trim_end()),
-            Reply::Ask { text, echo, kind } => {
-                let answer = put(&text, echo, &kind).await;
-                client.send(&Request::Answer(answer)).await?;
+            Reply::Notice(text) => {
+                let _quiet = questions.quiet().await;
+                eprintln!("{}", text.trim_end());
             }
             Reply::Failed(failure) => bail!(failure.message),
             reply => return Ok(reply),
         }
     }
-}
-
-/// Puts a question of the daemon's to the user, by ssh's rules.
-pub(crate) async fn put(text: &str, echo: bool, kind: &str) -> Option<String> {
-    let kind = match kind {
-        "passphrase" => PromptKind::Passphrase,
-        "password" => PromptKind::Password,
-        "host key" => PromptKind::HostKey,
-        "confirm" => PromptKind::Confirm,
-        _ => PromptKind::KeyboardInteractive,
-    };
-    let prompt = Prompt::new(kind, text, echo);
-    let answer = Standard::from_env(std::env::vars_os()).ask(&prompt).await?;
-    Some(answer.as_str().to_owned())
 }
 
 pub(crate) fn unexpected(reply: &Reply) -> anyhow::Error {

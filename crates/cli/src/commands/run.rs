@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, ensure};
 use futures_util::StreamExt as _;
+use tokio::net::unix::pipe;
+use tokio::sync::watch;
 use trunkline::config::World;
 use trunkline::hosts::{Inventory, Target, expand, matching_aliases};
 use trunkline_daemon::protocol::{
@@ -18,11 +22,14 @@ use trunkline_daemon::protocol::{
 
 use crate::backend::{Backend, runtime};
 use crate::commands::hosts::SshOptions;
+use crate::questions::Conversation;
 use crate::report::colours::Colours;
 use crate::report::files::OutputDir;
 use crate::report::lines::{LinePrefixer, Stream};
 use crate::report::progress::Progress;
 use crate::report::{Execution, HostResult, Outcome, collate, json, summary};
+use crate::spool::{HostInput, Stdin};
+use crate::terminal::interrupts::{Interrupts, status_of};
 
 /// Arguments of `trunkline run`.
 #[derive(Debug, clap::Args)]
@@ -35,7 +42,7 @@ pub(crate) struct Args {
     /// Hosts at once.
     #[arg(short, long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
-    /// Seconds that each host may take, connecting included.
+    /// Seconds that each host may take, connecting included. Its command is sent SIGTERM then.
     #[arg(short, long, value_name = "SECONDS")]
     timeout: Option<f64>,
     /// One JSON object for each host, as they finish.
@@ -44,6 +51,13 @@ pub(crate) struct Args {
     /// Group hosts with identical output, when all have finished.
     #[arg(long)]
     collate: bool,
+    /// Give the command no input. Otherwise every host gets all of standard input, unless that is a terminal or /dev/null.
+    ///
+    /// In a loop that reads from standard input itself (while read …), the rest of the list would be the command's input
+    /// without this option, as with ssh. A host that runs but does not read holds up the others' input when they are
+    /// 64 MiB ahead of it.
+    #[arg(short = 'n', long = "no-input", visible_alias = "nostdin")]
+    no_input: bool,
     /// Also write each host's output to files in this folder.
     #[arg(short = 'O', long = "output", value_name = "FOLDER")]
     output: Option<PathBuf>,
@@ -68,7 +82,11 @@ pub(crate) struct ManyHosts {
 }
 
 pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
-    runtime(backend)?.block_on(run(args, backend))
+    let runtime = runtime(backend)?;
+    let outcome = runtime.block_on(run(args, backend));
+    // A thread may be waiting for input still.
+    runtime.shutdown_background();
+    outcome
 }
 
 async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
@@ -93,14 +111,55 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         error_colours: colours(stderr_is_terminal),
     });
     let limit = args.timeout.map(Duration::from_secs_f64);
-    let results = futures_util::stream::iter(targets).map(|target| {
-        let (view, program, world) = (view.clone(), program.clone(), world.clone());
-        let ssh_args = args.ssh.to_args();
-        async move { one(backend, target, ssh_args, world, program, limit, &view).await }
-    });
+    let mut interrupts = Interrupts::watch()?;
+    let stdin = if args.no_input {
+        Stdin::Nothing
+    } else {
+        Stdin::find()?
+    };
+    let questions = backend.questions();
+    questions.hide_while_asking(view.progress.bar()).await;
+    let named = targets
+        .iter()
+        .map(|target| (target.name.clone(), target.destination.host.clone()));
+    questions.name_hosts(named.collect()).await;
+    let (interrupt, interrupted) = watch::channel(false);
+    let mut jobs = Vec::with_capacity(targets.len());
+    for target in targets {
+        jobs.push(Job {
+            backend,
+            target,
+            ssh_args: args.ssh.to_args(),
+            world: world.clone(),
+            program: program.clone(),
+            limit,
+            input: stdin.for_host()?,
+            interrupted: interrupted.clone(),
+            view: view.clone(),
+        });
+    }
+    let results = futures_util::stream::iter(jobs).map(Job::run);
     let mut results = results.buffer_unordered(args.jobs.into());
     let mut all = Vec::new();
-    while let Some(result) = results.next().await {
+    let mut signal = None;
+    loop {
+        let result = tokio::select! {
+            result = results.next() => match result {
+                Some(result) => result,
+                None => break,
+            },
+            number = interrupts.next() => {
+                if signal.is_some() {
+                    // The second time: at once. The daemon ends what is left.
+                    view.progress.clear();
+                    eprintln!("trunkline: interrupted again: commands may still run");
+                    return Ok(ExitCode::from(status_of(number)));
+                }
+                signal = Some(number);
+                interrupt.send_replace(true);
+                continue;
+            }
+        };
         view.progress.finished(&result);
         if let Some(folder) = &folder {
             folder.write(&result)?;
@@ -118,16 +177,19 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
             group.write(&mut out, view.colours)?;
         }
     }
+    if signal.is_some() {
+        eprint!("{}", summary::interrupted(&all));
+    }
     let width = comfy_table::Table::new().width();
     eprint!(
         "{}",
         summary::summary(&all, begun.elapsed(), width, view.error_colours)
     );
-    let success = all.iter().all(|result| result.outcome.is_success());
-    Ok(if success {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    backend.settle().await;
+    Ok(match signal {
+        Some(signal) => ExitCode::from(status_of(signal)),
+        None if all.iter().all(|result| result.outcome.is_success()) => ExitCode::SUCCESS,
+        None => ExitCode::FAILURE,
     })
 }
 
@@ -225,92 +287,311 @@ fn show(view: &View, stream: Stream, lines: &[u8]) -> std::io::Result<()> {
     }
 }
 
-async fn one(
-    backend: &Backend,
+/// One host's part of a run.
+struct Job<'a> {
+    backend: &'a Backend,
     target: Target,
-    mut ssh_args: Vec<OsString>,
+    ssh_args: Vec<OsString>,
     world: World,
     program: Program,
     limit: Option<Duration>,
-    view: &View,
-) -> HostResult {
-    view.progress.started(&target.name);
-    let (started, begun) = (SystemTime::now(), Instant::now());
-    ssh_args.extend(target.ssh_args);
-    // Two hosts cannot listen on one port, and nobody asked `run` for tunnels.
-    ssh_args.extend(["-o".into(), "ClearAllForwardings=yes".into()]);
-    let request = SessionRequest {
-        host: HostRequest {
-            destination: target.destination,
-            ssh_args,
-            world,
-        },
-        program,
-        env: BTreeMap::new(),
-        tty: Tty::No,
-        terminal: None,
-        stdio: [Stdio::Null, Stdio::Framed, Stdio::Framed],
-        // Questions of a hundred hosts at once help nobody.
-        answers: false,
-        detached: false,
-        limit,
-    };
-    let mut collected = Collected {
-        view,
-        stdout: Vec::new(),
-        stderr: Vec::new(),
-        out: LinePrefixer::new(&target.name, Stream::Stdout, view.colours),
-        err: LinePrefixer::new(&target.name, Stream::Stderr, view.error_colours),
-    };
-    let mut progress = Progressed::default();
-    let work = converse(backend, request, &target.name, &mut collected, &mut progress);
-    let outcome = match limit {
-        None => work.await,
-        // The daemon keeps the time; this is for one that does not answer.
-        Some(limit) => tokio::time::timeout(limit + GRACE, work)
-            .await
-            .unwrap_or_else(|_| {
-                let seconds = limit.as_secs_f64();
-                Ok(Outcome::Failed {
-                    kind: "timeout".into(),
-                    message: format!("not done within {seconds} s"),
-                    execution: progress.execution(),
-                })
-            }),
-    };
-    let outcome = outcome.unwrap_or_else(|error| Outcome::Failed {
-        kind: "local".into(),
-        message: format!("{error:#}"),
-        execution: progress.execution(),
-    });
-    let Collected {
-        stdout,
-        stderr,
-        out,
-        err,
-        ..
-    } = collected;
-    if view.live {
-        // A last line without its end.
-        for (prefixer, stream) in [(out, Stream::Stdout), (err, Stream::Stderr)] {
-            let mut lines = Vec::new();
-            prefixer.finish(&mut lines);
-            let _ = show(view, stream, &lines);
+    input: HostInput,
+    interrupted: watch::Receiver<bool>,
+    view: Arc<View>,
+}
+
+impl Job<'_> {
+    async fn run(self) -> HostResult {
+        let (started, begun) = (SystemTime::now(), Instant::now());
+        let mut progressed = Progressed::default();
+        let view = self.view.clone();
+        let name = self.target.name.clone();
+        let mut collected = Collected {
+            view: &view,
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+            out: LinePrefixer::new(&name, Stream::Stdout, view.colours),
+            err: LinePrefixer::new(&name, Stream::Stderr, view.error_colours),
+        };
+        let outcome = if *self.interrupted.borrow() {
+            Ok(interrupted("the run was interrupted", Execution::DidNotStart))
+        } else {
+            view.progress.started(&name);
+            self.attempts(&mut collected, &mut progressed).await
+        };
+        let outcome = outcome.unwrap_or_else(|error| Outcome::Failed {
+            kind: "local".into(),
+            message: format!("{error:#}"),
+            execution: progressed.execution(),
+        });
+        let Collected {
+            stdout,
+            stderr,
+            out,
+            err,
+            ..
+        } = collected;
+        if view.live {
+            // A last line without its end.
+            for (prefixer, stream) in [(out, Stream::Stdout), (err, Stream::Stderr)] {
+                let mut lines = Vec::new();
+                prefixer.finish(&mut lines);
+                let _quiet = self.backend.questions().quiet().await;
+                let _ = show(&view, stream, &lines);
+            }
+        }
+        HostResult {
+            host: name,
+            outcome,
+            stdout,
+            stderr,
+            started,
+            elapsed: begun.elapsed(),
+            warm: progressed.warm,
         }
     }
-    HostResult {
-        host: target.name,
-        outcome,
-        stdout,
-        stderr,
-        started,
-        elapsed: begun.elapsed(),
-        warm: progress.warm,
+
+    /// Runs the command, at most once.
+    async fn attempts(
+        &self,
+        collected: &mut Collected<'_>,
+        progressed: &mut Progressed,
+    ) -> anyhow::Result<Outcome> {
+        match self.attempt(true, collected, progressed).await? {
+            Attempt::Over(outcome) => return Ok(outcome),
+            Attempt::NeedsSystemSsh(_) => {}
+        }
+        // Nothing was begun. Where nobody is to be asked, the daemon runs the system's ssh itself.
+        Ok(match self.attempt(false, collected, progressed).await? {
+            Attempt::Over(outcome) => outcome,
+            Attempt::NeedsSystemSsh(reasons) => Outcome::Failed {
+                kind: "configuration".into(),
+                message: format!("needs the system's ssh: {}", reasons.join("; ")),
+                execution: Execution::DidNotStart,
+            },
+        })
+    }
+
+    async fn attempt(
+        &self,
+        answers: bool,
+        collected: &mut Collected<'_>,
+        progressed: &mut Progressed,
+    ) -> anyhow::Result<Attempt> {
+        let work = self.converse(answers, collected, progressed);
+        let Some(limit) = self.limit else {
+            return work.await;
+        };
+        // The daemon keeps the time; this is for one that does not answer.
+        let Ok(attempt) = tokio::time::timeout(limit + GRACE, work).await else {
+            let seconds = limit.as_secs_f64();
+            return Ok(Attempt::Over(Outcome::Failed {
+                kind: "timeout".into(),
+                message: format!("not done within {seconds} s"),
+                execution: progressed.execution(),
+            }));
+        };
+        attempt
+    }
+
+    fn request(&self, answers: bool, stdin: Stdio) -> SessionRequest {
+        let mut ssh_args = self.ssh_args.clone();
+        ssh_args.extend(self.target.ssh_args.iter().cloned());
+        // Two hosts cannot listen on one port, and nobody asked `run` for tunnels.
+        ssh_args.extend(["-o".into(), "ClearAllForwardings=yes".into()]);
+        SessionRequest {
+            host: HostRequest {
+                destination: self.target.destination.clone(),
+                ssh_args,
+                world: self.world.clone(),
+            },
+            program: self.program.clone(),
+            env: BTreeMap::new(),
+            tty: Tty::No,
+            terminal: None,
+            stdio: [stdin, Stdio::Framed, Stdio::Framed],
+            answers,
+            detached: false,
+            limit: self.limit,
+        }
+    }
+
+    async fn converse(
+        &self,
+        answers: bool,
+        collected: &mut Collected<'_>,
+        progressed: &mut Progressed,
+    ) -> anyhow::Result<Attempt> {
+        let questions = self.backend.questions();
+        let client = self.backend.connect().await?;
+        let mut feed = None;
+        match self.input.begin().context("passing the input on")? {
+            Some((fd, writes)) => {
+                feed = writes.map(|writes| Box::pin(writes.run()));
+                let request = Request::Session(Box::new(self.request(answers, Stdio::Passed)));
+                client.send_with(&request, &[fd.as_fd()]).await?;
+            }
+            None => {
+                let request = Request::Session(Box::new(self.request(answers, Stdio::Null)));
+                client.send(&request).await?;
+            }
+        }
+        // A request that the daemon did not get whole is none to it.
+        progressed.asked = true;
+        let mut talk = Conversation::new(client, questions);
+        let mut interrupted = self.interrupted.clone();
+        let mut stopping: Option<Stopping> = None;
+        loop {
+            let deadline = stopping.as_ref().map(|stopping| stopping.deadline);
+            let reply = tokio::select! {
+                biased;
+                reply = talk.next() => reply?,
+                fed = fed(&mut feed) => {
+                    feed = None;
+                    if let Err((message, pipe)) = fed {
+                        talk.send(&Request::Terminate).await?;
+                        stopping = Some(Stopping::new("local", message, Some(pipe)));
+                    }
+                    continue;
+                }
+                Ok(_) = interrupted.wait_for(|now| *now), if stopping.is_none() => {
+                    talk.withdraw();
+                    talk.send(&Request::Terminate).await?;
+                    let message = "SIGTERM was sent".to_owned();
+                    stopping = Some(Stopping::new("interrupted", message, None));
+                    continue;
+                }
+                () = until(deadline) => {
+                    let Some(Stopping { kind, message, .. }) = stopping else { continue };
+                    let message = format!("{message}, and the command may still run");
+                    let execution = Execution::MayHaveStarted;
+                    return Ok(Attempt::Over(Outcome::Failed { kind, message, execution }));
+                }
+            };
+            if !matches!(reply, Reply::Begun { .. }) {
+                let _quiet = questions.quiet().await;
+                match &reply {
+                    Reply::Output(data) => collected.add(Stream::Stdout, data)?,
+                    Reply::ErrorOutput(data) => collected.add(Stream::Stderr, data)?,
+                    Reply::Notice(text) => {
+                        let line = format!("trunkline: {}: {}\n", self.target.name, text.trim_end());
+                        show(collected.view, Stream::Stderr, line.as_bytes())?;
+                    }
+                    _ => {}
+                }
+            }
+            let over = match reply {
+                Reply::Begun { warm, .. } => {
+                    progressed.warm = warm;
+                    continue;
+                }
+                Reply::Exit(exit) => ended(exit),
+                Reply::Failed(failure) => {
+                    let advice = talk.is_unanswered().then_some(self.target.name.as_str());
+                    failed(failure, advice, stopping)
+                }
+                Reply::UseSystemSsh { reasons, .. } => return Ok(Attempt::NeedsSystemSsh(reasons)),
+                _ => continue,
+            };
+            return Ok(Attempt::Over(over));
+        }
     }
 }
 
-/// How much later than a host's time is up its answer may come.
-const GRACE: Duration = Duration::from_secs(5);
+enum Attempt {
+    Over(Outcome),
+    /// For these reasons.
+    NeedsSystemSsh(Vec<String>),
+}
+
+/// A session that was told to end.
+struct Stopping {
+    kind: String,
+    message: String,
+    /// By when it has to answer.
+    deadline: tokio::time::Instant,
+    /// Input that is not whole must not look as if it had come to its end.
+    _pipe: Option<pipe::Sender>,
+}
+
+impl Stopping {
+    fn new(kind: &str, message: String, pipe: Option<pipe::Sender>) -> Self {
+        Self {
+            kind: kind.into(),
+            message,
+            deadline: tokio::time::Instant::now() + GRACE,
+            _pipe: pipe,
+        }
+    }
+}
+
+type Fed = Result<(), (String, pipe::Sender)>;
+
+async fn fed(feed: &mut Option<Pin<Box<impl Future<Output = Fed>>>>) -> Fed {
+    match feed {
+        Some(feed) => feed.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn until(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn interrupted(message: &str, execution: Execution) -> Outcome {
+    Outcome::Failed {
+        kind: "interrupted".into(),
+        message: message.into(),
+        execution,
+    }
+}
+
+fn ended(exit: Exit) -> Outcome {
+    match exit {
+        Exit::Status(status) => Outcome::Exited(status),
+        Exit::Signal(name, core) => Outcome::Signaled { name, core },
+        Exit::Unknown => Outcome::Failed {
+            kind: "peer".into(),
+            message: "the server did not say how the command ended".into(),
+            execution: Execution::MayHaveStarted,
+        },
+    }
+}
+
+/// What a failure means. `unanswered`: the host had a question for which there was nobody.
+fn failed(failure: Failure, unanswered: Option<&str>, stopping: Option<Stopping>) -> Outcome {
+    let Failure {
+        mut kind,
+        mut message,
+        execution,
+    } = failure;
+    let execution = match execution.as_str() {
+        "did not start" => Execution::DidNotStart,
+        "finished" => Execution::Finished,
+        _ => Execution::MayHaveStarted,
+    };
+    if let Some(stopping) = stopping {
+        kind = stopping.kind;
+        message = match execution {
+            Execution::MayHaveStarted => format!("{}, and the command may still run", stopping.message),
+            _ => stopping.message,
+        };
+    } else if let Some(name) = unanswered {
+        message = format!("{message}; in a terminal, `trunkline warm {name}` asks what is to be asked");
+    }
+    Outcome::Failed {
+        kind,
+        message,
+        execution,
+    }
+}
+
+/// How much later than a host's time is up, or it was told to end, its answer may come. The daemon gives commands four
+/// seconds.
+const GRACE: Duration = Duration::from_secs(6);
 
 /// How far a host has come, for when its time is up.
 #[derive(Default)]
@@ -327,63 +608,6 @@ impl Progressed {
             Execution::MayHaveStarted
         } else {
             Execution::DidNotStart
-        }
-    }
-}
-
-async fn converse(
-    backend: &Backend,
-    request: SessionRequest,
-    name: &str,
-    collected: &mut Collected<'_>,
-    progressed: &mut Progressed,
-) -> anyhow::Result<Outcome> {
-    let mut client = backend.connect().await?;
-    // A request that the daemon did not get whole is none to it.
-    client.send(&Request::Session(Box::new(request))).await?;
-    progressed.asked = true;
-    loop {
-        match client.next().await? {
-            Reply::Begun { warm, .. } => progressed.warm = warm,
-            Reply::Output(data) => collected.add(Stream::Stdout, &data)?,
-            Reply::ErrorOutput(data) => collected.add(Stream::Stderr, &data)?,
-            Reply::Notice(text) => {
-                let line = format!("trunkline: {name}: {}\n", text.trim_end());
-                show(collected.view, Stream::Stderr, line.as_bytes())?;
-            }
-            Reply::Exit(Exit::Status(status)) => return Ok(Outcome::Exited(status)),
-            Reply::Exit(Exit::Signal(name, core)) => return Ok(Outcome::Signaled { name, core }),
-            Reply::Exit(Exit::Unknown) => {
-                return Ok(Outcome::Failed {
-                    kind: "peer".into(),
-                    message: "the server did not say how the command ended".into(),
-                    execution: Execution::MayHaveStarted,
-                });
-            }
-            Reply::Failed(Failure {
-                kind,
-                message,
-                execution,
-            }) => {
-                let execution = match execution.as_str() {
-                    "did not start" => Execution::DidNotStart,
-                    "finished" => Execution::Finished,
-                    _ => Execution::MayHaveStarted,
-                };
-                return Ok(Outcome::Failed {
-                    kind,
-                    message,
-                    execution,
-                });
-            }
-            Reply::UseSystemSsh { reasons, .. } => {
-                return Ok(Outcome::Failed {
-                    kind: "configuration".into(),
-                    message: format!("needs the system's ssh: {}", reasons.join("; ")),
-                    execution: Execution::DidNotStart,
-                });
-            }
-            _ => {}
         }
     }
 }

@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use signal_hook::low_level::emulate_default_handler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use trunkline_daemon::client::{ClientError, ReplyReader, RequestWriter};
+use trunkline_daemon::client::ClientError;
 use trunkline_daemon::protocol::{
     Escapes, Exit, ForwardRequest, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty,
 };
@@ -23,9 +24,10 @@ use trunkline_daemon::terminal::modes::{self, WindowSize};
 
 use crate::OWN_ERROR;
 use crate::backend::{Backend, host_request, runtime};
-use crate::commands::hosts::put;
+use crate::questions::Conversation;
 use crate::ssh_args::{EscapeChar, SshArgs, TtyRequest, UsageError};
 use crate::terminal::command_line::{self, CommandLine};
+use crate::terminal::interrupts::{Interrupts, status_of};
 use crate::terminal::raw::RawMode;
 
 /// Runs it. Ends the process itself where a blocking read of the terminal would keep it.
@@ -147,10 +149,10 @@ async fn run(args: &SshArgs, backend: &Backend) -> anyhow::Result<Outcome> {
     client
         .send_with(&Request::Session(Box::new(request)), &passed)
         .await?;
-    let (replies, requests) = client.into_split();
+    let interrupts = backend.is_in_process().then(Interrupts::watch).transpose()?;
     let outcome = Talk {
-        replies,
-        requests,
+        daemon: Conversation::new(client, backend.questions()),
+        interrupts,
         console,
         args,
         framed_stdin: stdio[0] == Stdio::Framed,
@@ -194,7 +196,7 @@ fn kind(stream: impl AsFd, is_terminal: bool) -> Stdio {
     }
 }
 
-fn is_null_device(found: &rustix::fs::Stat) -> bool {
+pub(crate) fn is_null_device(found: &rustix::fs::Stat) -> bool {
     let is_device =
         rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::CharacterDevice;
     is_device && std::fs::metadata("/dev/null").is_ok_and(|null| null.rdev() == found.st_rdev)
@@ -257,8 +259,9 @@ impl Console {
 
 /// A session's course, seen from the client.
 struct Talk<'a> {
-    replies: ReplyReader,
-    requests: RequestWriter,
+    daemon: Conversation<'a>,
+    /// Where the engine is in this process: its session must end before it does.
+    interrupts: Option<Interrupts>,
     console: Console,
     args: &'a SshArgs,
     framed_stdin: bool,
@@ -277,7 +280,7 @@ impl Talk<'_> {
         loop {
             tokio::select! {
                 biased;
-                reply = self.replies.next() => {
+                reply = self.daemon.next() => {
                     if let Ok(Reply::Begun { tty, escapes: configured, .. }) = &reply {
                         if self.args.background {
                             return Ok(Outcome::Code(0));
@@ -298,7 +301,7 @@ impl Talk<'_> {
                 }
                 Some(bytes) = typed.recv() => {
                     let Some(filter) = &mut escapes else {
-                        self.requests.send(&Request::Input(bytes)).await?;
+                        self.daemon.send(&Request::Input(bytes)).await?;
                         continue;
                     };
                     // An empty read is the terminal's end, not something typed.
@@ -313,12 +316,40 @@ impl Talk<'_> {
                         }
                     }
                 }
+                signal = interrupted(&mut self.interrupts) => return self.end_by(signal).await,
                 _ = self.resized.recv() => {
                     let (columns, rows, width, height) = size();
-                    self.requests.send(&Request::Resize(columns, rows, width, height)).await?;
+                    self.daemon.send(&Request::Resize(columns, rows, width, height)).await?;
                 }
             }
         }
+    }
+
+    /// Ends the session as a signal asks for, and then the process.
+    async fn end_by(mut self, signal: i32) -> anyhow::Result<Outcome> {
+        self.console.raw = None;
+        self.daemon.withdraw();
+        let ended = async {
+            self.daemon.send(&Request::Terminate).await?;
+            loop {
+                match self.daemon.next().await? {
+                    Reply::Exit(_) | Reply::Failed(_) | Reply::UseSystemSsh { .. } => {
+                        return Ok::<_, ClientError>(());
+                    }
+                    Reply::Output(data) => drop(write_out(&mut std::io::stdout().lock(), &data)),
+                    Reply::ErrorOutput(data) => drop(write_out(&mut std::io::stderr().lock(), &data)),
+                    _ => {}
+                }
+            }
+        };
+        tokio::select! {
+            _ = ended => {}
+            // Whoever asks again does not want to wait.
+            _ = interrupted(&mut self.interrupts) => {}
+        }
+        // Whoever started this program is to see what ended it.
+        let _ = emulate_default_handler(signal);
+        Ok(Outcome::Code(status_of(signal)))
     }
 
     fn escape_filter(&self) -> EscapeFilter {
@@ -344,10 +375,6 @@ impl Talk<'_> {
         };
         match reply {
             Reply::Notice(text) => self.console.say(&text),
-            Reply::Ask { text, echo, kind } => {
-                let answer = put(&text, echo, &kind).await;
-                self.requests.send(&Request::Answer(answer)).await?;
-            }
             // The end of a tunnel's output (-W), which whoever reads it sees when this program ends.
             Reply::Output(data) if data.is_empty() => return Ok(Some(Outcome::Code(0))),
             Reply::Output(data) => write_out(&mut std::io::stdout().lock(), &data)?,
@@ -398,7 +425,7 @@ impl Talk<'_> {
     async fn step(&mut self, step: Step, escapes: &Option<EscapeFilter>) -> anyhow::Result<Option<Outcome>> {
         let action = match step {
             Step::Forward(bytes) => {
-                self.requests.send(&Request::Input(bytes)).await?;
+                self.daemon.send(&Request::Input(bytes)).await?;
                 return Ok(None);
             }
             Step::Act(action) => action,
@@ -415,13 +442,13 @@ impl Talk<'_> {
                 if let Some(raw) = &self.console.raw {
                     raw.suspend().context("suspending")?;
                     let (columns, rows, width, height) = size();
-                    self.requests
+                    self.daemon
                         .send(&Request::Resize(columns, rows, width, height))
                         .await?;
                 }
             }
-            Action::Break => self.requests.send(&Request::Break(1000)).await?,
-            Action::Rekey => self.requests.send(&Request::Rekey).await?,
+            Action::Break => self.daemon.send(&Request::Break(1000)).await?,
+            Action::Rekey => self.daemon.send(&Request::Rekey).await?,
             Action::Help => {
                 if let Some(filter) = escapes {
                     self.console.insist(&filter.help());
@@ -432,9 +459,7 @@ impl Talk<'_> {
                     .insist("trunkline: the log level is the daemon's (TRUNKLINE_LOG)");
             }
             Action::ListForwards => {
-                self.requests
-                    .send(&Request::Forward(ForwardRequest::List))
-                    .await?;
+                self.daemon.send(&Request::Forward(ForwardRequest::List)).await?;
             }
             Action::CommandLine => {
                 if let Some(raw) = &self.console.raw {
@@ -482,7 +507,7 @@ impl Talk<'_> {
             CommandLine::Empty | CommandLine::Local(_) => {}
             CommandLine::Help => self.console.insist(&CommandLine::help(local)),
             CommandLine::Invalid => self.console.insist("Invalid command."),
-            CommandLine::Forward(request) => self.requests.send(&Request::Forward(request)).await?,
+            CommandLine::Forward(request) => self.daemon.send(&Request::Forward(request)).await?,
         }
         Ok(typed)
     }
@@ -490,9 +515,9 @@ impl Talk<'_> {
     /// `~&`: the session goes on in the daemon, without us.
     async fn background(&mut self) -> anyhow::Result<Outcome> {
         self.console.raw = None;
-        self.requests.send(&Request::Background).await?;
+        self.daemon.send(&Request::Background).await?;
         loop {
-            let reply = self.replies.next().await;
+            let reply = self.daemon.next().await;
             if let Ok(Reply::Done) = reply {
                 return Ok(Outcome::Code(0));
             }
@@ -500,6 +525,13 @@ impl Talk<'_> {
                 return Ok(outcome);
             }
         }
+    }
+}
+
+async fn interrupted(interrupts: &mut Option<Interrupts>) -> i32 {
+    match interrupts {
+        Some(interrupts) => interrupts.next().await,
+        None => std::future::pending().await,
     }
 }
 

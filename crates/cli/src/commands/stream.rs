@@ -11,7 +11,6 @@ use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use clap::error::ErrorKind;
 use serde::Serialize;
-use tokio::signal::unix::{SignalKind, signal};
 use trunkline::config::World;
 use trunkline::hosts::Target as Host;
 use trunkline_daemon::client::ClientError;
@@ -22,8 +21,10 @@ use crate::backend::{Backend, runtime};
 use crate::commands::daemon::raise_descriptor_limit;
 use crate::commands::hosts::SshOptions;
 use crate::commands::run::{ManyHosts, colours};
+use crate::questions::Conversation;
 use crate::report::colours::Colours;
 use crate::report::lines::{LinePrefixer, Stream};
+use crate::terminal::interrupts::{Interrupts, status_of};
 
 /// Arguments of `trunkline stream`.
 #[derive(Debug, clap::Args)]
@@ -141,6 +142,10 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         hosts.push(Host::named(name).with_context(|| format!("{name:?} is no destination"))?);
     }
     ensure!(!hosts.is_empty(), "no hosts match");
+    let named = hosts
+        .iter()
+        .map(|host| (host.name.clone(), host.destination.host.clone()));
+    backend.questions().name_hosts(named.collect()).await;
     if let To::Template(template) = &to
         && hosts.len() > 1
         && !template.contains("{host}")
@@ -167,14 +172,18 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         };
         follower.follow()
     });
-    // Whoever asks for an end gets it at once: what stays are files, and what readers have.
-    let (mut interrupted, mut terminated) =
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let all = futures_util::future::join_all(followed);
+    // Whoever asks for an end gets it at once: what stays are files, and what readers have. The commands are told by the
+    // daemon that nobody listens any more.
+    let mut interrupts = Interrupts::watch()?;
     let ended = tokio::select! {
-        ended = all => ended,
-        _ = interrupted.recv() => return Ok(ExitCode::from(128 + 2)),
-        _ = terminated.recv() => return Ok(ExitCode::from(128 + 15)),
+        ended = futures_util::future::join_all(followed) => ended,
+        signal = interrupts.next() => {
+            tokio::select! {
+                () = backend.settle() => {}
+                _ = interrupts.next() => {}
+            }
+            return Ok(ExitCode::from(status_of(signal)));
+        }
     };
     Ok(if ended.into_iter().all(|success| success) {
         ExitCode::SUCCESS
@@ -311,11 +320,15 @@ impl Follower<'_> {
             None => None,
         };
         let mut backoff = Backoff::new(self.args.retry_min, self.args.retry_max);
+        // Somebody may sit in front of the first attempt, and nobody does so for weeks.
+        let mut answers = true;
         // When the stream broke off.
         let mut broken: Option<Instant> = None;
         loop {
             let mut begun = None;
-            let attempt = self.attempt(sink.as_ref(), broken, &mut begun).await?;
+            let attempt = self
+                .attempt(sink.as_ref(), broken, &mut begun, &mut answers)
+                .await?;
             if let Some(begun) = begun {
                 broken = None;
                 backoff.ran(begun);
@@ -382,8 +395,9 @@ impl Follower<'_> {
         sink: Option<&Sink>,
         broken: Option<Instant>,
         begun: &mut Option<Instant>,
+        answers: &mut bool,
     ) -> anyhow::Result<Attempt> {
-        let mut client = match self.backend.connect().await {
+        let client = match self.backend.connect().await {
             Ok(client) => client,
             Err(error) => return Ok(Attempt::Lost(format!("{error:#}"))),
         };
@@ -392,15 +406,20 @@ impl Follower<'_> {
             None => Stdio::Framed,
         };
         let passed: Vec<_> = sink.iter().map(|sink| sink.descriptor()).collect();
-        let request = Request::Session(Box::new(self.request(output)));
+        let asks = std::mem::take(answers);
+        let request = Request::Session(Box::new(self.request(output, asks)));
         if let Err(error) = client.send_with(&request, &passed).await {
             return Ok(Attempt::Lost(error.to_string()));
         }
+        let questions = self.backend.questions();
+        let mut talk = Conversation::new(client, questions);
         let name = &self.host.name;
         let mut out = LinePrefixer::new(name, Stream::Stdout, self.view.colours);
         let mut err = LinePrefixer::new(name, Stream::Stderr, self.view.error_colours);
         let attempt = loop {
-            match client.next().await {
+            let reply = talk.next().await;
+            let _quiet = questions.quiet().await;
+            match reply {
                 Ok(Reply::Begun { .. }) => {
                     *begun = Some(Instant::now());
                     let gap = broken.map(|broken| broken.elapsed().as_secs_f64());
@@ -415,6 +434,11 @@ impl Follower<'_> {
                         true => Attempt::Lost(failure.message),
                         false => Attempt::Failed(failure.message),
                     };
+                }
+                // The daemon runs it, where nobody is to be asked.
+                Ok(Reply::UseSystemSsh { .. }) if asks => {
+                    drop(_quiet);
+                    return Box::pin(self.attempt(sink, broken, begun, answers)).await;
                 }
                 Ok(Reply::UseSystemSsh { reasons, .. }) => {
                     break Attempt::Failed(format!("needs the system's ssh: {}", reasons.join("; ")));
@@ -433,7 +457,7 @@ impl Follower<'_> {
         Ok(attempt)
     }
 
-    fn request(&self, output: Stdio) -> SessionRequest {
+    fn request(&self, output: Stdio, answers: bool) -> SessionRequest {
         let mut ssh_args = self.args.ssh.to_args();
         ssh_args.extend(self.host.ssh_args.iter().cloned());
         // Two hosts cannot listen on one port, and nobody asked for tunnels.
@@ -449,8 +473,7 @@ impl Follower<'_> {
             tty: Tty::No,
             terminal: None,
             stdio: [Stdio::Null, output, Stdio::Framed],
-            // Nobody sits in front of a stream that goes on for weeks.
-            answers: false,
+            answers,
             detached: false,
             limit: None,
         }

@@ -182,7 +182,7 @@ async fn remember(
         Some(client) => client,
         None => own.connect().await?,
     };
-    match ask(&mut client, Request::Tuned { host, choice }).await? {
+    match ask(&mut client, Request::Tuned { host, choice }, backend).await? {
         Reply::Done => Ok(()),
         other => Err(unexpected(&other)),
     }

@@ -47,6 +47,11 @@ impl Progress {
         Self { bar, tally }
     }
 
+    /// The line itself.
+    pub(crate) fn bar(&self) -> &ProgressBar {
+        &self.bar
+    }
+
     /// Work on `host` begins.
     pub(crate) fn started(&self, host: &str) {
         locked(&self.tally).start(host, Instant::now());

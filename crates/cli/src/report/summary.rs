@@ -1,7 +1,7 @@
 //! The end of a run: a line of counts, and a table of what went wrong.
 
 use super::colours::Colours;
-use super::{HostResult, Outcome, fold, hosts, printable, seconds};
+use super::{Execution, HostResult, Outcome, fold, hosts, printable, seconds};
 use comfy_table::{ContentArrangement, Table, presets};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -46,6 +46,36 @@ pub(crate) fn summary(
         text.push('\n');
     }
     text
+}
+
+/// Says how far each host of an interrupted run had come. Ends in a newline.
+pub(crate) fn interrupted(results: &[HostResult]) -> String {
+    let stopped = |outcome: &Outcome| match outcome {
+        // What the run's own SIGTERM does.
+        Outcome::Signaled { name, .. } => name == "TERM",
+        Outcome::Failed { kind, execution, .. } => {
+            kind == "interrupted" && *execution != Execution::DidNotStart
+        }
+        Outcome::Exited(_) => false,
+    };
+    let not_started = |outcome: &Outcome| matches!(outcome, Outcome::Failed { kind, execution: Execution::DidNotStart, .. } if kind == "interrupted");
+    let part = |what: &str, wanted: &dyn Fn(&Outcome) -> bool| {
+        let names: Vec<&str> = results
+            .iter()
+            .filter(|result| wanted(&result.outcome))
+            .map(|result| result.host.as_str())
+            .collect();
+        (!names.is_empty()).then(|| format!("{what}: {}", fold::fold(names)))
+    };
+    let parts = [
+        part("done", &|outcome| !stopped(outcome) && !not_started(outcome)),
+        part("running, sent SIGTERM", &stopped),
+        part("not started", &not_started),
+    ];
+    format!(
+        "interrupted; {}\n",
+        parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    )
 }
 
 fn counts(results: &[HostResult], elapsed: Duration, colours: Colours) -> String {
@@ -93,7 +123,6 @@ fn failures(results: &[HostResult]) -> Vec<(&Outcome, Vec<&str>)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Execution;
     use super::super::tests::{failed, result};
     use super::*;
 
@@ -140,6 +169,30 @@ mod tests {
          web02       exit status 3      finished
          web05       killed by SIGKILL  finished
         ");
+    }
+
+    #[test]
+    fn an_interrupted_run_says_how_far_each_host_was() {
+        let signalled = Outcome::Signaled {
+            name: "TERM".to_owned(),
+            core: false,
+        };
+        let results = [
+            result("web1", Outcome::Exited(0), ""),
+            result("web2", Outcome::Exited(3), ""),
+            result("web3", signalled, ""),
+            result(
+                "web4",
+                failed("interrupted", "SIGTERM was sent", Execution::MayHaveStarted),
+                "",
+            ),
+            result("web5", failed("interrupted", "x", Execution::DidNotStart), ""),
+            result("web6", failed("interrupted", "x", Execution::DidNotStart), ""),
+        ];
+        assert_eq!(
+            interrupted(&results),
+            "interrupted; done: web[1-2]; running, sent SIGTERM: web[3-4]; not started: web[5-6]\n"
+        );
     }
 
     #[test]

@@ -2,4 +2,5 @@
 //! sequence opens. What the daemon needs as well is in [`trunkline_daemon::terminal`].
 
 pub(crate) mod command_line;
+pub(crate) mod interrupts;
 pub(crate) mod raw;

@@ -11,6 +11,7 @@ use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -39,10 +40,33 @@ impl RawMode {
         }
     }
 
+    /// Watches over a terminal whose modes are about to be changed by others, to ask a question: where a signal ends or
+    /// stops the process meanwhile, it gets back the modes that it has now.
+    pub(crate) fn guard(terminal: impl AsFd) -> Self {
+        Self {
+            terminal: Self::try_guard(terminal),
+        }
+    }
+
     fn try_enter(terminal: impl AsFd) -> Option<Arc<Terminal>> {
         let saved = tcgetattr(&terminal).ok()?;
+        let terminal = Self::watch(terminal, raw(&saved), saved)?;
+        terminal.resume();
+        Some(terminal)
+    }
+
+    fn try_guard(terminal: impl AsFd) -> Option<Arc<Terminal>> {
+        let saved = tcgetattr(&terminal).ok()?;
+        let terminal = Self::watch(terminal, saved.clone(), saved)?;
+        let mut state = locked(&terminal.state);
+        (state.wanted, state.entered, state.foreign) = (true, true, true);
+        drop(state);
+        Some(terminal)
+    }
+
+    fn watch(terminal: impl AsFd, raw: Termios, saved: Termios) -> Option<Arc<Terminal>> {
         let terminal = Arc::new(Terminal {
-            raw: raw(&saved),
+            raw: Mutex::new(raw),
             saved,
             // Of its own, so that it can be restored after the caller has closed its end.
             fd: fcntl_dupfd_cloexec(terminal, 0).ok()?,
@@ -57,7 +81,6 @@ impl RawMode {
             *current = Some(Arc::clone(&terminal));
         }
         watch_signals();
-        terminal.resume();
         Some(terminal)
     }
 
@@ -111,7 +134,7 @@ static CURRENT: Mutex<Option<Arc<Terminal>>> = Mutex::new(None);
 struct Terminal {
     fd: OwnedFd,
     saved: Termios,
-    raw: Termios,
+    raw: Mutex<Termios>,
     /// Held while the modes are changed, so that a signal and the owner do not cross.
     state: Mutex<State>,
 }
@@ -122,6 +145,8 @@ struct State {
     wanted: bool,
     /// Raw mode was entered and not left.
     entered: bool,
+    /// Others change the modes: those to come back to are the ones that the terminal has when it is left.
+    foreign: bool,
 }
 
 impl Terminal {
@@ -154,6 +179,7 @@ impl Terminal {
                 let mut unknown = State {
                     wanted: false,
                     entered: true,
+                    foreign: false,
                 };
                 self.leave(&mut unknown, OptionalActions::Now);
             }
@@ -164,7 +190,7 @@ impl Terminal {
     /// foreground, which sends SIGCONT.
     fn enter(&self, state: &mut State) {
         // TCSADRAIN as in OpenSSH's enter_raw_mode(): what was typed ahead is kept.
-        if self.in_foreground() && tcsetattr(&self.fd, OptionalActions::Drain, &self.raw).is_ok() {
+        if self.in_foreground() && tcsetattr(&self.fd, OptionalActions::Drain, &locked(&self.raw)).is_ok() {
             state.entered = true;
         }
     }
@@ -173,6 +199,11 @@ impl Terminal {
         // A terminal that is gone (EIO after a hang-up) has no modes to restore, and one that belongs to
         // another job now has had them restored by the shell.
         if std::mem::take(&mut state.entered) && self.in_foreground() {
+            if state.foreign
+                && let Ok(now) = tcgetattr(&self.fd)
+            {
+                *locked(&self.raw) = now;
+            }
             _ = tcsetattr(&self.fd, when, &self.saved);
         }
     }
@@ -249,13 +280,24 @@ fn guard_terminal(on_guard: &Sender<()>) {
         if let Some(terminal) = terminal {
             terminal.interrupted();
         }
-        _ = emulate_default_handler(signal);
+        let ends = matches!(signal, SIGINT | SIGTERM | SIGHUP);
+        if !(ends && HANDLED.load(Ordering::Acquire)) {
+            _ = emulate_default_handler(signal);
+        }
     }
+}
+
+/// SIGINT, SIGTERM and SIGHUP are handled elsewhere in the program.
+static HANDLED: AtomicBool = AtomicBool::new(false);
+
+/// Says that the program handles SIGINT, SIGTERM and SIGHUP itself: here, they only restore the terminal from now on.
+pub(crate) fn signals_are_handled() {
+    HANDLED.store(true, Ordering::Release);
 }
 
 /// The signals this process ignores, one bit each (proc_pid_status(5), `SigIgn`); none where /proc is
 /// missing.
-fn ignored_signals() -> u64 {
+pub(super) fn ignored_signals() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())

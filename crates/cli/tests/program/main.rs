@@ -8,6 +8,7 @@ mod generate;
 mod home;
 mod hosts;
 mod lifecycle;
+mod questions;
 mod run;
 mod sharing;
 mod ssh;

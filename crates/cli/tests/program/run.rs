@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use trunkline_testkit::{Relay, Sshd, write_ssh_config};
 
-use crate::home::{Home, assert_status, describe, finish, server, sshd, text};
+use crate::home::{Home, assert_status, describe, finish, finish_with, server, sshd, text};
 
 /// A server that is many hosts, box1 and so on, each at an address of its own.
 struct Fleet {
@@ -241,4 +241,217 @@ fn many_commands_cost_one_login_a_host() {
     let output = home.on(&server, "exit 7");
     assert_status(&output, 7);
     assert_eq!(server.authentications(), 1);
+}
+
+/// A host's part of what `command` prints, by its name.
+fn outputs(output: &Output) -> std::collections::BTreeMap<String, String> {
+    json(output)
+        .into_iter()
+        .map(|(host, object)| (host, object["stdout"].as_str().unwrap_or_default().to_owned()))
+        .collect()
+}
+
+#[test]
+fn every_host_gets_all_of_the_input_also_those_that_begin_later() {
+    let fleet = Fleet::of(50);
+    // More than pipes and windows hold, and no two pieces alike.
+    let input: Vec<u8> = (0..600_000u32).flat_map(u32::to_le_bytes).collect();
+    let file = fleet.home.path("input");
+    fs::write(&file, &input).unwrap();
+    let sum = finish(
+        fleet
+            .home
+            .command("sha256sum")
+            .stdin(fs::File::open(&file).unwrap()),
+    );
+    let sum = text(&sum.stdout);
+    for jobs in ["2", "100"] {
+        // Box 7 takes none of it, and box 9 a part.
+        let command =
+            "case \"$SSH_CONNECTION\" in *127.0.1.7*) exit 3;; *127.0.1.9*) head -c 5;; *) sha256sum;; esac";
+        let options = ["-H", "box[1-50]", "-j", jobs, "--json"];
+        let piped = finish_with(fleet.command(&options).args(["--", command]), &input);
+        let mut from_file = fleet.command(&options);
+        from_file
+            .args(["--", command])
+            .stdin(fs::File::open(&file).unwrap());
+        for output in [piped, finish(&mut from_file)] {
+            assert_status(&output, 1);
+            let shown = outputs(&output);
+            for n in 1..=50 {
+                let shown = &shown[&format!("box{n}")];
+                match n {
+                    7 => assert_eq!(shown, ""),
+                    9 => assert_eq!(shown.as_bytes(), &input[..5]),
+                    _ => assert_eq!(*shown, sum, "box{n}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_script_on_standard_input_runs_on_every_host() {
+    let fleet = Fleet::of(3);
+    let options = ["-H", "box[1-3]", "--json"];
+    let script = b"echo \"ran $1\"\nexit 4\n";
+    for no_daemon in [false, true] {
+        let mut run = fleet.home.trunkline();
+        if no_daemon {
+            run.arg("--no-daemon");
+        }
+        run.args(["run", "-F"]).arg(&fleet.config).args(options);
+        let output = finish_with(run.args(["--", "bash -s x"]), script);
+        assert_status(&output, 1);
+        for host in json(&output).values() {
+            assert_eq!((&host["stdout"], &host["status"]), (&"ran x\n".into(), &4.into()));
+        }
+    }
+}
+
+#[test]
+fn without_input_commands_get_its_end() {
+    let fleet = Fleet::of(2);
+    // `finish` gives /dev/null.
+    let output = fleet.run(&["-H", "box[1-2]", "--json"], "cat; echo end");
+    assert!(
+        outputs(&output).values().all(|shown| shown == "end\n"),
+        "{}",
+        describe(&output)
+    );
+    for option in ["-n", "--no-input"] {
+        let mut run = fleet.command(&["-H", "box[1-2]", "--json", option]);
+        let output = finish_with(run.args(["--", "cat; echo end"]), b"input");
+        assert!(
+            outputs(&output).values().all(|shown| shown == "end\n"),
+            "{}",
+            describe(&output)
+        );
+    }
+}
+
+#[test]
+fn a_file_is_read_from_where_it_stands() {
+    let fleet = Fleet::of(2);
+    let list = fleet.home.path("list");
+    fs::write(&list, "first\nsecond\n").unwrap();
+    let mut shell = fleet.home.command("bash");
+    let script = "exec < \"$LIST\"; read line; \"$T\" run -F \"$F\" -H 'box[1-2]' --json -- cat";
+    shell
+        .args(["-c", script])
+        .env("LIST", &list)
+        .env("F", &fleet.config);
+    shell.env("T", crate::home::program());
+    let output = finish(&mut shell);
+    assert_status(&output, 0);
+    assert!(
+        outputs(&output).values().all(|shown| shown == "second\n"),
+        "{}",
+        describe(&output)
+    );
+}
+
+/// Whether a process has this argument.
+fn runs(argument: &str) -> bool {
+    fs::read_dir("/proc").unwrap().flatten().any(|entry| {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0)
+            .any(|word| word == argument.as_bytes())
+    })
+}
+
+/// A number of seconds that no other test sleeps.
+fn nap(n: u32) -> String {
+    format!("{}{n}", 1_000_000 + std::process::id())
+}
+
+#[test]
+fn an_interrupted_run_ends_its_commands_and_says_how_far_each_host_was() {
+    for (n, no_daemon) in [(1, false), (2, true)] {
+        let (server, home) = (trunkline_testkit::Dropbear::start_default().unwrap(), Home::new());
+        let nap = nap(n);
+        let config = home.path("config");
+        let entries = ["box1", "box2", "box3"].map(|name| server.host_entry(name));
+        write_ssh_config(&config, entries).unwrap();
+        let mut run = home.trunkline();
+        if no_daemon {
+            run.arg("--no-daemon");
+        }
+        run.args(["run", "-j", "1", "-F"]).arg(&config);
+        run.args(["-H", "box[1-3]", "--", &format!("exec sleep {nap}")]);
+        let mut child = run.stderr(std::process::Stdio::piped()).spawn().unwrap();
+        crate::home::wait_until("the command runs", || runs(&nap));
+        rustix::process::kill_process(
+            rustix::process::Pid::from_child(&child),
+            rustix::process::Signal::INT,
+        )
+        .unwrap();
+        let status = crate::home::end_of(&mut child, "an interrupted run");
+        assert_eq!(status.code(), Some(130));
+        crate::home::wait_until("the command is gone", || !runs(&nap));
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
+        let expected = "interrupted; running, sent SIGTERM: box1; not started: box[2-3]";
+        assert!(said.contains(expected), "{said}");
+    }
+}
+
+#[test]
+fn a_command_whose_time_is_up_is_ended() {
+    for (n, no_daemon) in [(3, false), (4, true)] {
+        let (server, home) = (trunkline_testkit::Dropbear::start_default().unwrap(), Home::new());
+        let nap = nap(n);
+        let mut run = home.trunkline();
+        if no_daemon {
+            run.arg("--no-daemon");
+        }
+        run.args(["run", "-t", "3", "-F"]).arg(server.ssh_config());
+        run.args(["-H", server.alias(), "--", &format!("exec sleep {nap}")]);
+        let output = finish(&mut run);
+        assert_status(&output, 1);
+        crate::home::wait_until("the command is gone", || !runs(&nap));
+    }
+}
+
+#[test]
+fn a_client_that_dies_takes_its_command_with_it() {
+    use rustix::process::{Pid, Signal, kill_process};
+    for (n, signal, no_daemon) in [
+        (5, Signal::KILL, false),
+        (6, Signal::TERM, false),
+        (7, Signal::TERM, true),
+        (8, Signal::INT, true),
+    ] {
+        let (server, home) = (trunkline_testkit::Dropbear::start_default().unwrap(), Home::new());
+        let nap = nap(n);
+        let mut ssh = home.trunkline();
+        if no_daemon {
+            ssh.arg("--no-daemon");
+        }
+        ssh.args(["ssh", "-F"]).arg(server.ssh_config());
+        ssh.args([server.alias(), &format!("exec sleep {nap}")]);
+        let mut child = ssh.spawn().unwrap();
+        crate::home::wait_until("the command runs", || runs(&nap));
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        crate::home::end_of(&mut child, "the client");
+        crate::home::wait_until("the command is gone", || !runs(&nap));
+    }
+}
+
+#[test]
+fn sshd_is_asked_to_end_commands_too() {
+    let (server, home) = (server(), Home::new());
+    let nap = nap(9);
+    let mut run = home.trunkline();
+    run.args(["run", "-t", "3", "-F"]).arg(server.ssh_config());
+    run.args(["-H", server.alias(), "--", &format!("exec sleep {nap}")]);
+    assert_status(&finish(&mut run), 1);
+    // Up to OpenSSH 9.7, sshd gives signals to every user's commands but root's, and says so.
+    crate::home::wait_until("sshd has the signal", || {
+        !runs(&nap)
+            || server
+                .log()
+                .count("session signalling requires privilege separation")
+                > 0
+    });
 }

@@ -125,8 +125,13 @@ pub async fn ask(
         match client.next().await.map_err(gone)? {
             Reply::Welcome { .. } => {}
             Reply::Notice(text) => interaction.notice(&text),
-            Reply::Ask { text, echo, kind } => {
-                let answer = put(interaction, text, echo, &kind).await;
+            Reply::Ask {
+                text,
+                echo,
+                kind,
+                host,
+            } => {
+                let answer = put(interaction, text, echo, &kind, host).await;
                 client.send(&Request::Answer(answer)).await.map_err(gone)?;
             }
             Reply::Failed(failure) => return Err(failure),
@@ -188,8 +193,13 @@ impl Attended {
                 Reply::UseSystemSsh { reasons, .. } => return Ok(Err(needs_system_ssh(&reasons))),
                 Reply::Notice(text) => self.interaction.notice(&text),
                 Reply::Begun { .. } => self.tell_start(Ok(())),
-                Reply::Ask { text, echo, kind } => {
-                    let answer = put(&self.interaction, text, echo, &kind).await;
+                Reply::Ask {
+                    text,
+                    echo,
+                    kind,
+                    host,
+                } => {
+                    let answer = put(&self.interaction, text, echo, &kind, host).await;
                     self.requests.send(&Request::Answer(answer)).await?;
                 }
                 // Whoever does not wait for such news need not hear them.
@@ -222,7 +232,13 @@ fn needs_system_ssh(reasons: &[String]) -> Failure {
 }
 
 /// Puts a question of the daemon's to whoever answers.
-async fn put(interaction: &Interaction, text: String, echo: bool, kind: &str) -> Option<String> {
+async fn put(
+    interaction: &Interaction,
+    text: String,
+    echo: bool,
+    kind: &str,
+    host: String,
+) -> Option<String> {
     let kind = match kind {
         "passphrase" => PromptKind::Passphrase,
         "password" => PromptKind::Password,
@@ -230,7 +246,8 @@ async fn put(interaction: &Interaction, text: String, echo: bool, kind: &str) ->
         "keyboard-interactive" => PromptKind::KeyboardInteractive,
         _ => PromptKind::Confirm,
     };
-    let prompt = Prompt { text, echo, kind };
+    let mut prompt = Prompt::new(kind, text, echo);
+    prompt.host = host;
     let answer = interaction.prompter().ask(&prompt).await;
     answer.map(|answer| answer.to_string())
 }

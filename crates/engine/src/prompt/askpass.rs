@@ -1,5 +1,6 @@
 //! Asking through a program, as OpenSSH does with `SSH_ASKPASS`.
 
+use super::turn::{Place, Turn};
 use super::{Answer, MAX_ANSWER, Prompt, PromptKind, Prompter};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -19,6 +20,9 @@ pub struct Askpass {
     /// When to use it.
     pub require: Require,
 }
+
+/// The variables that say where a dialog is shown.
+const DISPLAYS: [&str; 2] = ["DISPLAY", "WAYLAND_DISPLAY"];
 
 /// `SSH_ASKPASS_REQUIRE`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -74,8 +78,14 @@ impl Askpass {
         })
     }
 
+    /// Where its questions appear: one after the other there.
+    fn place(&self) -> Place {
+        let displays = DISPLAYS.map(|name| self.variable(name).unwrap_or_default().to_owned());
+        Place::Askpass(self.program.clone(), displays)
+    }
+
     fn has_display(&self) -> bool {
-        ["DISPLAY", "WAYLAND_DISPLAY"]
+        DISPLAYS
             .iter()
             .any(|name| self.variable(name).is_some_and(|v| !v.is_empty()))
     }
@@ -105,7 +115,12 @@ impl Askpass {
     /// Runs the program; its answer counts only if it ends with success.
     async fn answer(&self, prompt: &Prompt) -> Option<Zeroizing<String>> {
         let hint = (prompt.kind == PromptKind::Confirm).then_some("confirm");
-        let mut child = match self.command(&prompt.text, hint).stdout(Stdio::piped()).spawn() {
+        let _turn = Turn::take(self.place(), None).await;
+        let mut child = match self
+            .command(&prompt.text_with_host(), hint)
+            .stdout(Stdio::piped())
+            .spawn()
+        {
             Ok(child) => child,
             Err(error) => {
                 tracing::warn!(program = %self.program.display(), %error, "cannot run the askpass program");

@@ -1,29 +1,42 @@
 //! Asking on a terminal.
 
+use super::turn::{Place, Turn};
 use super::{Answer, MAX_ANSWER, Prompt, Prompter};
 use rustix::fs::OFlags;
-use rustix::process::Signal;
+use rustix::process::{Signal, getpgrp};
 use rustix::termios::{
     LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcsetattr,
 };
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use zeroize::Zeroizing;
 
 /// Asks on the terminal behind a device file, `/dev/tty` unless said otherwise.
 ///
-/// While a secret is typed the terminal shows nothing and passes every key on; the keys that interrupt, quit or
-/// suspend are acted on after the terminal has been put back as it was. So it is too when the question
-/// is taken back, and at every end of the process but a deadly signal from outside.
+/// One question is on a terminal at a time, whichever task or process asks it; the others wait for their turn. What was
+/// typed before a question was shown does not answer it, as with readpassphrase(3).
 ///
-/// Needs a tokio runtime with I/O enabled.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// While an answer is typed the terminal passes every key on; the keys that interrupt, quit or suspend are acted on
+/// after the terminal has been put back as it was. So it is too when the question is taken back, and at every
+/// end of the process but a deadly signal from outside: see [`Self::guarded_by`]. A process in the background is stopped
+/// until it is brought to the foreground, as by any attempt to change the terminal (SIGTTOU).
+///
+/// Needs a tokio runtime with I/O and time enabled.
+#[derive(Clone)]
 pub struct Terminal {
     path: PathBuf,
+    guard: Option<Guard>,
 }
+
+/// Makes what is to live for as long as the terminal's modes are changed.
+type Guard = Arc<dyn Fn(BorrowedFd<'_>) -> Box<dyn Send> + Send + Sync>;
 
 impl Default for Terminal {
     fn default() -> Self {
@@ -31,10 +44,32 @@ impl Default for Terminal {
     }
 }
 
+impl fmt::Debug for Terminal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Terminal")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Terminal {
     /// The terminal with the device file `path`.
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self {
+            path: path.into(),
+            guard: None,
+        }
+    }
+
+    /// Calls `guard` with the terminal before its modes are changed, and drops what it returns when they have been put
+    /// back: for a program that handles signals, which a library cannot do for it.
+    #[must_use]
+    pub fn guarded_by(
+        mut self,
+        guard: impl Fn(BorrowedFd<'_>) -> Box<dyn Send> + Send + Sync + 'static,
+    ) -> Self {
+        self.guard = Some(Arc::new(guard));
+        self
     }
 
     /// Whether there is a terminal to ask on.
@@ -45,26 +80,28 @@ impl Terminal {
     /// Opens it anew. The descriptor is ours alone, so that making it non-blocking changes nothing for the
     /// shells and programs that share the terminal.
     fn open(&self) -> io::Result<File> {
-        let flags = OFlags::NOCTTY | OFlags::NONBLOCK;
-        let flags = i32::try_from(flags.bits()).expect("open(2)'s flags are those of a C int");
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(flags)
-            .open(&self.path)
+        open(&self.path, true)
     }
 
     async fn answer(&self, prompt: &Prompt) -> io::Result<Option<Zeroizing<String>>> {
-        let device = register(self.open()?)?;
+        let file = self.open()?;
+        let (place, lock) = place_of(&self.path, &file);
+        let device = register(file)?;
         loop {
+            if !to_foreground(&device).await {
+                return Ok(None);
+            }
+            let lock = lock.as_deref().and_then(|path| open(path, false).ok());
+            let turn = Turn::take(place.clone(), lock).await;
+            if in_background(&device) {
+                continue;
+            }
+            let guard = self.guard.as_ref().map(|guard| guard(device.as_fd()));
             // A carriage return first, as ssh does: it moves the question over what was typed too early.
-            let question = format!("\r{}", prompt.text);
-            let typed = if prompt.echo {
-                write(&device, question.as_bytes()).await?;
-                read_line(&device).await?
-            } else {
-                read_secret(&device, question.as_bytes()).await?
-            };
+            let question = format!("\r{}", prompt.text_with_host());
+            let typed = read_answer(&device, question.as_bytes(), prompt.echo).await?;
+            drop(guard);
+            drop(turn);
             let signal = match typed {
                 Typed::Line(line) => {
                     return Ok(std::str::from_utf8(&line)
@@ -88,6 +125,77 @@ impl Terminal {
     }
 }
 
+fn open(path: &Path, write: bool) -> io::Result<File> {
+    let flags = OFlags::NOCTTY | OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).expect("open(2)'s flags are those of a C int");
+    OpenOptions::new()
+        .read(true)
+        .write(write)
+        .custom_flags(flags)
+        .open(path)
+}
+
+/// What a terminal is called among the places to ask in, and the file to lock against other processes.
+///
+/// `/dev/tty` is one file for all terminals of a machine: the one behind it is looked up, for other terminals are none of
+/// its business, and other users could hold up everybody by a lock on it.
+fn place_of(path: &Path, file: &File) -> (Place, Option<PathBuf>) {
+    let Ok(found) = file.metadata() else {
+        return (Place::Unknown(path.to_owned()), None);
+    };
+    if found.rdev() != rustix::fs::makedev(5, 0) {
+        return (Place::Terminal(found.rdev()), Some(path.to_owned()));
+    }
+    match controlling_terminal() {
+        Some((device, path)) => (Place::Terminal(device), Some(path)),
+        None => (Place::Unknown(path.to_owned()), None),
+    }
+}
+
+/// The device behind `/dev/tty`: its number and path (proc_pid_stat(5), field 7).
+fn controlling_terminal() -> Option<(u64, PathBuf)> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The second field is the program's name in parentheses, and may hold anything.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let number: u32 = rest.split_ascii_whitespace().nth(4)?.parse().ok()?;
+    // The kernel's own encoding (new_encode_dev).
+    let (major, minor) = (
+        (number >> 8) & 0xfff,
+        (number & 0xff) | ((number >> 12) & 0xf_ff00),
+    );
+    let path = match major {
+        // UNIX98_PTY_SLAVE_MAJOR and the seven after it.
+        136..=143 => format!("/dev/pts/{}", minor + (major - 136) * 256),
+        4 if minor < 64 => format!("/dev/tty{minor}"),
+        4 => format!("/dev/ttyS{}", minor - 64),
+        _ => return None,
+    };
+    let device = rustix::fs::makedev(major, minor);
+    let found = std::fs::metadata(&path).ok()?;
+    (found.rdev() == device).then(|| (device, path.into()))
+}
+
+/// How often a process is stopped that nobody brings to the foreground.
+const STOPS: usize = 20;
+
+/// Stops the process for as long as it is in the background. `false` where it cannot be stopped: nobody looks after it.
+async fn to_foreground(device: &AsyncFd<File>) -> bool {
+    for _ in 0..STOPS {
+        if !in_background(device) {
+            return true;
+        }
+        let _ = rustix::process::kill_process_group(getpgrp(), Signal::TTOU);
+        // The signal may take effect in another thread.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    !in_background(device)
+}
+
+/// A terminal that does not control the process has no background.
+fn in_background(device: &AsyncFd<File>) -> bool {
+    tcgetpgrp(device).is_ok_and(|foreground| foreground != getpgrp())
+}
+
 impl Prompter for Terminal {
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Answer<'a> {
         Box::pin(async move {
@@ -109,29 +217,11 @@ enum Typed {
     Signal(Signal),
 }
 
-/// Reads a line with the terminal's own editing and echo; nothing about the terminal changes.
-async fn read_line(device: &AsyncFd<File>) -> io::Result<Typed> {
-    let mut line = Zeroizing::new(Vec::with_capacity(MAX_ANSWER));
-    loop {
-        let byte = match read_byte(device).await? {
-            Some(byte) => byte,
-            None if line.is_empty() => return Ok(Typed::End),
-            None => return Ok(Typed::Line(line)),
-        };
-        match byte {
-            b'\n' | b'\r' => return Ok(Typed::Line(line)),
-            // As in readpassphrase(3), what is too long is read and dropped.
-            byte if line.len() < MAX_ANSWER => line.push(byte),
-            _ => {}
-        }
-    }
-}
-
-/// Asks `question` and reads a line that is not shown.
+/// Asks `question` and reads a line, which is shown while it is typed if `echo`.
 ///
-/// The terminal's line editing has to be off, for with it the keys that make signals do so while echo is off; the few
-/// editing keys that make sense without seeing the line are done here.
-async fn read_secret(device: &AsyncFd<File>, question: &[u8]) -> io::Result<Typed> {
+/// The terminal's own line editing is off in both cases: with it a key that makes a signal would end or stop the process
+/// in the middle of the question. The few editing keys that make sense for an answer are done here.
+async fn read_answer(device: &AsyncFd<File>, question: &[u8], echo: bool) -> io::Result<Typed> {
     // In this order: a program that types as soon as it sees the question (expect) is neither echoed nor flushed away.
     let silenced = Silenced::new(device)?;
     write(device, question).await?;
@@ -161,26 +251,39 @@ async fn read_secret(device: &AsyncFd<File>, question: &[u8]) -> io::Result<Type
                 Typed::Line(line)
             };
         } else if is(SpecialCodeIndex::VERASE) || matches!(byte, 0x08 | 0x7f) {
-            erase_character(&mut line);
+            if erase_character(&mut line) && echo {
+                write(device, RUB_OUT).await?;
+            }
         } else if is(SpecialCodeIndex::VKILL) {
-            line.clear();
+            while erase_character(&mut line) {
+                if echo {
+                    write(device, RUB_OUT).await?;
+                }
+            }
         } else if line.len() < MAX_ANSWER {
             line.push(byte);
+            if echo && byte >= b' ' {
+                write(device, &[byte]).await?;
+            }
         }
     };
     drop(silenced);
-    // The user's line end was not shown either.
+    // The user's line end was not shown.
     write(device, b"\n").await?;
     Ok(typed)
 }
 
-/// Takes the last character away, all of its bytes if it is UTF-8.
-fn erase_character(line: &mut Vec<u8>) {
+/// Takes the last character off the screen.
+const RUB_OUT: &[u8] = b"\x08 \x08";
+
+/// Takes the last character away, all of its bytes if it is UTF-8; `false` where there is none.
+fn erase_character(line: &mut Vec<u8>) -> bool {
     while let Some(byte) = line.pop() {
         if byte & 0xc0 != 0x80 {
-            break;
+            return true;
         }
     }
+    false
 }
 
 /// A terminal without echo, line editing and signals, until dropped.
@@ -350,7 +453,72 @@ mod tests {
             user.answers("first\nsecond\n", true).await.as_deref(),
             Some("first")
         );
-        assert_eq!(user.answers("", true).await.as_deref(), Some("second"));
+        let next = register(Terminal::at(&user.path).open().unwrap()).unwrap();
+        for expected in b"second" {
+            assert_eq!(read_byte(&next).await.unwrap(), Some(*expected));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_typed_too_early_answers_nothing() {
+        for echo in [true, false] {
+            let user = User::sits_down();
+            user.types("yes\n").await;
+            user.sees("yes").await;
+            assert_eq!(user.answers("no\n", echo).await.as_deref(), Some("no"), "{echo}");
+        }
+    }
+
+    #[tokio::test]
+    async fn one_question_is_on_the_terminal_at_a_time() {
+        let user = User::sits_down();
+        let terminal = Terminal::at(&user.path);
+        let question = |host: &str, echo| {
+            let mut prompt = Prompt::new(PromptKind::Password, "Say: ", echo);
+            prompt.host = host.to_owned();
+            prompt
+        };
+        let (first, second) = (question("me@one", false), question("me@two", true));
+        let typing = async {
+            let seen = user.sees("Say: ").await;
+            assert!(seen.contains("me@one") && !seen.contains("me@two"), "{seen:?}");
+            user.types("for one\n").await;
+            let seen = user.sees("Say: ").await;
+            assert!(seen.contains("me@two") && !seen.contains("for one"), "{seen:?}");
+            user.types("for two\n").await;
+        };
+        let (one, two, ()) = tokio::join!(terminal.ask(&first), terminal.ask(&second), typing);
+        assert_eq!(one.unwrap().as_str(), "for one");
+        assert_eq!(two.unwrap().as_str(), "for two");
+    }
+
+    #[tokio::test]
+    async fn a_guard_lives_while_the_modes_are_changed() {
+        let user = User::sits_down();
+        let (log, before) = (Arc::new(std::sync::Mutex::new(Vec::new())), user.modes());
+        struct Guard(Box<dyn Fn() + Send>);
+        impl Drop for Guard {
+            fn drop(&mut self) {
+                (self.0)();
+            }
+        }
+        let noted = log.clone();
+        let path = user.path.clone();
+        let terminal = Terminal::at(&user.path).guarded_by(move |device| {
+            noted.lock().unwrap().push(tcgetattr(device).unwrap().local_modes);
+            let (noted, path) = (noted.clone(), path.clone());
+            Box::new(Guard(Box::new(move || {
+                let now = tcgetattr(Terminal::at(&path).open().unwrap()).unwrap();
+                noted.lock().unwrap().push(now.local_modes);
+            })))
+        });
+        let prompt = Prompt::new(PromptKind::Password, "Password: ", false);
+        let typing = async {
+            user.sees("Password: ").await;
+            user.types("x\n").await;
+        };
+        tokio::join!(terminal.ask(&prompt), typing).0.unwrap();
+        assert_eq!(*log.lock().unwrap(), [before, before]);
     }
 
     #[tokio::test]

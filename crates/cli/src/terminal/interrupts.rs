@@ -1,0 +1,52 @@
+//! SIGINT, SIGTERM and SIGHUP, for commands that have something to end before they end themselves.
+
+use std::io;
+use std::task::Poll;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::raw::{ignored_signals, signals_are_handled};
+
+/// The signals, from when it is made on.
+#[derive(Debug)]
+pub(crate) struct Interrupts {
+    streams: Vec<(i32, Signal)>,
+}
+
+impl Interrupts {
+    /// Handles the signals instead of the system from now on, but for those that the process was started to ignore
+    /// (nohup).
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn watch() -> io::Result<Self> {
+        let ignored = ignored_signals();
+        signals_are_handled();
+        let heeded = [SIGINT, SIGTERM, SIGHUP]
+            .into_iter()
+            .filter(|number| ignored & (1 << (number - 1)) == 0);
+        let streams = heeded.map(|number| Ok((number, signal(SignalKind::from_raw(number))?)));
+        Ok(Self {
+            streams: streams.collect::<io::Result<_>>()?,
+        })
+    }
+
+    /// The next one's number. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> i32 {
+        std::future::poll_fn(|cx| {
+            for (number, stream) in &mut self.streams {
+                if stream.poll_recv(cx).is_ready() {
+                    return Poll::Ready(*number);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// The exit status of a command that a signal has ended, as shells have it.
+pub(crate) fn status_of(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}

@@ -1,0 +1,214 @@
+//! Questions of several hosts, and of several programs, on one terminal.
+
+use std::process::Command;
+
+use rustix::process::{Signal, kill_process};
+use trunkline_testkit::{Sshd, write_ssh_config};
+
+use crate::home::{Home, assert_status, describe, finish, program, sshd, text, wait_until};
+use crate::tty::Terminal;
+
+/// Servers with a password each, and a home whose ssh_config knows them as host1 and so on.
+fn servers(passwords: &[&str], lines: &[&str]) -> (Vec<Sshd>, Home, std::path::PathBuf) {
+    let home = Home::new();
+    let config = home.path("config");
+    let servers: Vec<Sshd> = passwords
+        .iter()
+        .map(|password| sshd().client_keys([]).password(password).start().unwrap())
+        .collect();
+    let entries = servers.iter().enumerate().map(|(n, server)| {
+        let entry = server.host_entry(&format!("host{}", n + 1));
+        lines.iter().fold(entry, |entry, line| entry.with(line))
+    });
+    write_ssh_config(&config, entries).unwrap();
+    (servers, home, config)
+}
+
+fn command(home: &Home, config: &std::path::Path, words: &[&str]) -> Command {
+    let mut command = home.trunkline();
+    let (first, rest) = words.split_first().unwrap();
+    command.arg(first).arg("-F").arg(config).args(rest);
+    command
+}
+
+/// Types what belongs to the host that the screen's next question names, of `user@hostN: ` and the like.
+fn answer_next(terminal: &mut Terminal, asked: &mut usize, marker: &str, answer: impl Fn(&str) -> String) {
+    let nth = *asked;
+    wait_until("the next question", || {
+        terminal.shown().matches(marker).count() > nth
+    });
+    *asked += 1;
+    let shown = terminal.shown();
+    let at = shown.match_indices(marker).nth(nth).unwrap().0;
+    let host = &shown[shown[..at].rfind("host").unwrap()..];
+    let host = &host[..host.find(|c: char| !c.is_ascii_alphanumeric()).unwrap()];
+    let answer = answer(host);
+    terminal.send(&format!("{answer}\n"));
+}
+
+#[test]
+fn each_password_reaches_the_host_that_was_on_the_screen() {
+    for no_daemon in [false, true] {
+        let passwords = ["one", "two", "three", "four", "five"];
+        let (servers, home, config) = servers(&passwords, &[]);
+        let mut warm = home.trunkline();
+        if no_daemon {
+            warm.arg("--no-daemon");
+        }
+        warm.arg("warm").arg("-F").arg(&config);
+        warm.args(["host1", "host2", "host3", "host4", "host5"]);
+        let mut terminal = Terminal::start(&warm);
+        let mut asked = 0;
+        let mut offered = false;
+        while asked < passwords.len() {
+            answer_next(&mut terminal, &mut asked, "assword: ", |host| {
+                let n: usize = host.strip_prefix("host").unwrap().parse().unwrap();
+                passwords[n - 1].to_owned()
+            });
+            if !offered {
+                // They differ.
+                terminal.expect("(yes/no) ");
+                terminal.send("no\n");
+                offered = true;
+            }
+        }
+        assert_eq!(terminal.end().code(), Some(0), "{}", terminal.shown());
+        for server in &servers {
+            assert_eq!(server.authentications(), 1);
+            assert_eq!(
+                server.log().count("Failed keyboard-interactive"),
+                0,
+                "another host's password came"
+            );
+        }
+        for password in passwords {
+            assert!(
+                !terminal.shown().contains(&format!("{password}\r")),
+                "{}",
+                terminal.shown()
+            );
+        }
+    }
+}
+
+#[test]
+fn a_password_is_used_for_other_hosts_where_the_user_agrees_and_a_wrong_one_asked_again_there_only() {
+    let (servers, home, config) = servers(&["same", "same", "different"], &[]);
+    let mut terminal = Terminal::start(&command(
+        &home,
+        &config,
+        &["run", "-j", "1", "-H", "host[1-3]", "--", "echo in"],
+    ));
+    terminal.expect("@host1) Password: ");
+    terminal.send("same\n");
+    terminal.expect("for the other hosts that ask");
+    terminal.expect("(host[2-3])? (yes/no) ");
+    terminal.send("yes\n");
+    terminal.expect("host2: in");
+    terminal.expect("@host3) Password: ");
+    terminal.send("different\n");
+    terminal.expect("host3: in");
+    assert_eq!(terminal.end().code(), Some(0));
+    assert_eq!(
+        terminal.shown().matches("Password: ").count(),
+        2,
+        "{}",
+        terminal.shown()
+    );
+    assert_eq!(servers[2].log().count("Failed keyboard-interactive"), 1);
+}
+
+#[test]
+fn a_no_for_one_host_key_refuses_that_host_only() {
+    let known = tempfile::tempdir().unwrap();
+    let lines = [
+        "StrictHostKeyChecking ask".to_owned(),
+        format!("UserKnownHostsFile {}/known", known.path().display()),
+    ];
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let (servers, home, config) = servers(&["pw", "pw"], &lines);
+    let mut terminal = Terminal::start(&command(&home, &config, &["warm", "host1", "host2"]));
+    let mut asked = 0;
+    for _ in 0..2 {
+        answer_next(&mut terminal, &mut asked, ") The host ", |host| {
+            if host == "host1" { "no" } else { "yes" }.to_owned()
+        });
+    }
+    terminal.expect("@host2) Password: ");
+    terminal.send("pw\n");
+    terminal.end();
+    assert_eq!(servers[0].authentications(), 0);
+    assert_eq!(servers[1].authentications(), 1, "{}", terminal.shown());
+}
+
+#[test]
+fn two_programs_on_one_terminal_ask_one_after_the_other() {
+    let (servers, home, config) = servers(&["one", "two"], &[]);
+    let script =
+        "\"$T\" ssh -F \"$F\" host1 'echo in 1' & \"$T\" ssh -n -F \"$F\" host2 'echo in 2'; wait; echo both";
+    let mut shell = home.command("sh");
+    shell.args(["-c", script]).env("T", program()).env("F", &config);
+    let mut terminal = Terminal::start(&shell);
+    let mut asked = 0;
+    answer_next(&mut terminal, &mut asked, "assword: ", |host| {
+        if host == "host1" { "one" } else { "two" }.to_owned()
+    });
+    answer_next(&mut terminal, &mut asked, "assword: ", |host| {
+        if host == "host1" { "one" } else { "two" }.to_owned()
+    });
+    terminal.expect("both");
+    let shown = terminal.shown();
+    assert!(shown.contains("in 1") && shown.contains("in 2"), "{shown}");
+    // The second question came after the first was answered: their lines are whole.
+    for server in &servers {
+        assert_eq!(server.log().count("Failed keyboard-interactive"), 0, "{shown}");
+    }
+}
+
+#[test]
+fn the_terminal_is_restored_however_a_question_ends() {
+    let ends: [(&str, &dyn Fn(&Home, &Terminal)); 4] = [
+        ("SIGTERM", &|_, terminal| {
+            kill_process(terminal.pid(), Signal::TERM).unwrap()
+        }),
+        ("SIGHUP", &|_, terminal| {
+            kill_process(terminal.pid(), Signal::HUP).unwrap()
+        }),
+        ("SIGINT", &|_, terminal| {
+            kill_process(terminal.pid(), Signal::INT).unwrap()
+        }),
+        ("the daemon's end", &|home, _| {
+            kill_process(home.daemon().unwrap(), Signal::KILL).unwrap();
+        }),
+    ];
+    for words in [vec!["warm", "host1"], vec!["run", "-H", "host1", "--", "true"]] {
+        for (what, end) in ends {
+            let (_servers, home, config) = servers(&["pw"], &[]);
+            let before = Terminal::start(&home.command("true")).modes();
+            let mut terminal = Terminal::start(&command(&home, &config, &words));
+            terminal.expect("@host1) Password: ");
+            assert_ne!(terminal.modes(), before);
+            end(&home, &terminal);
+            assert!(!terminal.end().success());
+            assert_eq!(terminal.modes(), before, "{words:?}: {what}");
+        }
+    }
+}
+
+#[test]
+fn run_says_what_would_help_where_nobody_can_be_asked() {
+    let (_servers, home, config) = servers(&["pw"], &[]);
+    let run = command(&home, &config, &["run", "-H", "host1", "--", "true"]);
+    // Without a controlling terminal there is no /dev/tty.
+    let mut alone = home.command("setsid");
+    alone.arg("--wait").arg(run.get_program()).args(run.get_args());
+    let output = finish(&mut alone);
+    assert_status(&output, 1);
+    assert!(
+        text(&output.stderr)
+            .replace('\n', " ")
+            .contains("trunkline warm host1"),
+        "{}",
+        describe(&output)
+    );
+}
