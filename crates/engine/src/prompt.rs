@@ -53,7 +53,9 @@ impl Prompt {
     /// The text with the host in front, unless it names the host itself. Several hosts may ask at the same time, and an
     /// answer must not be meant for another one.
     pub fn text_with_host(&self) -> Cow<'_, str> {
-        if self.host.is_empty() || self.text.contains(&self.host) {
+        // What is confirmed is about this side: a key for the agent, a connection that is there.
+        let concerns_host = !self.host.is_empty() && self.kind != PromptKind::Confirm;
+        if !concerns_host || self.text.contains(&self.host) {
             return Cow::Borrowed(&self.text);
         }
         Cow::Owned(format!("({}) {}", self.host, self.text))
