@@ -79,6 +79,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    if closes_inherited() {
+        commands::daemon::process::close_inherited();
+    }
     let mut typed = std::env::args_os();
     if typed.next().is_some_and(|name| is_named_ssh(&name)) {
         return commands::ssh::main(typed.collect(), Backend::new(false));
@@ -128,6 +131,15 @@ fn main() -> ExitCode {
             ExitCode::from(OWN_ERROR)
         }
     }
+}
+
+/// Whether this is to be the daemon, which keeps nothing of its caller's open, or ssh, which closes what it inherits as the
+/// first of all. The other commands may be given files by their descriptors, as in `--hosts <(list)`.
+fn closes_inherited() -> bool {
+    let mut typed = std::env::args_os();
+    let is_ssh = typed.next().is_some_and(|name| is_named_ssh(&name));
+    let command = typed.find(|argument| argument != "--no-daemon");
+    is_ssh || command.is_some_and(|command| command == "daemon" || command == "ssh")
 }
 
 /// Whether the program runs under a name for which it takes ssh's arguments: for programs that are told where ssh is and

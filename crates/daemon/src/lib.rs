@@ -27,4 +27,14 @@ pub mod fuzzing {
     pub fn request(bytes: &[u8]) -> Option<(crate::protocol::Request, usize)> {
         crate::socket::decode(bytes).ok().flatten()
     }
+
+    /// Decodes what a client of a mux socket may send, without its length; whether it is a request.
+    pub fn mux_request(packet: &[u8]) -> bool {
+        crate::mux::decodes(packet)
+    }
+
+    /// Decodes what a client in proxy mode may send, without its length; whether it is a message.
+    pub fn proxy_message(packet: &bytes::Bytes) -> bool {
+        crate::mux::decodes_proxied(packet)
+    }
 }

@@ -35,6 +35,16 @@ use crate::server::engine_request;
 use forwards::Forwards;
 pub(crate) use typed::Typed;
 
+/// Decodes what a client may send, as [`packets`] does.
+pub(crate) fn decodes(packet: &[u8]) -> bool {
+    wire::Request::decode(packet).is_ok()
+}
+
+/// The same for a client in proxy mode.
+pub(crate) fn decodes_proxied(packet: &bytes::Bytes) -> bool {
+    proxy::decodes(packet)
+}
+
 /// The mux sockets of a daemon, one for each destination that asked for one.
 pub(crate) struct Sockets {
     engine: Engine,

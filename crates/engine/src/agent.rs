@@ -76,6 +76,15 @@ impl Agent {
         }
     }
 
+    /// An agent at the other end of `stream`.
+    pub(crate) fn on(stream: UnixStream) -> Self {
+        Self {
+            path: PathBuf::new(),
+            stream,
+            out_of_step: false,
+        }
+    }
+
     /// The bare connection, for a stranger's requests.
     pub(crate) fn into_stream(self) -> UnixStream {
         self.stream

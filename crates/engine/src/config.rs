@@ -43,7 +43,8 @@ pub use values::{
     SessionType, StrictHostKeyChecking, UpdateHostKeys, WeakCryptoWarning,
 };
 pub use vantage::{Difference, Vantage};
-pub use world::World;
+pub(crate) use world::current_umask;
+pub use world::{Limits, World};
 
 use std::path::PathBuf;
 use std::time::Duration;

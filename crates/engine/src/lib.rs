@@ -12,6 +12,8 @@ mod driver;
 mod engine;
 mod error;
 pub mod forward;
+#[doc(hidden)]
+pub mod fuzzing;
 mod gather;
 mod handshake;
 pub mod host_key;
@@ -20,6 +22,7 @@ mod identities;
 mod interaction;
 pub mod keys;
 pub mod known_hosts;
+mod local_program;
 mod login;
 pub mod memory;
 pub mod metrics;

@@ -825,7 +825,8 @@ async fn a_server_can_write_nowhere_but_into_the_target() {
 /// Room for thousands of small files is made by what the server said of them.
 #[tokio::test]
 async fn a_file_that_has_no_end_between_servers_fails_by_itself() {
-    let sshd = Sshd::start().await.unwrap();
+    let sshd = Sshd::start_default().unwrap();
+    let site = host(&sshd).await;
     let place = tempfile::tempdir().unwrap();
     for (length, fits) in [(29, true), (29 + 64 * 1024, true), (5_000_000, false)] {
         let server = Invented {
@@ -837,7 +838,7 @@ async fn a_file_that_has_no_end_between_servers_fails_by_itself() {
         let target = place.path().join(length.to_string());
         let (result, failures) = run(
             &Location::Session(server.session(), "/s".into()),
-            &there(&host(&sshd).await, &target),
+            &there(&site, &target),
             &recursive(),
         )
         .await;

@@ -1,5 +1,8 @@
 //! `trunkline daemon`.
 
+mod log;
+pub(crate) mod process;
+
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -12,6 +15,7 @@ use trunkline_daemon::server::{self, Claim, StartError};
 
 use crate::backend::{memory_place, place};
 use crate::settings;
+use log::Log;
 
 /// Arguments of `trunkline daemon`.
 #[derive(Debug, clap::Args)]
@@ -29,14 +33,20 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         // Fails only for the leader of a group, which a child just started is not.
         let _ = rustix::process::setsid();
     }
-    let filter = EnvFilter::try_from_env("TRUNKLINE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    process::reset();
+    // Who asks for more than the usual gets all of it.
+    let asked = EnvFilter::try_from_env("TRUNKLINE_LOG");
+    let limited = asked.is_err();
+    let filter = asked.unwrap_or_else(|_| EnvFilter::new("info"));
+    let file = place().map_or_else(|_| "/dev/null".into(), |place| place.log());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(Log::new(&file, limited))
         .with_ansi(false)
         // A log that cannot be written (a full disk) would be complained about on the same stream, which panics.
         .log_internal_errors(false)
         .init();
+    process::keep_memory_private();
 
     let result = serve(args.detach);
     if let (Err(error), true) = (&result, args.detach) {
@@ -48,6 +58,8 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
 fn serve(detach: bool) -> anyhow::Result<ExitCode> {
     let place = place()?;
     let settings = settings::load(&place.config)?;
+    // No folder of the caller's stays in use. Those of the place are absolute.
+    let _ = std::env::set_current_dir("/");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -61,6 +73,7 @@ fn serve(detach: bool) -> anyhow::Result<ExitCode> {
             }
             Err(error) => return Err(error.into()),
         };
+        process::reset_ignored_signals();
         raise_descriptor_limit();
         let engine = Engine::new(settings, memory_place(&place));
         let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;

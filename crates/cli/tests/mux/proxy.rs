@@ -453,6 +453,25 @@ fn what_breaks_the_protocol_ends_its_own_client_only() {
     stock.assert_logins(1);
 }
 
+/// As sshd, which notes them down and goes on.
+#[test]
+fn late_messages_about_a_closed_channel_are_ignored() {
+    let stock = Stock::new(server());
+    let mut client = Proxy::new(&stock);
+    let channel = client.open(SESSION, 0, 1 << 20, &[]);
+    client.send(97, &[&number(channel)]);
+    client.expect(97);
+    for (kind, body) in [
+        (93, join(&[&number(channel), &number(1)])),
+        (94, join(&[&number(channel), &string("late")])),
+        (96, number(channel).to_vec()),
+        (97, number(channel).to_vec()),
+    ] {
+        client.send(kind, &[&body]);
+    }
+    client.works(1);
+}
+
 #[test]
 fn a_client_that_reads_nothing_holds_up_nobody() {
     let stock = Stock::new(server());

@@ -115,6 +115,7 @@ pub(crate) fn host(home: &Home, config: &Path, destination: &str, options: &[&st
             umask: 0o022,
             env,
             vantage: trunkline::config::Vantage::current(),
+            limits: trunkline::config::Limits::default(),
         },
     }
 }

@@ -7,6 +7,7 @@ mod forwards;
 mod generate;
 mod home;
 mod hosts;
+mod inherited;
 mod lifecycle;
 mod questions;
 mod run;

@@ -36,6 +36,11 @@ const OUT_PACKETS: usize = 32;
 /// Global requests that wait for their turn, and connections that wait to be offered.
 const WAITING: usize = 16;
 
+/// Decodes what a client in proxy mode may send.
+pub(super) fn decodes(packet: &Bytes) -> bool {
+    Message::decode(packet).is_ok()
+}
+
 /// Why a client in proxy mode is sent away.
 #[derive(Debug, thiserror::Error)]
 enum Offence {
@@ -162,13 +167,22 @@ impl Proxy<'_> {
             Message::WindowAdjust { channel, bytes } => self.with(channel, |door| door.adjust(bytes))?,
             Message::Data { channel, data } => self.with(channel, |door| door.data(&data))?,
             Message::ExtendedData { channel, len } => self.with(channel, |door| door.discard(len))?,
-            Message::Eof { channel } => self.door(channel)?.eof(),
-            Message::Request { channel, request } => self.door(channel)?.request(request).await,
+            Message::Eof { channel } => {
+                if let Some(door) = self.door(channel)? {
+                    door.eof();
+                }
+            }
+            Message::Request { channel, request } => {
+                if let Some(door) = self.door(channel)? {
+                    door.request(request).await;
+                }
+            }
             Message::Close { channel } => {
-                let door = self.door(channel)?;
-                door.close();
-                if door.done {
-                    self.channels.remove(&channel);
+                if let Some(door) = self.door(channel)? {
+                    door.close();
+                    if door.done {
+                        self.channels.remove(&channel);
+                    }
                 }
             }
             Message::Disconnect | Message::Ignored => {}
@@ -176,10 +190,13 @@ impl Proxy<'_> {
         Ok(())
     }
 
-    fn door(&mut self, channel: u32) -> Result<&mut Door, Offence> {
+    /// The channel that a message is about; `None` for a late message about one that is closed, which is ignored.
+    fn door(&mut self, channel: u32) -> Result<Option<&mut Door>, Offence> {
+        if channel >= self.next {
+            return Err(Offence::NotOpen(channel));
+        }
         let door = self.channels.get_mut(&channel);
-        door.filter(|door| !door.is_closed())
-            .ok_or(Offence::NotOpen(channel))
+        Ok(door.filter(|door| !door.is_closed()))
     }
 
     fn with(
@@ -187,7 +204,9 @@ impl Proxy<'_> {
         channel: u32,
         act: impl FnOnce(&mut Door) -> Result<(), Misuse>,
     ) -> Result<(), Offence> {
-        act(self.door(channel)?).map_err(|misuse| Offence::Misuse(channel, misuse))
+        self.door(channel)?
+            .map_or(Ok(()), act)
+            .map_err(|misuse| Offence::Misuse(channel, misuse))
     }
 
     /// A new channel, if there may be one.

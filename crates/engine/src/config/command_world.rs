@@ -131,6 +131,7 @@ mod tests {
             umask: 0o22,
             env: env.collect(),
             vantage: super::super::Vantage::default(),
+            limits: crate::config::Limits::default(),
         }
     }
 

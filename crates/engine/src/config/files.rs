@@ -435,6 +435,7 @@ mod tests {
                     umask: 0,
                     env,
                     vantage: super::super::Vantage::default(),
+                    limits: crate::config::Limits::default(),
                 },
                 folder,
                 account,

@@ -313,6 +313,7 @@ impl HostConfig {
             umask: 0o077,
             env: BTreeMap::new(),
             vantage: Vantage::default(),
+            limits: crate::config::Limits::default(),
         };
         let around = Surroundings {
             world: &world,
@@ -876,6 +877,7 @@ pub(crate) mod tests {
             umask: 0o22,
             env,
             vantage: Vantage::default(),
+            limits: crate::config::Limits::default(),
         }
     }
 

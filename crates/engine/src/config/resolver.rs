@@ -760,6 +760,7 @@ mod tests {
                     umask: 0o22,
                     env,
                     vantage: crate::config::Vantage::default(),
+                    limits: crate::config::Limits::default(),
                 },
                 folder,
             };

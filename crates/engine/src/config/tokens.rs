@@ -182,6 +182,7 @@ mod tests {
             umask: 0,
             env: [("V".into(), "%h".into())].into(),
             vantage: crate::config::Vantage::default(),
+            limits: crate::config::Limits::default(),
         };
         let account = Account {
             uid: 7,

@@ -6,10 +6,12 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
 use super::{ConfigError, Vantage};
+use crate::local_program::local_program;
 
 /// What a caller's request means depends on where it was made: this is that place.
 ///
@@ -28,6 +30,29 @@ pub struct World {
     pub env: BTreeMap<OsString, OsString>,
     /// Where in the system: what does not stand there would mean other hosts and files by the same words.
     pub vantage: Vantage,
+    /// Its limits.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// The soft limits of setrlimit(2) that the daemon changes for itself and gives back to what it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Limits {
+    /// RLIMIT_NOFILE; `None` for no limit.
+    pub files: Option<u64>,
+    /// RLIMIT_CORE, in bytes; `None` for no limit.
+    pub core: Option<u64>,
+}
+
+impl Limits {
+    /// Those of this process.
+    #[must_use]
+    pub fn current() -> Self {
+        Self {
+            files: getrlimit(Resource::Nofile).current,
+            core: getrlimit(Resource::Core).current,
+        }
+    }
 }
 
 impl World {
@@ -47,6 +72,7 @@ impl World {
             umask: current_umask(),
             env,
             vantage: Vantage::current(),
+            limits: Limits::current(),
         }
     }
 
@@ -66,6 +92,7 @@ impl World {
             umask: umask_in(&process.join("status"))?,
             env: variables.collect(),
             vantage: Vantage::of_process(pid)?,
+            limits: Limits::default(),
         })
     }
 
@@ -85,17 +112,7 @@ impl World {
 
     /// A program that runs in this world, with nothing of this process's own.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = if self.umask == current_umask() {
-            Command::new(program)
-        } else {
-            // A child's mask can be set from within the child only.
-            let mut command = Command::new("/bin/sh");
-            command.args(["-c", "umask \"$0\"; exec \"$@\""]);
-            command.arg(format!("{:04o}", self.umask & 0o7777)).arg(program);
-            command
-        };
-        command.env_clear().envs(&self.env).current_dir(&self.cwd);
-        command
+        local_program(program, self)
     }
 
     /// `path` as seen from the working folder.
@@ -117,7 +134,7 @@ impl std::fmt::Debug for World {
 }
 
 /// Linux tells the mask without changing it, which would race with other threads; elsewhere the usual one is taken.
-fn current_umask() -> u32 {
+pub(crate) fn current_umask() -> u32 {
     umask_in(Path::new("/proc/self/status")).unwrap_or(0o022)
 }
 
@@ -192,6 +209,7 @@ mod tests {
                 umask: 0o22,
                 env,
                 vantage: Vantage::default(),
+                limits: Limits::default(),
             }
         );
         assert!(shown.contains("TOKEN") && !shown.contains("hunter2"), "{shown}");

@@ -95,6 +95,7 @@ mod tests {
             umask: 0,
             env: std::collections::BTreeMap::new(),
             vantage: crate::config::Vantage::default(),
+            limits: crate::config::Limits::default(),
         };
         let names = |pattern| matching_aliases(pattern, &world, Some(config.as_os_str())).unwrap();
         assert_eq!(names("web*"), ["web1", "web2", "web3", "web-old"]);

@@ -122,6 +122,16 @@ impl Inventory {
         Ok(inventory)
     }
 
+    /// Reads a file in INI's form.
+    pub(crate) fn read_ini(&mut self, text: &str, file: &Path) -> Result<(), InventoryError> {
+        ini::read(self, text, file)
+    }
+
+    /// Reads a file in YAML's form.
+    pub(crate) fn read_yaml(&mut self, text: &str, file: &Path) -> Result<(), InventoryError> {
+        tree::read_yaml(self, text, file)
+    }
+
     /// The hosts that `pattern` means, cut down to those that `limit` means.
     ///
     /// Both are Ansible's host patterns: names, groups and wildcards joined by `:` or `,`, `&` to intersect, `!` to

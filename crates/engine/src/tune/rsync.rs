@@ -5,8 +5,6 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use tokio::process::Command;
-
 use super::report::RsyncRow;
 use super::sample::Samples;
 use crate::config::{Request, ssh_program};
@@ -175,7 +173,7 @@ impl Rsync {
             host.clone()
         };
         let world = &self.request.world;
-        let mut command = Command::new("rsync");
+        let mut command = world.command("rsync");
         // -I: files of the same length and time differ nevertheless.
         command
             .args(["-tI", "-e", &shell])
@@ -183,11 +181,8 @@ impl Rsync {
             .arg("--")
             .arg(self.folder.path().join(source))
             .arg(format!("{host}:{}", self.target))
-            .env_clear()
-            .envs(world.env.iter())
             .env("TRUNKLINE_OFF", "1")
             .env_remove("RSYNC_RSH")
-            .current_dir(&world.cwd)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

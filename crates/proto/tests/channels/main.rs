@@ -410,19 +410,21 @@ fn offers_that_are_answered_while_the_server_does_not_read_fill_no_memory() {
         |channels, id| channels.reject(id, OpenFailure::CONNECT_FAILED, "nobody listens"),
         |channels, id| {
             channels.accept(id);
-            channels.handle(&about(model::CLOSE, id)).unwrap();
+            // That it is refused is seen at the next offer.
+            let _ = channels.handle(&about(model::CLOSE, id));
         },
         |channels, id| {
             channels.accept(id);
             channels.eof(id);
             channels.close(id);
-            channels.handle(&about(model::CLOSE, id)).unwrap();
+            // That it is refused is seen at the next offer.
+            let _ = channels.handle(&about(model::CLOSE, id));
         },
     ];
     for (n, answer) in answers.into_iter().enumerate() {
         for reads in [false, true] {
             let mut channels = Channels::default();
-            let refused = (0..100_000).any(|number| {
+            let refused = (0..60_000).any(|number| {
                 if channels.handle(&offer(number)).is_err() {
                     return true;
                 }

@@ -7,7 +7,6 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
-use tokio::process::Command;
 
 use super::{Inventory, InventoryError, ini, tree};
 use crate::config::World;
@@ -171,11 +170,9 @@ async fn output_of(
         program: program.into(),
         problem,
     };
-    let mut child = Command::new(program)
+    let mut child = world
+        .command(program)
         .args(arguments)
-        .env_clear()
-        .envs(&world.env)
-        .current_dir(&world.cwd)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

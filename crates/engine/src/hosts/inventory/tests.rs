@@ -31,6 +31,7 @@ impl Place {
                 umask: 0o22,
                 env,
                 vantage: crate::config::Vantage::default(),
+                limits: crate::config::Limits::default(),
             },
             _folder: folder,
         }

@@ -1,0 +1,48 @@
+//! Ways for the fuzz targets in `fuzz/` to what nothing public reaches with bytes of one's own choice. No part of the API.
+
+use std::path::Path;
+
+use crate::agent::Agent;
+use crate::hosts::Inventory;
+
+/// Lets an agent answer with `replies`, as bytes in a row, to a listing of its keys, a signature and a binding.
+pub fn agent(replies: &[u8]) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("the system has room for a fuzz target");
+    runtime.block_on(async {
+        for request in 0..3 {
+            let (ours, mut theirs) = tokio::net::UnixStream::pair().expect("as above");
+            let mut agent = Agent::on(ours);
+            let asking = async {
+                match request {
+                    0 => drop(agent.identities().await),
+                    1 => drop(agent.sign(b"key", "ssh-ed25519", b"data").await),
+                    _ => drop(agent.bind_session(b"key", b"session", b"signature", false).await),
+                }
+            };
+            let answering = async {
+                use tokio::io::AsyncWriteExt as _;
+                // An agent that says more than is read finds its pipe closed.
+                let _ = theirs.write_all(replies).await;
+                let _ = theirs.shutdown().await;
+                // Held until here, so that requests have somewhere to go.
+                theirs
+            };
+            tokio::join!(asking, answering);
+        }
+    });
+}
+
+/// Reads an inventory in each of the forms that there are.
+pub fn inventory(text: &str) {
+    let file = Path::new("inventory");
+    for read in [Inventory::read_ini, Inventory::read_yaml] {
+        let mut inventory = Inventory::default();
+        if read(&mut inventory, text, file).is_ok() {
+            let _ = inventory.select("all:!a:&b*", Some("~x"));
+        }
+    }
+    let _ = Inventory::from_json(text.as_bytes(), file);
+}
