@@ -9,7 +9,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
 
 use atomic_waker::AtomicWaker;
 use bytes::{Buf, Bytes};
@@ -17,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 use trunkline_proto::{ChannelId, SessionRequest, Started};
 
+use crate::driver::Asked;
 use crate::error::{Error, Execution};
 use crate::pool::Lease;
 use crate::queue::{self, queue};
@@ -269,7 +269,7 @@ pub(crate) struct Port {
     /// Answers awaited, in order.
     pub(crate) replies: VecDeque<Awaited>,
     /// When it was asked for, until it is open.
-    pub(crate) asked: Option<Instant>,
+    pub(crate) asked: Option<Asked>,
     /// Whether `started` waits for a command's confirmation, not only for the opening.
     pub(crate) starts: bool,
     /// Whether it runs a command that is sent SIGHUP when this side closes the channel under it.

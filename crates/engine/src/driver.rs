@@ -39,6 +39,8 @@ const IDLE_RELEASE: Duration = Duration::from_secs(1);
 pub(crate) const IDENTIFICATION: &str = "the exchange of identifications";
 /// Data smaller than this is gathered before it is queued.
 const CRUMB: usize = 1024;
+/// An answer that came with no more than this was not held up by data in front of it.
+const QUIET: u64 = 4 * 1024;
 /// Turns of the loop before other tasks of the thread get theirs.
 const TURNS: usize = 32;
 
@@ -75,6 +77,13 @@ pub(crate) struct KeepAlive {
     pub(crate) count_max: u32,
 }
 
+/// A question that the server's answer to is timed: when it was asked, and what had been received by then.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    at: Instant,
+    received: u64,
+}
+
 pub(crate) struct Driver {
     host: String,
     io: Box<dyn Io>,
@@ -91,6 +100,10 @@ pub(crate) struct Driver {
     keepalive: Option<KeepAlive>,
     unanswered: u32,
     last_received: Instant,
+    /// Bytes received.
+    received: u64,
+    /// The ping whose answer is timed.
+    pinged: Option<Asked>,
     last_activity: Instant,
     released: bool,
     read_size: usize,
@@ -127,6 +140,8 @@ impl Driver {
             keepalive,
             unanswered: 0,
             last_received: now,
+            received: 0,
+            pinged: None,
             last_activity: now,
             released: false,
             read_size: READ_SMALL,
@@ -295,7 +310,10 @@ impl Driver {
             (poll_read_buf(Pin::new(&mut self.io), cx, buffer), room)
         };
         let n = match read {
-            Poll::Pending => return Ok(false),
+            Poll::Pending => {
+                self.proto.input_drained();
+                return Ok(false);
+            }
             Poll::Ready(Ok(0)) => {
                 return Err(Error::ClosedByPeer {
                     host: self.host.clone(),
@@ -308,6 +326,7 @@ impl Driver {
         self.read_size = if n == room { READ_LARGE } else { self.read_size };
         let now = Instant::now();
         self.last_received = now;
+        self.received += n as u64;
         self.last_activity = now;
         self.unanswered = 0;
         self.released = false;
@@ -370,7 +389,7 @@ impl Driver {
                 });
             }
             self.unanswered += 1;
-            self.proto.ping();
+            self.ping();
         }
         if !self.released && self.last_activity + IDLE_RELEASE <= now {
             self.proto.release_buffers();
@@ -378,6 +397,29 @@ impl Driver {
             self.released = true;
         }
         Ok(())
+    }
+
+    // Round-trip times.
+
+    fn asked(&self) -> Asked {
+        Asked {
+            at: Instant::now(),
+            received: self.received,
+        }
+    }
+
+    fn ping(&mut self) {
+        let asked = self.asked();
+        self.pinged.get_or_insert(asked);
+        self.proto.ping();
+    }
+
+    /// The answer has come. It tells the round-trip time when it did not come behind other data.
+    fn time(&mut self, asked: Option<Asked>) {
+        if let Some(asked) = asked.filter(|asked| self.received - asked.received <= QUIET) {
+            self.proto.answered_after(asked.at.elapsed(), Instant::now());
+        }
+        self.metrics.set_rtt(self.proto.rtt());
     }
 
     // Operations.
@@ -410,7 +452,7 @@ impl Driver {
                 let id = self.proto.open(&kind);
                 port.shared.set_id(id);
                 // Before that, the answer waits for PAM too.
-                port.asked = self.proto.is_authenticated().then(Instant::now);
+                port.asked = self.proto.is_authenticated().then(|| self.asked());
                 self.metrics.channels_opened.add(1);
                 port.hangs_up = runs_without_terminal(&requests);
                 for request in requests {
@@ -515,7 +557,7 @@ impl Driver {
             }
             Op::Ping { reply } => {
                 self.pings.push(reply);
-                self.proto.ping();
+                self.ping();
             }
             Op::Rekey => self.proto.rekey(),
             Op::Drain => self.draining = true,
@@ -568,6 +610,8 @@ impl Driver {
                     continue;
                 }
                 Event::Pong => {
+                    let pinged = self.pinged.take();
+                    self.time(pinged);
                     self.pings.drain(..).for_each(|ping| {
                         let _ = ping.send(());
                     });
@@ -607,13 +651,11 @@ impl Driver {
                 let Some(port) = self.ports.get_mut(&id) else {
                     return;
                 };
-                if let Some(asked) = port.asked.take() {
-                    self.proto.answered_after(asked.elapsed());
-                    self.metrics.set_rtt(self.proto.rtt());
-                }
                 if let Some(started) = port.started.take_if(|_| !port.starts) {
                     let _ = started.send(Ok(()));
                 }
+                let asked = port.asked.take();
+                self.time(asked);
             }
             ChannelEvent::OpenFailed {
                 id,

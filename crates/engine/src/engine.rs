@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::sync::{Semaphore, watch};
-use trunkline_proto::ChannelKind;
+use trunkline_proto::{ChannelKind, WindowBudget};
 
 use crate::channel::ChannelStream;
 use crate::config::{
@@ -66,6 +66,8 @@ struct Inner {
     vantage: Vantage,
     /// Whether its connections are used by others than the program that it is in.
     lends: AtomicBool,
+    /// What the receive windows of all connections grow from.
+    windows: Arc<WindowBudget>,
 }
 
 /// Where host memory is kept.
@@ -118,6 +120,7 @@ impl Engine {
             metrics: Arc::default(),
             vantage: Vantage::current(),
             lends: AtomicBool::new(false),
+            windows: Arc::default(),
         });
         tokio::spawn(keep_up(Arc::downgrade(&inner)));
         Self { inner }
@@ -487,14 +490,21 @@ impl Inner {
 
 /// Begins a connection.
 fn connect(engine: &Weak<Inner>, caller: &Caller) -> Connection {
-    let (memory, metrics, gate, early) = match engine.upgrade() {
+    let (memory, metrics, windows, gate, early) = match engine.upgrade() {
         Some(inner) => (
             inner.memory.clone(),
             inner.metrics.clone(),
+            inner.windows.clone(),
             Some((inner.handshakes.clone(), inner.gate(&caller.config))),
             (inner.settings.early_flights, inner.settings.early_stdin),
         ),
-        None => (Arc::new(Memory::in_memory()), Arc::default(), None, (true, true)),
+        None => (
+            Arc::new(Memory::in_memory()),
+            Arc::default(),
+            Arc::default(),
+            None,
+            (true, true),
+        ),
     };
     let dial = {
         let (engine, caller) = (engine.clone(), caller.clone());
@@ -513,6 +523,7 @@ fn connect(engine: &Weak<Inner>, caller: &Caller) -> Connection {
         login,
         memory,
         early,
+        windows,
         engine_metrics: metrics,
         gate,
         dial,

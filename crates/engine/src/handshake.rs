@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use trunkline_proto::cipher::Cipher;
 use trunkline_proto::kex::KexMethod;
 use trunkline_proto::mac::Mac;
-use trunkline_proto::{Compression, Config, GlobalRequest, Preferences, RekeyLimit};
+use trunkline_proto::{Compression, Config, GlobalRequest, Preferences, RekeyLimit, WindowBudget};
 
 use crate::authentication::Authentication;
 use crate::channel::Op;
@@ -44,6 +44,8 @@ pub(crate) struct Handshake {
     pub(crate) memory: Arc<Memory>,
     /// Whether the early flights, and input in them, are allowed at all.
     pub(crate) early: (bool, bool),
+    /// What receive windows grow from.
+    pub(crate) windows: Arc<WindowBudget>,
     /// The engine's counters; the connection has its own.
     pub(crate) engine_metrics: Arc<Metrics>,
     /// Bounds on handshakes at once: in all, and to this server.
@@ -413,6 +415,7 @@ impl<'a> Prepared<'a> {
         config.early_kexinit &= attempt.early_kexinit;
         config.early_flights &= handshake.early.0;
         config.early_stdin &= handshake.early.1;
+        config.window_budget = Arc::clone(&handshake.windows);
         let proto = trunkline_proto::Connection::new(config).map_err(|source| Error::Protocol {
             host: host.original_host.clone(),
             source,

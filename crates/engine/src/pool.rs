@@ -691,6 +691,7 @@ mod tests {
                     login: Login::new(),
                     memory: Arc::new(Memory::in_memory()),
                     early: (true, true),
+                    windows: Arc::default(),
                     engine_metrics: Arc::default(),
                     gate: None,
                     dial: Box::new(|| async { Err(Error::Usage("there is no way".into())) }.boxed()),

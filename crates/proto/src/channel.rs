@@ -1,9 +1,11 @@
 //! One channel (RFC 4254 section 5): its windows, what waits to be sent in it, and how far it has closed.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+
+use crate::window::{ReceiveWindow, WindowBudget};
 
 /// This side's number for a channel ("recipient channel" in what the server sends). Numbers are not used twice in a
 /// connection, so that a late operation on a channel that is gone cannot reach another one.
@@ -46,11 +48,6 @@ pub enum Started {
     Yes,
 }
 
-/// Our receive window at the start: what OpenSSH's client gives a session.
-pub(crate) const INITIAL_WINDOW: u32 = 2 * 1024 * 1024;
-/// The most our window may grow to. sshd stops reading from a command when its own buffer towards us holds 16 MiB
-/// (CHAN_INPUT_MAX in channels.c), so more would not be used and a byte less is safe.
-pub(crate) const MAX_WINDOW: u32 = 15 * 1024 * 1024;
 /// The largest data message that we accept, as OpenSSH's CHAN_SES_PACKET_DEFAULT.
 pub(crate) const MAX_DATA: u32 = 32 * 1024;
 /// What may be sent ahead of the server's window right behind `exec`: sshd opens the window (2 MiB) while it handles
@@ -131,7 +128,7 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    pub(crate) fn new(opening: Opening) -> Self {
+    pub(crate) fn new(opening: Opening, budget: Arc<WindowBudget>) -> Self {
         Self {
             opening,
             outbox: Outbox::default(),
@@ -148,7 +145,7 @@ impl Channel {
             started: Started::No,
             abandoned: false,
             incoming: false,
-            receive: ReceiveWindow::new(),
+            receive: ReceiveWindow::new(budget),
         }
     }
 
@@ -191,113 +188,13 @@ impl Channel {
     }
 }
 
-/// Our side's window: how much the server may send, and when it is told of more.
-#[derive(Debug)]
-pub(crate) struct ReceiveWindow {
-    /// What the server may still send.
-    pub(crate) credit: u32,
-    /// The window's present full size.
-    size: u32,
-    /// Read by the application and not yet returned to the server.
-    consumed: u32,
-    /// When and with how many bytes since the last return: the rate of the reader.
-    since: Option<Instant>,
-}
-
-impl ReceiveWindow {
-    fn new() -> Self {
-        Self {
-            credit: INITIAL_WINDOW,
-            size: INITIAL_WINDOW,
-            consumed: 0,
-            since: None,
-        }
-    }
-
-    /// The application has read `n` bytes. Returns what to add to the server's credit, if it is time to say so: never
-    /// more than the server has used, however much is said to be read.
-    ///
-    /// The window doubles, up to [`MAX_WINDOW`], when the reader empties it faster than twice a round trip: a
-    /// window's worth in `rtt` is all that the server could send, so a faster reader would be held up by it.
-    pub(crate) fn consume(&mut self, n: u32, now: Instant, rtt: Option<Duration>) -> Option<u32> {
-        self.consumed = self.consumed.saturating_add(n).min(self.size - self.credit);
-        if self.consumed < self.size / 4 {
-            return None;
-        }
-        let mut add = self.consumed;
-        if let (Some(since), Some(rtt)) = (self.since, rtt) {
-            // consumed / elapsed * 2 rtt > size, without dividing.
-            let rate_times_rtt = u128::from(self.consumed) * rtt.as_nanos() * 2;
-            let held = u128::from(self.size) * now.saturating_duration_since(since).as_nanos().max(1);
-            if rate_times_rtt > held && self.size < MAX_WINDOW {
-                let size = self.size.saturating_mul(2).min(MAX_WINDOW);
-                add += size - self.size;
-                self.size = size;
-            }
-        }
-        self.since = Some(now);
-        self.consumed = 0;
-        self.credit += add;
-        Some(add)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_window_is_returned_in_quarters() {
-        let mut window = ReceiveWindow::new();
-        let now = Instant::now();
-        window.credit -= INITIAL_WINDOW / 4;
-        assert_eq!(window.consume(INITIAL_WINDOW / 4 - 1, now, None), None);
-        assert_eq!(window.consume(1, now, None), Some(INITIAL_WINDOW / 4));
-    }
-
-    #[test]
-    fn what_was_not_received_cannot_be_returned() {
-        let mut window = ReceiveWindow::new();
-        window.credit -= INITIAL_WINDOW / 2;
-        assert_eq!(
-            window.consume(u32::MAX, Instant::now(), None),
-            Some(INITIAL_WINDOW / 2)
-        );
-        assert_eq!(window.consume(u32::MAX, Instant::now(), None), None);
-        assert_eq!(window.credit, INITIAL_WINDOW);
-    }
-
-    #[test]
-    fn a_window_grows_only_while_rate_times_rtt_asks_for_it() {
-        let quarter = |window: &mut ReceiveWindow, now, rtt| {
-            let size = window.size;
-            window.credit -= size / 4;
-            window.consume(size / 4, now, Some(rtt)).unwrap();
-        };
-        let start = Instant::now();
-        let rtt = Duration::from_millis(100);
-
-        let mut slow = ReceiveWindow::new();
-        quarter(&mut slow, start, rtt);
-        quarter(&mut slow, start + Duration::from_secs(1), rtt);
-        assert_eq!(slow.size, INITIAL_WINDOW);
-
-        let mut fast = ReceiveWindow::new();
-        let mut now = start;
-        for _ in 0..40 {
-            quarter(&mut fast, now, rtt);
-            now += Duration::from_millis(10);
-        }
-        assert_eq!(fast.size, MAX_WINDOW);
-        assert_eq!(
-            fast.credit, MAX_WINDOW,
-            "what was added is what was read plus the growth"
-        );
-    }
-
-    #[test]
     fn data_leaves_in_pieces_that_window_and_packet_allow() {
-        let mut channel = Channel::new(Opening::Open(RemoteId(0)));
+        let mut channel = Channel::new(Opening::Open(RemoteId(0)), Arc::default());
         channel.outbox.push(Bytes::from(vec![0; 100]));
         channel.send_window = 70;
         channel.send_max = 60;

@@ -5,14 +5,16 @@
 //! knows of keys or sockets, so that any sequence of operations can be tried on it by itself.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::channel::{Channel, ChannelId, INITIAL_WINDOW, MAX_DATA, Opening, RemoteId, Started, Stream};
+use crate::channel::{Channel, ChannelId, MAX_DATA, Opening, RemoteId, Started, Stream};
 use crate::error::Error;
 use crate::message::{self, printable};
 use crate::owed::Owed;
+use crate::window::{Arrival, INITIAL_WINDOW, RoundTrip, WindowBudget};
 use crate::wire::{Reader, Writer};
 
 /// A terminal's size: in characters, and in pixels where known (RFC 4254 section 6.2).
@@ -394,7 +396,10 @@ pub struct Channels {
     global_replies: VecDeque<GlobalRequestId>,
     next_global: u64,
     events: VecDeque<ChannelEvent>,
-    rtt: Rtt,
+    rtt: RoundTrip,
+    /// What is being handled came now; none before anything has come.
+    arrival: Option<Arrival>,
+    budget: Arc<WindowBudget>,
     overdraft_allowed: bool,
     opened: u32,
     /// The server has told its host keys.
@@ -440,17 +445,17 @@ impl Control {
     }
 }
 
-/// The round-trip time, as far as known.
-#[derive(Debug, Default)]
-struct Rtt {
-    assumed: Option<Duration>,
-    /// The shortest that an answer took.
-    shortest: Option<Duration>,
-}
-
 impl Channels {
     /// What counts as little to send.
     const SMALL: usize = 4096;
+
+    /// No channels yet; their windows will grow from `budget`.
+    pub fn new(budget: Arc<WindowBudget>) -> Self {
+        Self {
+            budget,
+            ..Self::default()
+        }
+    }
 
     // Getters.
 
@@ -482,17 +487,31 @@ impl Channels {
     /// The round-trip time as the way to the server showed it, which may end at a proxy: it counts until an answer has
     /// been timed.
     pub fn assume_rtt(&mut self, rtt: Duration) {
-        self.rtt.assumed = Some(rtt);
+        self.rtt.assume(rtt);
     }
 
-    /// The server's answer to something has taken so long. The shortest decides how far windows grow.
-    pub fn answered_after(&mut self, time: Duration) {
-        self.rtt.shortest = Some(self.rtt.shortest.map_or(time, |shortest| shortest.min(time)));
+    /// The server's answer to something has taken so long, while nothing else was under way towards this side. The
+    /// shortest of the last while decides how far windows grow.
+    pub fn answered_after(&mut self, time: Duration, now: Instant) {
+        self.rtt.measured(time, now);
     }
 
-    /// The round-trip time as far as known.
+    /// The round-trip time as far as known: the shortest of the last 10 to 20 seconds with measurements.
     pub fn rtt(&self) -> Option<Duration> {
-        self.rtt.shortest.or(self.rtt.assumed)
+        self.rtt.get()
+    }
+
+    /// What was received is handled next.
+    pub fn receiving(&mut self, now: Instant) {
+        let drained = self.arrival.map_or(0, |arrival| arrival.drained);
+        self.arrival = Some(Arrival { now, drained });
+    }
+
+    /// All that had come was read: what is handled next came later.
+    pub fn drained(&mut self) {
+        if let Some(arrival) = &mut self.arrival {
+            arrival.drained += 1;
+        }
     }
 
     /// Whether data may follow a session's start before its window is known to be open (see the crate's
@@ -506,8 +525,9 @@ impl Channels {
     pub fn open(&mut self, kind: &ChannelKind) -> ChannelId {
         let id = self.allocate();
         let open = kind.encode(id);
+        let opening = Opening::Asked { waiting: Vec::new() };
         self.table
-            .insert(id, Channel::new(Opening::Asked { waiting: Vec::new() }));
+            .insert(id, Channel::new(opening, Arc::clone(&self.budget)));
         self.control.say(open);
         id
     }
@@ -848,6 +868,7 @@ impl Channels {
     }
 
     fn handle_data(&mut self, payload: &Bytes, mut reader: Reader<'_>, stream: Stream) -> Result<(), Error> {
+        let arrival = self.arrival;
         let Some((id, channel)) = self.channel(&mut reader)? else {
             return Ok(());
         };
@@ -863,13 +884,15 @@ impl Channels {
             return Err(Error::misbehaved("it sent data behind the end of the data"));
         }
         let len = data.len() as u32;
-        channel.receive.credit = channel
+        let trip = channel
             .receive
-            .credit
-            .checked_sub(len)
+            .receive(len, arrival)
             .ok_or_else(|| Error::misbehaved("it sent more than the window allowed"))?;
         if !channel.abandoned && !data.is_empty() {
             self.events.push_back(ChannelEvent::Data { id, stream, data });
+        }
+        if let (Some(trip), Some(arrival)) = (trip, arrival) {
+            self.rtt.measured(trip, arrival.now);
         }
         Ok(())
     }
@@ -886,16 +909,16 @@ impl Channels {
         let Some((_, channel)) = self.channel(&mut reader.clone())? else {
             return Ok(());
         };
-        channel.receive.credit = channel
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        channel
             .receive
-            .credit
-            .checked_sub(u32::try_from(len).unwrap_or(u32::MAX))
+            .receive(len, None)
             .ok_or_else(|| Error::misbehaved("it sent more than the window allowed"))?;
         let remote = channel.remote();
-        channel.receive.credit += len as u32;
+        channel.receive.return_unread(len);
         match remote.filter(|_| len > 0 && !self.table[&id].close_sent) {
             Some(remote) => {
-                self.control.owe(window_adjust(remote, len as u32));
+                self.control.owe(window_adjust(remote, len));
                 Ok(())
             }
             None => Ok(()),
@@ -1024,7 +1047,7 @@ impl Channels {
             return Ok(());
         }
         let id = self.allocate();
-        let mut channel = Channel::new(Opening::Offered(remote));
+        let mut channel = Channel::new(Opening::Offered(remote), Arc::clone(&self.budget));
         channel.send_window = i64::from(window);
         channel.send_max = (max as usize).min(MAX_DATA as usize);
         channel.incoming = true;

@@ -1,6 +1,7 @@
 //! [`Connection`]: the whole of an SSH client connection, but for the socket, the clock and the decisions.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -20,6 +21,7 @@ use crate::kex::Ephemeral;
 use crate::message::{self, DisconnectReason, ExtInfo};
 use crate::owed::Owed;
 use crate::transport::{Inbound, RekeyLimit, Sequence, Transport};
+use crate::window::WindowBudget;
 use crate::wire::Writer;
 
 /// How a connection is to be made.
@@ -41,6 +43,8 @@ pub struct Config {
     pub early_flights: bool,
     /// Let up to 64 KiB of a session's input leave behind its start, where the server is OpenSSH.
     pub early_stdin: bool,
+    /// What receive windows grow from; connections of a process share it.
+    pub window_budget: Arc<WindowBudget>,
 }
 
 impl Config {
@@ -55,6 +59,7 @@ impl Config {
             prepared: None,
             early_flights: true,
             early_stdin: true,
+            window_budget: Arc::default(),
         }
     }
 }
@@ -159,11 +164,12 @@ impl Connection {
             prepared,
             early_flights,
             early_stdin,
+            window_budget,
         } = config;
         Ok(Self {
             transport: Transport::new(preferences, rekey_limit, early_kexinit, guess, prepared)?,
             auth: Auth::new(user),
-            channels: Channels::default(),
+            channels: Channels::new(window_budget),
             events: VecDeque::new(),
             auth_messages: VecDeque::new(),
             answers: VecDeque::new(),
@@ -287,6 +293,7 @@ impl Connection {
 
     /// Works through the bytes received.
     pub fn handle_received(&mut self, now: Instant) -> Result<(), Error> {
+        self.channels.receiving(now);
         let outcome = self.work_through(now);
         if let Err(Error::Disconnected { .. }) = &outcome
             && !self.authenticated
@@ -588,10 +595,16 @@ impl Connection {
         self.channels.assume_rtt(rtt);
     }
 
-    /// An answer of the server, to something sent after authentication, has taken so long: the shortest is the round-trip
-    /// time, which decides how far receive windows grow.
-    pub fn answered_after(&mut self, time: Duration) {
-        self.channels.answered_after(time);
+    /// An answer of the server, to something sent after authentication, has taken so long, and nothing else came
+    /// meanwhile: the shortest of the last while is the round-trip time, which decides how far receive windows grow.
+    pub fn answered_after(&mut self, time: Duration, now: Instant) {
+        self.channels.answered_after(time, now);
+    }
+
+    /// There is nothing to receive for now: what comes next was not waiting in the socket. It tells a server that waits for
+    /// credit from one that this side has not kept up with.
+    pub fn input_drained(&mut self) {
+        self.channels.drained();
     }
 
     /// The round-trip time as far as known.

@@ -33,6 +33,7 @@ mod owed;
 mod receive;
 pub mod signature;
 mod transport;
+mod window;
 pub mod wire;
 
 pub use algorithms::{Compression, Direction, HOST_KEY_ALGORITHMS, Negotiated, Preferences};
@@ -47,3 +48,4 @@ pub use error::Error;
 pub use identification::{CLIENT_ID, ServerId};
 pub use message::{DisconnectReason, ExtInfo};
 pub use transport::RekeyLimit;
+pub use window::WindowBudget;

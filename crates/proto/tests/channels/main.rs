@@ -339,23 +339,33 @@ fn an_unknown_stream_is_thrown_away_and_costs_no_credit() {
 }
 
 #[test]
-fn a_reader_as_fast_as_the_link_gets_a_larger_window() {
+fn a_server_that_waits_for_credit_on_a_long_path_gets_a_larger_window() {
+    let rtt = Duration::from_millis(100);
     let (mut channels, id) = session(0);
-    channels.answered_after(Duration::from_millis(100));
     let mut now = Instant::now();
-    let (mut granted, mut consumed) = (2u64 << 20, 0u64);
-    for _ in 0..4096 {
-        channels.handle(&data(id, 32 * 1024)).unwrap();
-        now += Duration::from_micros(100);
-        channels.consumed(id, 32 * 1024, now);
-        consumed += 32 * 1024;
-        while let Some(Outgoing::Control(message)) = channels.next_message() {
-            granted += u64::from(u32::from_be_bytes(message[5..9].try_into().unwrap()));
+    channels.answered_after(rtt, now);
+    let mut credit = 2u32 << 20;
+    for _ in 0..8 {
+        // Everything that the server may send comes at once, and is read at once.
+        for _ in 0..credit / (32 * 1024) {
+            now += Duration::from_micros(100);
+            channels.receiving(now);
+            channels.handle(&data(id, 32 * 1024)).unwrap();
+            channels.consumed(id, 32 * 1024, now);
+            channels.next_event();
         }
-        channels.next_event();
+        channels.drained();
+        credit %= 32 * 1024;
+        while let Some(Outgoing::Control(message)) = channels.next_message() {
+            credit += u32::from_be_bytes(message[5..9].try_into().unwrap());
+        }
+        now += rtt;
     }
-    let ahead = granted - consumed;
-    assert!((11 << 20..=15 << 20).contains(&ahead), "{ahead} bytes ahead");
+    assert!(
+        (11 << 20..=15 << 20).contains(&credit),
+        "{credit} bytes of credit"
+    );
+    assert_eq!(channels.rtt(), Some(rtt));
 }
 
 #[test]

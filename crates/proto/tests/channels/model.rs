@@ -169,7 +169,7 @@ impl Model {
     pub(crate) fn new(sshd: bool) -> Self {
         let mut channels = Channels::default();
         channels.allow_overdraft(sshd);
-        channels.answered_after(Duration::from_millis(50));
+        channels.answered_after(Duration::from_millis(50), Instant::now());
         Self {
             channels,
             now: Instant::now(),

@@ -737,7 +737,7 @@ fn the_servers_host_keys_are_told_and_can_be_proven() {
 #[test]
 fn a_window_grows_where_rate_and_round_trip_ask_for_it() {
     let mut pair = Pair::new(Config::new("jo"), Behaviour::default());
-    pair.client.answered_after(RTT);
+    pair.client.answered_after(RTT, pair.now);
     let input = numbers(8_000_000);
     let id = pair.cat(input.clone());
     pair.closed(id).unwrap();

@@ -1,0 +1,444 @@
+//! Receive windows (RFC 4254 section 5.2): how far ahead of its reader the server may send.
+//!
+//! A window that is too small leaves a long path empty; one that is too large makes the server hold what the socket does
+//! not take. With windows grown to 15 MiB on loopback, by a round-trip time that a busy machine had stretched to 299 ms,
+//! sshd held 25 MB for each stream, spent most of its CPU time in giving memory back, and 20 streams had a fifth of
+//! the throughput that they have with 2 MiB.
+//!
+//! So a window follows the delivery rate times the *shortest* round trip of the last while ([`RoundTrip`]), it grows
+//! beyond its first doubling only where the server was seen to wait for it, it shrinks when it is not needed any more,
+//! and all windows of a process grow from one [`WindowBudget`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Our receive window at the start, and the least: what OpenSSH's client gives a session.
+pub(crate) const INITIAL_WINDOW: u32 = 2 * 1024 * 1024;
+/// The most our window may grow to. sshd stops reading from a command when its own buffer towards us holds 16 MiB
+/// (CHAN_INPUT_MAX in channels.c), so more would not be used and a byte less is safe.
+pub(crate) const MAX_WINDOW: u32 = 15 * 1024 * 1024;
+/// A window that is more than twice what rate and round trip ask for shrinks after so many returns of credit, two window's
+/// worth of data: a pause of the reader's alone does not cost a long path its window.
+const SHRINK_AFTER: u8 = 8;
+
+/// Bytes by which all windows of a process together may exceed their first size. What a server can make this side hold
+/// is that and 2 MiB for each channel whose reader does not read.
+#[derive(Debug)]
+pub struct WindowBudget {
+    free: AtomicU64,
+}
+
+impl WindowBudget {
+    /// Windows may grow by so many bytes together.
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        Self {
+            free: AtomicU64::new(bytes),
+        }
+    }
+
+    fn take(&self, bytes: u32) -> bool {
+        self.free
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| {
+                free.checked_sub(bytes.into())
+            })
+            .is_ok()
+    }
+
+    fn give_back(&self, bytes: u32) {
+        self.free.fetch_add(bytes.into(), Ordering::Relaxed);
+    }
+}
+
+impl Default for WindowBudget {
+    /// 256 MiB: some 20 streams on paths that need the largest window.
+    fn default() -> Self {
+        Self::new(256 * 1024 * 1024)
+    }
+}
+
+/// The round-trip time: the shortest of the last while, as what is measured under load is longer than the path.
+#[derive(Debug, Default)]
+pub(crate) struct RoundTrip {
+    /// What connecting took. It may have ended at a proxy.
+    assumed: Option<Duration>,
+    /// The shortest of this interval and of the one before.
+    shortest: [Option<Duration>; 2],
+    interval: Option<(Instant, u32)>,
+}
+
+impl RoundTrip {
+    /// An interval takes so long and has so many measurements at least (BBR's shortest round trip is of 10 s, too): a
+    /// path that has become longer is known by then, and one slow answer after a long silence changes nothing.
+    const INTERVAL: Duration = Duration::from_secs(10);
+    const MEASUREMENTS: u32 = 16;
+
+    pub(crate) fn assume(&mut self, time: Duration) {
+        self.assumed = Some(time);
+    }
+
+    pub(crate) fn measured(&mut self, time: Duration, now: Instant) {
+        let (since, measurements) = self.interval.get_or_insert((now, 0));
+        if *measurements >= Self::MEASUREMENTS && now.saturating_duration_since(*since) >= Self::INTERVAL {
+            (*since, *measurements) = (now, 0);
+            self.shortest = [None, self.shortest[0]];
+        }
+        *measurements += 1;
+        self.shortest[0] = Some(self.shortest[0].map_or(time, |shortest| shortest.min(time)));
+    }
+
+    pub(crate) fn get(&self) -> Option<Duration> {
+        self.shortest.into_iter().flatten().min().or(self.assumed)
+    }
+}
+
+/// How much the server may send on a channel, and when it is told of more.
+#[derive(Debug)]
+pub(crate) struct ReceiveWindow {
+    /// What the server may still send.
+    credit: u32,
+    /// The window's present full size.
+    size: u32,
+    /// Read by the application and not yet returned to the server.
+    consumed: u32,
+    /// When credit was returned last: the rate of the reader.
+    since: Option<Instant>,
+    /// The return of credit whose effect is waited for.
+    echo: Option<Echo>,
+    /// The server has waited for credit since the window grew.
+    starved: bool,
+    /// Returns of credit in a row that found the window too large.
+    too_large: u8,
+    budget: Arc<WindowBudget>,
+}
+
+/// Credit that was returned. The server cannot send beyond `remaining` bytes before it hears of it: when it has stopped
+/// there, the time until the next byte is a round trip in which nothing of the channel's own stood in a queue.
+#[derive(Debug)]
+struct Echo {
+    sent: Instant,
+    remaining: u32,
+    /// How often the input had been read empty when the last of `remaining` came.
+    drained: Option<u64>,
+}
+
+/// A moment of input: when it is handled, and how often everything that had come was read before.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival {
+    pub(crate) now: Instant,
+    pub(crate) drained: u64,
+}
+
+impl ReceiveWindow {
+    pub(crate) fn new(budget: Arc<WindowBudget>) -> Self {
+        Self {
+            credit: INITIAL_WINDOW,
+            size: INITIAL_WINDOW,
+            consumed: 0,
+            since: None,
+            echo: None,
+            starved: false,
+            too_large: 0,
+            budget,
+        }
+    }
+
+    /// `len` bytes have come; `None` when the server was not allowed to send them. The inner value is a round-trip time
+    /// that this tells.
+    pub(crate) fn receive(&mut self, len: u32, arrival: Option<Arrival>) -> Option<Option<Duration>> {
+        self.credit = self.credit.checked_sub(len)?;
+        Some(arrival.and_then(|arrival| self.hear_echo(len, arrival)))
+    }
+
+    fn hear_echo(&mut self, len: u32, arrival: Arrival) -> Option<Duration> {
+        let echo = self.echo.as_mut()?;
+        if len <= echo.remaining {
+            echo.remaining -= len;
+            if echo.remaining == 0 {
+                echo.drained = Some(arrival.drained);
+            }
+            return None;
+        }
+        let echo = self.echo.take()?;
+        // Without a silence at the end of what was allowed, the server had credit all the time.
+        let waited = echo.drained.is_some_and(|drained| drained < arrival.drained);
+        self.starved |= waited;
+        waited.then(|| arrival.now.saturating_duration_since(echo.sent))
+    }
+
+    /// What came was not for anybody: it may be sent again.
+    pub(crate) fn return_unread(&mut self, len: u32) {
+        self.credit += len;
+        self.echo = None;
+    }
+
+    /// The application has read `n` bytes. Returns what to add to the server's credit, if it is time to say so: never
+    /// more than the server has used, however much is said to be read, but for the window's growth.
+    pub(crate) fn consume(&mut self, n: u32, now: Instant, rtt: Option<Duration>) -> Option<u32> {
+        self.consumed = self.consumed.saturating_add(n).min(self.size - self.credit);
+        if self.consumed < self.size / 4 {
+            return None;
+        }
+        let mut add = self.consumed;
+        let wanted = self
+            .since
+            .zip(rtt)
+            .map(|(since, rtt)| wanted(self.consumed, now.saturating_duration_since(since), rtt));
+        match wanted {
+            Some(wanted) if wanted > self.size && (self.starved || self.size == INITIAL_WINDOW) => {
+                add += self.grow();
+            }
+            Some(wanted) if wanted < self.size / 2 => add -= self.shrink(),
+            _ => self.too_large = 0,
+        }
+        self.since = Some(now);
+        self.consumed = 0;
+        if add == 0 {
+            return None;
+        }
+        if self.echo.is_none() {
+            self.echo = Some(Echo {
+                sent: now,
+                remaining: self.credit,
+                drained: None,
+            });
+        }
+        self.credit += add;
+        Some(add)
+    }
+
+    /// Doubles the window, as far as that is allowed. Returns by how much it has grown.
+    fn grow(&mut self) -> u32 {
+        self.too_large = 0;
+        let by = self.size.min(MAX_WINDOW - self.size);
+        if !self.budget.take(by) {
+            return 0;
+        }
+        self.size += by;
+        self.starved = false;
+        by
+    }
+
+    /// Keeps back what was consumed, when the window was too large for long enough.
+    fn shrink(&mut self) -> u32 {
+        if self.too_large < SHRINK_AFTER {
+            self.too_large += 1;
+            return 0;
+        }
+        let by = self.consumed.min(self.size - INITIAL_WINDOW);
+        self.size -= by;
+        self.budget.give_back(by);
+        by
+    }
+}
+
+impl Drop for ReceiveWindow {
+    fn drop(&mut self) {
+        self.budget.give_back(self.size - INITIAL_WINDOW);
+    }
+}
+
+/// The window that `consumed` bytes in `elapsed` ask for: twice the rate times the round trip, since credit comes back in
+/// quarters and late.
+fn wanted(consumed: u32, elapsed: Duration, rtt: Duration) -> u32 {
+    let bytes = u128::from(consumed) * rtt.as_nanos() * 2 / elapsed.as_nanos().max(1);
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u32 = 1024 * 1024;
+
+    fn window() -> ReceiveWindow {
+        ReceiveWindow::new(Arc::new(WindowBudget::default()))
+    }
+
+    /// A server, a path and a reader on simulated time, in steps of a packet.
+    struct Path {
+        window: ReceiveWindow,
+        trip: RoundTrip,
+        now: Instant,
+        /// Packets a second that the path and the reader let through.
+        rate: u32,
+        /// One way.
+        delay: Duration,
+        /// How much longer a machine under load takes to notice an answer.
+        lateness: Duration,
+        /// Credit on its way to the server.
+        adjusts: Vec<(Instant, u32)>,
+        server_credit: u32,
+        /// Packets on their way to us.
+        packets: std::collections::VecDeque<Instant>,
+        drained: u64,
+    }
+
+    const PACKET: u32 = 32 * 1024;
+
+    impl Path {
+        fn new(rtt: Duration, mebibytes_a_second: u32) -> Self {
+            Self {
+                window: window(),
+                trip: RoundTrip::default(),
+                now: Instant::now(),
+                rate: mebibytes_a_second * MIB / PACKET,
+                delay: rtt / 2,
+                lateness: Duration::ZERO,
+                adjusts: Vec::new(),
+                server_credit: INITIAL_WINDOW,
+                packets: std::collections::VecDeque::new(),
+                drained: 0,
+            }
+        }
+
+        /// An unthrottled stream for so long; returns the packets that came.
+        fn stream(&mut self, time: Duration) -> u32 {
+            let end = self.now + time;
+            let step = Duration::from_secs(1) / self.rate;
+            let mut came = 0;
+            while self.now < end {
+                self.now += step;
+                let now = self.now;
+                self.adjusts.retain(|(at, add)| {
+                    let here = *at <= now;
+                    if here {
+                        self.server_credit += add;
+                    }
+                    !here
+                });
+                if self.server_credit >= PACKET {
+                    self.server_credit -= PACKET;
+                    self.packets.push_back(now + self.delay);
+                }
+                if self.packets.front().is_none_or(|at| *at > now) {
+                    self.drained += 1;
+                    continue;
+                }
+                self.packets.pop_front();
+                came += 1;
+                let arrival = Arrival {
+                    now: now + self.lateness,
+                    drained: self.drained,
+                };
+                if let Some(trip) = self.window.receive(PACKET, Some(arrival)).unwrap() {
+                    self.trip.measured(trip, now);
+                }
+                if let Some(add) = self.window.consume(PACKET, now, self.trip.get()) {
+                    self.adjusts.push((now + self.delay, add));
+                }
+            }
+            came
+        }
+    }
+
+    #[test]
+    fn a_window_is_returned_in_quarters() {
+        let mut window = window();
+        let now = Instant::now();
+        window.receive(INITIAL_WINDOW / 4, None).unwrap();
+        assert_eq!(window.consume(INITIAL_WINDOW / 4 - 1, now, None), None);
+        assert_eq!(window.consume(1, now, None), Some(INITIAL_WINDOW / 4));
+    }
+
+    #[test]
+    fn what_was_not_received_cannot_be_returned() {
+        let mut window = window();
+        window.receive(INITIAL_WINDOW / 2, None).unwrap();
+        let now = Instant::now();
+        assert_eq!(window.consume(u32::MAX, now, None), Some(INITIAL_WINDOW / 2));
+        assert_eq!(window.consume(u32::MAX, now, None), None);
+        assert_eq!(window.credit, INITIAL_WINDOW);
+    }
+
+    #[test]
+    fn more_than_the_window_is_not_taken() {
+        let mut window = window();
+        assert!(window.receive(INITIAL_WINDOW, None).is_some());
+        assert!(window.receive(1, None).is_none());
+    }
+
+    #[test]
+    fn a_long_path_is_filled_and_its_round_trip_found_while_it_streams() {
+        let rtt = Duration::from_millis(100);
+        let mut path = Path::new(rtt, 100);
+        path.trip.measured(rtt, path.now);
+        path.stream(Duration::from_secs(2));
+        assert!(path.window.size >= 10 * MIB, "{}", path.window.size);
+        let came = path.stream(Duration::from_secs(2)) * (PACKET / 1024);
+        assert!(came >= 190 * 1024, "{came} KiB came in two seconds");
+    }
+
+    #[test]
+    fn a_round_trip_that_load_has_stretched_is_corrected_and_the_window_stays_small() {
+        let mut path = Path::new(Duration::from_micros(200), 200);
+        // As measured once on loopback, when 20 connections were made at once.
+        path.trip.measured(Duration::from_millis(299), path.now);
+        path.lateness = Duration::from_millis(3);
+        path.stream(Duration::from_secs(5));
+        assert!(path.window.size <= 2 * INITIAL_WINDOW, "{}", path.window.size);
+    }
+
+    #[test]
+    fn a_window_that_is_not_needed_any_more_shrinks_to_its_first_size() {
+        let rtt = Duration::from_millis(100);
+        let mut path = Path::new(rtt, 200);
+        path.trip.measured(rtt, path.now);
+        path.stream(Duration::from_secs(2));
+        assert_eq!(path.window.size, MAX_WINDOW);
+        let (budget, free) = (Arc::clone(&path.window.budget), WindowBudget::default().free);
+        let grown = u64::from(MAX_WINDOW - INITIAL_WINDOW);
+        assert_eq!(budget.free.load(Ordering::Relaxed), free.into_inner() - grown);
+        path.rate = 5 * MIB / PACKET;
+        path.stream(Duration::from_secs(60));
+        assert_eq!(path.window.size, INITIAL_WINDOW);
+        // Never more than was promised, and all of it: nothing of the credit is lost on the way.
+        let promised = path.server_credit
+            + path.adjusts.iter().map(|(_, add)| add).sum::<u32>()
+            + path.packets.len() as u32 * PACKET;
+        assert_eq!(promised, path.window.credit);
+        let whole = WindowBudget::default().free.into_inner();
+        assert_eq!(budget.free.load(Ordering::Relaxed), whole);
+    }
+
+    #[test]
+    fn windows_grow_from_one_budget_and_give_it_back_when_they_end() {
+        let budget = Arc::new(WindowBudget::new(3 * u64::from(INITIAL_WINDOW)));
+        let rtt = Duration::from_millis(100);
+        let mut paths: Vec<_> = (0..4)
+            .map(|_| {
+                let mut path = Path::new(rtt, 200);
+                path.trip.measured(rtt, path.now);
+                path.window = ReceiveWindow::new(Arc::clone(&budget));
+                path
+            })
+            .collect();
+        for path in &mut paths {
+            path.stream(Duration::from_secs(1));
+        }
+        let grown: u32 = paths.iter().map(|path| path.window.size - INITIAL_WINDOW).sum();
+        assert_eq!(grown, 3 * INITIAL_WINDOW);
+        drop(paths);
+        assert_eq!(budget.free.load(Ordering::Relaxed), 3 * u64::from(INITIAL_WINDOW));
+    }
+
+    #[test]
+    fn the_round_trip_follows_a_path_that_has_changed_and_forgets_no_short_one_for_a_slow_answer() {
+        let (short, long) = (Duration::from_millis(10), Duration::from_millis(80));
+        let mut trip = RoundTrip::default();
+        trip.assume(long);
+        assert_eq!(trip.get(), Some(long));
+        let begin = Instant::now();
+        trip.measured(short, begin);
+        let later = begin + Duration::from_secs(3600);
+        trip.measured(long, later);
+        assert_eq!(trip.get(), Some(short));
+        for n in 0..40 {
+            trip.measured(long, later + n * Duration::from_secs(1));
+        }
+        assert_eq!(trip.get(), Some(long));
+        trip.measured(short, later + Duration::from_secs(41));
+        assert_eq!(trip.get(), Some(short));
+    }
+}
