@@ -5,6 +5,9 @@
 //! | `list` | what there is to copy: names, as they are found |
 //! | `down`, `up` | how it is copied: towards this machine, towards a server |
 //! | `folder` | the local folder that is written into, and nowhere else |
+//! | `tree` | what has been made below the target, and where something may be made |
+//! | `part` | the names that files have until they are whole |
+//! | `stream` | ends that are no regular files: pipes, devices, descriptors |
 //! | `lanes` | the sessions that a copy goes over |
 //! | `small`, `striped` | how several of them share small files, or one large file |
 //! | `compression` | whether they compress, where nobody has decided it |
@@ -16,8 +19,11 @@ mod down;
 mod folder;
 mod lanes;
 mod list;
+mod part;
 mod small;
+mod stream;
 mod striped;
+mod tree;
 mod up;
 
 use std::collections::HashMap;
@@ -32,17 +38,22 @@ use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 
 use crate::engine::Host;
 use crate::error::Error;
-use crate::sftp::Sftp;
+use crate::sftp::{FileAttributes, FileType, Owner, Sftp};
 use compression::Flow;
 use lanes::Lanes;
 pub(crate) use lanes::{NEAR, SESSIONS_A_CONNECTION};
+use part::Tag;
+pub use stream::Stream;
+use tree::Tree;
 
 /// One end of a copy.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Location {
-    /// A path on this machine.
+    /// A path on this machine. A pipe or a device is read from or written to, and not replaced.
     Local(PathBuf),
+    /// What is open already: as a source read to its end, as a target written to.
+    Stream(Stream),
     /// A path on a server, reached over as many sessions as are worth having. Not absolute, it starts at the user's
     /// home. As a source its parts may be patterns with `*`, `?` and `[…]`.
     Host(Host, Bytes),
@@ -56,7 +67,7 @@ pub enum Location {
 pub struct CopyOptions {
     /// Directories too, with all that is in them.
     pub recursive: bool,
-    /// Keep modification times and all permission bits.
+    /// Keep modification times and permissions; set-user-ID and set-group-ID are for an owner, who is not kept.
     pub preserve: bool,
     /// Leave out what the target has in the same version or a newer one, by its time.
     pub update: bool,
@@ -264,10 +275,14 @@ impl Progress {
 
 /// Copies `sources` to `target`, as cp(1) does: into it if it is a directory, which it must be for several sources. A
 /// source directory goes with its name into a target that is there, and under the target's name where there is none.
-/// Symbolic links that the sources name are followed, those in trees are copied.
+/// Symbolic links that the sources name are followed, those in trees are copied. Of two sources that have one name the
+/// first is copied; folders of one name become one.
 ///
 /// A file is written under a name of its own beside the target and renamed when it is whole, so that nobody meets half
-/// of it. Dropping the future ends the copy.
+/// of it. One that is replaced keeps its owner and permissions; a link that the user named leads on to what is written,
+/// and pipes and devices are written to. Dropping the future ends the copy.
+///
+/// Below the target nothing is made in a folder that is a link, whoever made it.
 ///
 /// # Errors
 /// What keeps all of it from being copied: no session, no target. What concerns one file is told to `progress`, and
@@ -278,6 +293,14 @@ pub async fn copy(
     options: &CopyOptions,
     progress: &Arc<Progress>,
 ) -> Result<Snapshot, Error> {
+    let stream = match target {
+        Location::Stream(stream) => Some(stream.clone()),
+        Location::Local(path) => Stream::special(path).await,
+        _ => None,
+    };
+    if let Some(stream) = stream {
+        return stream::copy_to(sources, &stream, options, progress).await;
+    }
     let to = Place::of(target).await?;
     let job = Arc::new(Job {
         options: options.clone(),
@@ -287,6 +310,7 @@ pub async fn copy(
         flow: Flow::default(),
         plenty: Plenty::default(),
         looked_at: Mutex::default(),
+        tree: Tree::default(),
     });
     let several = sources.len() > 1 || is_pattern(sources);
     let (top, ()) = tokio::try_join!(
@@ -294,6 +318,9 @@ pub async fn copy(
         job.open_ahead(&to, target, sources)
     )?;
     let groups = group(sources).await?;
+    for group in &groups {
+        refuse_into_itself(&job, &group.place, &group.paths, &to, &top).await?;
+    }
     let last = groups.len();
     for (nth, group) in groups.into_iter().enumerate() {
         let (items, found) = mpsc::channel(QUEUE);
@@ -311,7 +338,7 @@ pub async fn copy(
                     Err(Error::Usage("neither end of the copy is a server: use cp".into()))
                 }
                 (Place::Server(lanes), Place::Local) => {
-                    let root = PathBuf::from(std::ffi::OsStr::new(list::os(&top.root)));
+                    let root = PathBuf::from(list::os(&top.root));
                     down::Down::new(&job, lanes, &root)?.run(found).await
                 }
                 (from, Place::Server(lanes)) => up::Up::new(&job, from, lanes, &top.root).run(found).await,
@@ -352,10 +379,28 @@ enum Place {
 impl Place {
     async fn of(location: &Location) -> Result<Self, Error> {
         Ok(match location {
-            Location::Local(_) => Self::Local,
+            Location::Local(_) | Location::Stream(_) => Self::Local,
             Location::Host(host, _) => Self::Server(Arc::new(Lanes::to(host).await?)),
             Location::Session(sftp, _) => Self::Server(Arc::new(Lanes::over(sftp))),
         })
+    }
+
+    /// The machine and the account, to tell them from others.
+    fn id(&self) -> Vec<u8> {
+        match self {
+            Self::Local => {
+                let uid = rustix::process::geteuid().as_raw();
+                let machine = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+                [&machine[..], &uid.to_be_bytes()].concat()
+            }
+            Self::Server(lanes) => match lanes.host() {
+                Some(host) => {
+                    let config = host.config();
+                    format!("{}@{}:{}", config.user, config.hostname, config.port).into_bytes()
+                }
+                None => lanes.first().host().as_bytes().to_vec(),
+            },
+        }
     }
 }
 
@@ -363,6 +408,7 @@ impl Location {
     fn path(&self) -> Bytes {
         match self {
             Self::Local(path) => Bytes::copy_from_slice(path.as_os_str().as_encoded_bytes()),
+            Self::Stream(stream) => stream.path(),
             Self::Host(_, path) | Self::Session(_, path) => path.clone(),
         }
     }
@@ -370,7 +416,7 @@ impl Location {
     /// Whether two locations are of one machine, so that the same sessions serve both.
     fn is_beside(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Local(_), Self::Local(_)) => true,
+            (Self::Local(_) | Self::Stream(_), Self::Local(_) | Self::Stream(_)) => true,
             (Self::Host(a, _), Self::Host(b, _)) => a.config().sharing_key() == b.config().sharing_key(),
             (Self::Session(a, _), Self::Session(b, _)) => Arc::ptr_eq(a.link(), b.link()),
             _ => false,
@@ -381,7 +427,110 @@ impl Location {
 /// Sources of one machine, one after the other.
 struct Group {
     place: Place,
-    paths: Vec<Bytes>,
+    paths: Vec<Source>,
+}
+
+/// A source as the user named it.
+struct Source {
+    path: Bytes,
+    stream: Option<Stream>,
+}
+
+impl Source {
+    fn of(location: &Location) -> Self {
+        Self {
+            path: location.path(),
+            stream: match location {
+                Location::Stream(stream) => Some(stream.clone()),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// A folder that is copied into itself would be copied without end.
+async fn refuse_into_itself(
+    job: &Job,
+    from: &Place,
+    sources: &[Source],
+    to: &Place,
+    top: &Top,
+) -> Result<(), Error> {
+    if !job.options.recursive || job.options.dry_run {
+        return Ok(());
+    }
+    let absolute = async |place: &Place, path: &Bytes| match place {
+        Place::Local => {
+            let path = PathBuf::from(list::os(path));
+            let found = blocking(move || std::fs::canonicalize(path)).await.ok()?;
+            Some(Bytes::copy_from_slice(found.as_os_str().as_encoded_bytes()))
+        }
+        Place::Server(lanes) => lanes.first().realpath(path).await.ok(),
+    };
+    let mut target = None;
+    for source in sources.iter().filter(|source| source.stream.is_none()) {
+        if target.is_none() {
+            target = absolute(to, &top.root).await;
+        }
+        let Some(target) = &target else { return Ok(()) };
+        let Some(path) = absolute(from, &source.path).await else {
+            continue;
+        };
+        let name = list::target(&source.path, top);
+        let into = list::in_root(target, &name);
+        let inside = |path: &[u8]| match into.strip_prefix(path) {
+            Some(rest) => rest.starts_with(b"/") && !rest[1..].is_empty() || path == b"/",
+            None => false,
+        };
+        if inside(&path) && to.shows_what_is_made_at(from, target).await? {
+            return Err(Error::Usage(format!(
+                "{} cannot be copied into itself, {}",
+                shown(&path),
+                shown(&into)
+            )));
+        }
+    }
+    Ok(())
+}
+
+impl Place {
+    /// Whether a folder is the same one here and at another place, whatever the places are called: what is made in it
+    /// here is seen there.
+    async fn shows_what_is_made_at(&self, other: &Self, folder: &Bytes) -> Result<bool, Error> {
+        let probe = part::random(&list::in_root(folder, b"copy"));
+        let made = match self {
+            Self::Local => {
+                let probe = PathBuf::from(list::os(&probe));
+                blocking(move || std::fs::create_dir(probe)).await.is_ok()
+            }
+            Self::Server(lanes) => lanes
+                .first()
+                .mkdir(&probe, FileAttributes::default())
+                .await
+                .is_ok(),
+        };
+        if !made {
+            // Nothing can be made there: the copy says so.
+            return Ok(false);
+        }
+        let seen = match other {
+            Self::Local => {
+                let probe = PathBuf::from(list::os(&probe));
+                blocking(move || std::fs::symlink_metadata(probe)).await.is_ok()
+            }
+            Self::Server(lanes) => lanes.first().lstat(&probe).await.is_ok(),
+        };
+        match self {
+            Self::Local => {
+                let probe = PathBuf::from(list::os(&probe));
+                let _ = blocking(move || std::fs::remove_dir(probe)).await;
+            }
+            Self::Server(lanes) => {
+                let _ = lanes.first().rmdir(&probe).await;
+            }
+        }
+        Ok(seen)
+    }
 }
 
 async fn group(sources: &[Location]) -> Result<Vec<Group>, Error> {
@@ -392,10 +541,10 @@ async fn group(sources: &[Location]) -> Result<Vec<Group>, Error> {
             .last_mut()
             .filter(|_| last.is_some_and(|last| last.is_beside(source)))
         {
-            Some(group) => group.paths.push(source.path()),
+            Some(group) => group.paths.push(Source::of(source)),
             None => groups.push(Group {
                 place: Place::of(source).await?,
-                paths: vec![source.path()],
+                paths: vec![Source::of(source)],
             }),
         }
         last = Some(source);
@@ -404,9 +553,9 @@ async fn group(sources: &[Location]) -> Result<Vec<Group>, Error> {
 }
 
 fn is_pattern(sources: &[Location]) -> bool {
-    sources
-        .iter()
-        .any(|source| !matches!(source, Location::Local(_)) && list::is_pattern(&source.path()))
+    sources.iter().any(|source| {
+        !matches!(source, Location::Local(_) | Location::Stream(_)) && list::is_pattern(&source.path())
+    })
 }
 
 /// What the target is: the directory that everything goes into, and the name there.
@@ -483,26 +632,26 @@ struct Job {
     throttle: Throttle,
     flow: Flow,
     plenty: Plenty,
-    /// Sizes of what there is on the server under names that a file has until it is whole; `None` for nothing. Each is
-    /// used once.
-    looked_at: Mutex<HashMap<Bytes, Option<u64>>>,
+    /// What there is on the server under names that were looked at ahead; `None` for nothing. Each is used once.
+    looked_at: Mutex<HashMap<Bytes, Option<FileAttributes>>>,
+    tree: Tree,
 }
 
 impl Job {
     /// Permissions for a new file or directory on this machine.
     fn local_mode(&self, mode: Option<u32>, usual: u32) -> u32 {
         match mode {
-            Some(mode) if self.options.preserve => mode & 0o7777,
+            Some(mode) if self.options.preserve => mode & KEPT_BITS,
             mode => mode.unwrap_or(usual) & 0o777 & !self.options.umask,
         }
     }
 
-    /// Opens what sessions a large local source is worth, while the target is looked at; and looks whether an earlier
-    /// attempt has left something of a single one.
+    /// Opens what sessions a large local source is worth, while the target is looked at; and looks at what a single one
+    /// may replace or go on from.
     async fn open_ahead(&self, to: &Place, target: &Location, sources: &[Location]) -> Result<(), Error> {
         let Place::Server(lanes) = to else { return Ok(()) };
         let options = &self.options;
-        if options.dry_run || options.update || options.checksum {
+        if options.dry_run {
             return Ok(());
         }
         let local = sources.iter().filter_map(|source| match source {
@@ -516,33 +665,38 @@ impl Job {
             lengths.max().unwrap_or(0)
         });
         let largest = largest.await;
-        if largest <= LARGE {
-            return Ok(());
+        if largest > LARGE && !options.update && !options.checksum {
+            lanes.grow(self.streams(lanes, largest, true).await)?;
         }
-        lanes.grow(self.streams(lanes, largest, true).await)?;
-        let [Location::Local(_)] = sources else {
-            return Ok(());
-        };
+        let [source] = sources else { return Ok(()) };
         // The target is the folder that it goes into, or the name that it gets: which, is being asked.
-        let (source, path) = (sources[0].path(), target.path());
-        let own = folder_and_name(&source).1;
-        let parts = [(path.clone(), own), folder_and_name(&path)]
-            .map(|(root, name)| list::in_root(&root, &part_of(&source, &name)));
+        let (from, path) = (source.path(), target.path());
+        let own = folder_and_name(&from).1;
+        let mut names = vec![
+            path.clone(),
+            list::in_root(if path.is_empty() { b"." } else { &path }, &own),
+        ];
+        if largest > LARGE {
+            let here = Place::Local.id();
+            for name in names.clone() {
+                names.push(Tag::of([&here, &from, &to.id(), &name]).part(&name));
+            }
+        }
         let sftp = lanes.first();
-        let found = futures_util::future::join_all(parts.iter().map(|part| sftp.lstat(part))).await;
-        for (part, found) in parts.into_iter().zip(found) {
-            let size = match found {
-                Ok(found) => Some(found.size.unwrap_or(0)),
+        let found = futures_util::future::join_all(names.iter().map(|name| sftp.lstat(name))).await;
+        for (name, found) in names.into_iter().zip(found) {
+            let found = match found {
+                Ok(found) => Some(found),
                 Err(error) if error.is_no_such_file() => None,
                 // Asked again when it is known to matter.
                 Err(_) => continue,
             };
-            self.looked_at().insert(part, size);
+            self.looked_at().insert(name, found);
         }
         Ok(())
     }
 
-    fn looked_at(&self) -> MutexGuard<'_, HashMap<Bytes, Option<u64>>> {
+    fn looked_at(&self) -> MutexGuard<'_, HashMap<Bytes, Option<FileAttributes>>> {
         self.looked_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -654,6 +808,9 @@ pub(crate) const MOST_STREAMS: usize = 16;
 /// On loopback a second connection costs 10 ms and its sshd's start; it pays for files that take longer.
 const NEAR_STRIPED: u64 = 128 * 1024 * 1024;
 
+/// Permissions that `preserve` keeps, as scp does. Set-user-ID and set-group-ID would be the copier's own.
+const KEPT_BITS: u32 = 0o1777;
+
 /// A name to copy.
 #[derive(Debug, Clone)]
 struct Item {
@@ -666,6 +823,12 @@ struct Item {
     size: u64,
     mode: Option<u32>,
     times: Option<(u32, u32)>,
+    /// The user gave its name at the target, and no server did: a link there leads on.
+    named: bool,
+    /// Where its bytes come from, when that is no regular file.
+    stream: Option<Stream>,
+    /// What has its name on the server that it goes to.
+    there: There,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -677,37 +840,26 @@ enum Kind {
     Other,
 }
 
+/// What a file meets on the server that it goes to.
+#[derive(Debug, Clone, Default)]
+struct There {
+    /// Its path, where links have led to another one.
+    path: Option<Bytes>,
+    /// Permissions and owner of the file that it replaces.
+    existing: Option<(u32, Option<Owner>)>,
+    /// A file that cannot be replaced as it is, and is written where it is.
+    in_place: bool,
+    /// What is no regular file, and is written to.
+    special: Option<FileType>,
+}
+
 /// Files from this length on are copied by themselves, over all sessions; they can be resumed.
 const LARGE: u64 = 2 * 1024 * 1024;
 
 impl Item {
     fn is_large(&self) -> bool {
-        self.size > LARGE
+        self.size > LARGE || self.stream.is_some() || self.there.special.is_some() || self.there.in_place
     }
-
-    /// The name that a file has until it is whole.
-    fn part(&self) -> Bytes {
-        part_of(&self.source, &self.target)
-    }
-}
-
-/// The name that a file has until it is whole, beside its last one. The same source gives the same name, so that an
-/// attempt finds what an earlier one has left; another source gives another, so that two do not write into one.
-fn part_of(source: &[u8], target: &[u8]) -> Bytes {
-    /// The longest name that Linux's file systems take.
-    const LONGEST: usize = 255;
-    let (folder, name) = match target.iter().rposition(|byte| *byte == b'/') {
-        Some(at) => target.split_at(at + 1),
-        None => (&b""[..], target),
-    };
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, source);
-    let tag: String = digest.as_ref()[..4]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    let end = format!(".{tag}.part");
-    let name = &name[..name.len().min(LONGEST - 1 - end.len())];
-    [folder, b".", name, end.as_bytes()].concat().into()
 }
 
 /// Holds a copy to its rate.
@@ -738,6 +890,11 @@ impl Throttle {
     }
 }
 
+/// Why a name is not copied whose folder is not there, or is no folder.
+fn not_below(path: &[u8]) -> String {
+    format!("{} was not copied: its folder could not be made", shown(path))
+}
+
 /// A path for people.
 fn shown(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
@@ -752,34 +909,5 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
             // The runtime is going down, and this task with it.
             Err(_) => std::future::pending().await,
         },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn item(source: &str, target: &str) -> Item {
-        Item {
-            source: Bytes::copy_from_slice(source.as_bytes()),
-            target: Bytes::copy_from_slice(target.as_bytes()),
-            kind: Kind::File,
-            size: 0,
-            mode: None,
-            times: None,
-        }
-    }
-
-    #[test]
-    fn a_part_lies_beside_its_file_and_its_name_fits() {
-        let part = item("s", "a/b/name").part();
-        assert!(
-            part.starts_with(b"a/b/.name.") && part.ends_with(b".part"),
-            "{part:?}"
-        );
-        assert_eq!(part, item("s", "a/b/name").part());
-        assert_ne!(part, item("t", "a/b/name").part());
-        let long = "n".repeat(255);
-        assert_eq!(item("s", &long).part().len(), 255);
     }
 }

@@ -1121,3 +1121,356 @@ async fn small_files_count_when_the_server_has_them() {
     };
     assert_eq!((snapshot.failed, snapshot.bytes), (0, 8_000_000));
 }
+
+// What is written, and where: hostile sources, shared folders, and targets that are no new files.
+
+/// A source that lists a link and then a folder of its name, and things below.
+fn planting(outside: &Path) -> Invented {
+    let root = vec![("planted", LINK), ("planted", FOLDER), ("good", FILE)];
+    let inside = vec![("evil", FILE), ("deeper", FOLDER)];
+    Invented {
+        names: [
+            ("/s", root),
+            ("/s/planted", inside),
+            ("/s/planted/deeper", vec![("evil", FILE)]),
+        ]
+        .into(),
+        content: b"content".to_vec(),
+        size: 7,
+        link: outside.display().to_string(),
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_made_below_a_link_whichever_way_a_copy_goes_and_whoever_made_it() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host(&sshd).await;
+    let outside = place.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    for (found, up) in [(false, false), (false, true), (true, false), (true, true)] {
+        let target = place.path().join(format!("target-{found}-{up}"));
+        std::fs::create_dir_all(target.join("s")).unwrap();
+        if found {
+            symlink(&outside, target.join("s/planted")).unwrap();
+        }
+        let mut server = planting(&outside);
+        if found {
+            // Only the folder: the link is there.
+            server
+                .names
+                .insert("/s", vec![("planted", FOLDER), ("good", FILE)]);
+        }
+        let from = Location::Session(server.session(), "/s".into());
+        let to = if up { there(&host, &target) } else { here(&target) };
+        let (result, failures) = run(&from, &to, &recursive()).await;
+        result.unwrap();
+        assert!(!failures.is_empty());
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0, "{found} {up}");
+        assert_eq!(std::fs::read(target.join("s/good")).unwrap(), b"content");
+        assert!(target.join("s/planted").is_symlink(), "{found} {up}");
+    }
+}
+
+#[tokio::test]
+async fn of_two_sources_with_one_name_the_first_is_copied_and_the_other_named() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host(&sshd).await;
+    for folder in ["a/d", "b/d"] {
+        std::fs::create_dir_all(place.path().join(folder)).unwrap();
+        std::fs::write(place.path().join(folder).join("same"), folder).unwrap();
+        std::fs::write(place.path().join(folder).join(&folder[..1]), folder).unwrap();
+    }
+    for up in [false, true] {
+        let target = place.path().join(format!("target-{up}"));
+        std::fs::create_dir(&target).unwrap();
+        let [one, two] = ["a/d", "b/d"].map(|name| place.path().join(name));
+        let (sources, to) = match up {
+            true => ([here(&one), here(&two)], there(&host, &target)),
+            false => ([there(&host, &one), there(&host, &two)], here(&target)),
+        };
+        let progress = Arc::new(Progress::default());
+        let snapshot = copy(&sources, &to, &recursive(), &progress).await.unwrap();
+        assert_eq!(snapshot.failed, 1);
+        assert_eq!(std::fs::read(target.join("d/same")).unwrap(), b"a/d");
+        assert!(target.join("d/a").exists() && target.join("d/b").exists());
+    }
+}
+
+#[tokio::test]
+async fn a_folder_is_not_copied_into_itself_through_a_server_either() {
+    let (one, two) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
+    let place = tempfile::tempdir().unwrap();
+    let (one, two) = (host(&one).await, host(&two).await);
+    let source = place.path().join("source");
+    std::fs::create_dir_all(source.join("inner")).unwrap();
+    std::fs::write(source.join("f"), "f").unwrap();
+    let into = source.join("inner");
+    for (from, to) in [
+        (there(&one, &source), there(&one, &into)),
+        (there(&one, &source), there(&two, &into)),
+        (here(&source), there(&one, &into)),
+        (there(&one, &source), here(&source.join("new"))),
+    ] {
+        let (result, _) = run(&from, &to, &recursive()).await;
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("into itself"), "{error}");
+        assert_eq!(std::fs::read_dir(&into).unwrap().count(), 0);
+    }
+}
+
+/// Cuts a copy in its middle; the part that it leaves.
+async fn cut(from: &Location, to: &Location, folder: &Path) -> PathBuf {
+    let progress = Arc::new(Progress::default());
+    let mut options = CopyOptions::default();
+    options.limit = Some(40_000_000);
+    let sources = [from.clone()];
+    tokio::select! {
+        _ = copy(&sources, to, &options, &progress) => panic!("it was to be cut"),
+        () = async { while progress.snapshot().bytes < 20_000_000 { tokio::task::yield_now().await } } => {}
+    }
+    std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.extension() == Some(OsStr::new("part")))
+        .unwrap()
+}
+
+#[tokio::test]
+async fn a_part_that_is_not_ours_alone_is_never_written_to() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host(&sshd).await;
+    let whole = content(40_000_000, 13);
+    let source = place.path().join("source");
+    std::fs::write(&source, &whole).unwrap();
+    for up in [false, true] {
+        for trap in ["link", "hard link", "another's"] {
+            let folder = place.path().join(format!("{trap} {up}"));
+            std::fs::create_dir(&folder).unwrap();
+            let target = folder.join("target");
+            let (from, to) = ends(&host, up, &source, &target);
+            let part = cut(&from, &to, &folder).await;
+            let mode = part.metadata().unwrap().mode() & 0o777;
+            assert_eq!(mode & 0o022, 0, "{mode:o}");
+            // Not the file that was cut off itself, into which writes under way may still go.
+            std::fs::remove_file(&part).unwrap();
+            let victim = folder.join("victim");
+            std::fs::write(&victim, &whole[..24_000_000]).unwrap();
+            std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o600)).unwrap();
+            match trap {
+                "link" => symlink(&victim, &part).unwrap(),
+                "hard link" => std::fs::hard_link(&victim, &part).unwrap(),
+                _ => {
+                    std::fs::copy(&victim, &part).unwrap();
+                    std::fs::set_permissions(&part, std::fs::Permissions::from_mode(0o666)).unwrap();
+                    if part.metadata().unwrap().uid() == 0 {
+                        std::fs::set_permissions(&part, std::fs::Permissions::from_mode(0o600)).unwrap();
+                        std::os::unix::fs::chown(&part, Some(12345), Some(12345)).unwrap();
+                    }
+                }
+            }
+            let before = std::fs::read(&victim).unwrap();
+            let snapshot = copied(&from, &to, &CopyOptions::default()).await;
+            assert_eq!(snapshot.resumed, 0, "{trap} {up}");
+            assert!(std::fs::read(&victim).unwrap() == before, "{trap} {up}");
+            assert!(std::fs::read(&target).unwrap() == whole);
+            assert_ne!(target.metadata().unwrap().ino(), victim.metadata().unwrap().ino());
+        }
+    }
+}
+
+#[tokio::test]
+async fn two_copies_of_one_file_at_once_do_not_share_a_part() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host(&sshd).await;
+    let whole = content(30_000_000, 17);
+    let source = place.path().join("source");
+    std::fs::write(&source, &whole).unwrap();
+    for up in [false, true] {
+        let folder = place.path().join(format!("{up}"));
+        std::fs::create_dir(&folder).unwrap();
+        let target = folder.join("target");
+        let (from, to) = ends(&host, up, &source, &target);
+        let options = CopyOptions::default();
+        let (one, two) = tokio::join!(copied(&from, &to, &options), copied(&from, &to, &options));
+        assert_eq!((one.failed, two.failed), (0, 0));
+        assert!(std::fs::read(&target).unwrap() == whole);
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1, "no part is left");
+    }
+}
+
+/// What a path is, its target where it is a link, and what others see of the file.
+#[derive(Debug, PartialEq, Eq)]
+struct Kind {
+    link: Option<PathBuf>,
+    mode: u32,
+    owner: (u32, u32),
+    content: Vec<u8>,
+    modified: Option<i64>,
+}
+
+fn look(path: &Path, preserved: bool) -> Option<Kind> {
+    use std::os::unix::fs::FileTypeExt as _;
+    let found = path.metadata().ok()?;
+    let content = match found.file_type().is_char_device() {
+        true => Vec::new(),
+        false => std::fs::read(path).ok()?,
+    };
+    Some(Kind {
+        link: std::fs::read_link(path)
+            .ok()
+            .map(|to| to.file_name().unwrap().into()),
+        mode: found.mode(),
+        owner: (found.uid(), found.gid()),
+        content,
+        modified: preserved.then_some(found.mtime()),
+    })
+}
+
+#[tokio::test]
+async fn what_a_file_replaces_becomes_what_scp_makes_of_it() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host(&sshd).await;
+    let source = place.path().join("source");
+    std::fs::write(&source, "new content").unwrap();
+    std::fs::set_permissions(&source, std::fs::Permissions::from_mode(0o751)).unwrap();
+    let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    std::fs::File::open(&source).unwrap().set_modified(old).unwrap();
+    let is_root = place.path().metadata().unwrap().uid() == 0;
+    let prepare = |folder: &Path, kind: &str| {
+        std::fs::create_dir_all(folder).unwrap();
+        let file = |name: &str, mode| {
+            std::fs::write(folder.join(name), "what was there, and longer").unwrap();
+            std::fs::set_permissions(folder.join(name), std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        match kind {
+            "nothing" => {}
+            "file" => file("target", 0o640),
+            "program" => file("target", 0o755),
+            "another's" => {
+                file("target", 0o604);
+                if is_root {
+                    std::os::unix::fs::chown(folder.join("target"), Some(12345), Some(23456)).unwrap();
+                }
+            }
+            "link" => {
+                file("real", 0o600);
+                symlink("real", folder.join("target")).unwrap();
+            }
+            "chain" => {
+                file("real", 0o600);
+                symlink("real", folder.join("middle")).unwrap();
+                symlink("middle", folder.join("target")).unwrap();
+            }
+            "dangling" => symlink("real", folder.join("target")).unwrap(),
+            "device" => symlink("/dev/null", folder.join("target")).unwrap(),
+            "folder" => std::fs::create_dir(folder.join("target")).unwrap(),
+            "link in folder" => {
+                std::fs::create_dir(folder.join("target")).unwrap();
+                file("real", 0o600);
+                symlink("../real", folder.join("target/source")).unwrap();
+            }
+            kind => panic!("{kind}"),
+        }
+    };
+    for kind in [
+        "nothing",
+        "file",
+        "program",
+        "another's",
+        "link",
+        "chain",
+        "dangling",
+        "device",
+        "folder",
+        "link in folder",
+    ] {
+        for (up, preserve) in [(false, false), (true, false), (false, true), (true, true)] {
+            let case = format!("{kind}-{up}-{preserve}");
+            // A device's own permissions are not for a test to change.
+            if kind == "device" && preserve {
+                continue;
+            }
+            let [ours, theirs] = ["ours", "theirs"].map(|who| place.path().join(who).join(&case));
+            prepare(&ours, kind);
+            prepare(&theirs, kind);
+            let remote = |path: &Path| format!("{}:{}", sshd.alias(), path.display());
+            let mut scp = std::process::Command::new("scp");
+            scp.arg("-qF").arg(sshd.ssh_config());
+            if preserve {
+                scp.arg("-p");
+            }
+            match up {
+                true => scp.arg(&source).arg(remote(&theirs.join("target"))),
+                false => scp.arg(remote(&source)).arg(theirs.join("target")),
+            };
+            let scp = tokio::task::spawn_blocking(move || scp.output().unwrap())
+                .await
+                .unwrap();
+            let (from, to) = ends(&host, up, &source, &ours.join("target"));
+            let mut options = CopyOptions::default();
+            options.preserve = preserve;
+            let (result, failures) = run(&from, &to, &options).await;
+            let success = result.is_ok_and(|snapshot| snapshot.failed == 0);
+            assert_eq!(success, scp.status.success(), "{case}: {failures:?} {scp:?}");
+            for name in ["target", "target/source", "real"] {
+                assert_eq!(
+                    look(&ours.join(name), preserve && kind != "folder"),
+                    look(&theirs.join(name), preserve && kind != "folder"),
+                    "{case}: {name}"
+                );
+            }
+            let count = |folder: &Path| std::fs::read_dir(folder).unwrap().count();
+            assert_eq!(count(&ours), count(&theirs), "{case}: nothing else is there");
+        }
+    }
+}
+
+#[tokio::test]
+async fn other_names_of_a_local_file_stay_names_of_it() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host(&sshd).await;
+    let [source, target, other] = ["source", "target", "other"].map(|name| place.path().join(name));
+    std::fs::write(&source, "new").unwrap();
+    std::fs::write(&target, "what was there").unwrap();
+    std::fs::hard_link(&target, &other).unwrap();
+    copied(&there(&host, &source), &here(&target), &CopyOptions::default()).await;
+    assert_eq!(std::fs::read(&other).unwrap(), b"new");
+}
+
+#[tokio::test]
+async fn pipes_are_read_to_their_end_and_written_to() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = host(&sshd).await;
+    let [fifo, up, source] = ["fifo", "up", "source"].map(|name| place.path().join(name));
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    let whole = content(5_000_000, 3);
+    let (path, data) = (fifo.clone(), whole.clone());
+    let writing = tokio::task::spawn_blocking(move || std::fs::write(path, data).unwrap());
+    copied(&here(&fifo), &there(&host, &up), &CopyOptions::default()).await;
+    writing.await.unwrap();
+    assert!(std::fs::read(&up).unwrap() == whole);
+    std::fs::write(&source, &whole).unwrap();
+    let path = fifo.clone();
+    let reading = tokio::task::spawn_blocking(move || std::fs::read(path).unwrap());
+    copied(&there(&host, &source), &here(&fifo), &CopyOptions::default()).await;
+    assert!(reading.await.unwrap() == whole);
+}
+
+#[tokio::test]
+async fn checksums_are_compared_between_two_servers_too() {
+    let (one, two) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
+    let place = tempfile::tempdir().unwrap();
+    let (one, two) = (host(&one).await, host(&two).await);
+    let [source, target] = ["source", "target"].map(|name| place.path().join(name));
+    std::fs::write(&source, content(9_000_000, 5)).unwrap();
+    let (from, to) = (there(&one, &source), there(&two, &target));
+    let mut options = CopyOptions::default();
+    options.checksum = true;
+    assert_eq!(copied(&from, &to, &options).await.skipped, 0);
+    assert_eq!(copied(&from, &to, &options).await.skipped, 1);
+    let file = std::fs::File::options().write(true).open(&target).unwrap();
+    file.write_all_at(b"x", 8_500_000).unwrap();
+    assert_eq!(copied(&from, &to, &options).await.skipped, 0);
+    assert!(std::fs::read(&source).unwrap() == std::fs::read(&target).unwrap());
+}

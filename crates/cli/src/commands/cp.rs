@@ -15,6 +15,7 @@ use futures_util::StreamExt as _;
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use trunkline::config::World;
 use trunkline::hosts::expand;
+use trunkline::transfer::Stream;
 use trunkline_daemon::protocol::{
     CopyEnd, CopyEvent, CopyOptions, CopyPlace, CopyProgress, CopyRequest, HostRequest, Reply, Request,
 };
@@ -29,7 +30,7 @@ pub(crate) struct Args {
     /// Directories too, with all that is in them; symbolic links in them are copied as links.
     #[arg(short, long)]
     recursive: bool,
-    /// Keep modification times and all permission bits.
+    /// Keep times and permissions, as scp does.
     #[arg(short, long)]
     preserve: bool,
     /// Leave out files that the target has with the same time or a later one.
@@ -92,6 +93,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    // Only this process has its descriptors: to the daemon the same path leads to its own.
+    if args
+        .paths
+        .iter()
+        .any(|path| Stream::is_descriptor(Path::new(path)))
+    {
+        let own = Backend::new(true);
+        return runtime(&own)?.block_on(run(args, &own));
+    }
     runtime(backend)?.block_on(run(args, backend))
 }
 

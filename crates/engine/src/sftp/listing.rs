@@ -69,7 +69,10 @@ impl Listing {
                 Some(WalkEvent::Refused { directory, name }) => {
                     let status = Status {
                         code: StatusCode::BAD_MESSAGE,
-                        message: format!("{:?} can be no name", String::from_utf8_lossy(&name)),
+                        message: format!(
+                            "{:?} is not a name that a file can have, or was listed twice",
+                            String::from_utf8_lossy(&name)
+                        ),
                     };
                     return Some(Err(self.failed(&directory, status)));
                 }

@@ -11,7 +11,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 
 use super::lanes::Lanes;
-use super::{blocking, shown};
+use super::{blocking, folder_and_name, list, shown};
 use crate::engine::Host;
 use crate::error::Error;
 use crate::session::Command;
@@ -21,26 +21,55 @@ pub(super) const BLOCK: u64 = 8 * 1024 * 1024;
 
 type Hash = [u8; 32];
 
-/// The ranges, in whole blocks or to the end, in which a local file and one on the server are the same. `size` is the
-/// length of the source.
-pub(super) async fn same(
-    lanes: &Lanes,
-    remote: &Bytes,
-    local: File,
+/// One of two files that are compared.
+pub(super) enum End<'a> {
+    Local(File),
+    Server(&'a Lanes, &'a Bytes),
+}
+
+impl End<'_> {
+    /// Hashes of so many blocks; `None` on a server that makes none, or where `own` is asked for and the file is not
+    /// the user's alone.
+    async fn hashes(&self, count: u64, own: bool) -> Result<Option<Vec<Hash>>, Error> {
+        match self {
+            Self::Local(file) => {
+                let local = file.try_clone();
+                let hashes = blocking(move || local_hashes(&local?, count)).await;
+                hashes
+                    .map(Some)
+                    .map_err(|error| Error::local("reading a file to compare it", error))
+            }
+            Self::Server(lanes, path) => {
+                let Some(host) = lanes.host() else {
+                    return Ok(None);
+                };
+                let path = match lanes.first().realpath(folder_and_name(path).0).await {
+                    // A shell need not begin where SFTP does.
+                    Ok(folder) => list::in_root(&folder, &folder_and_name(path).1),
+                    Err(_) => return Ok(None),
+                };
+                let _turn = lanes.hashing().await;
+                let files = [(path, count)];
+                let hashes = remote_hashes(&host, &files, own).await;
+                Ok(hashes.and_then(|mut files| files.pop()))
+            }
+        }
+    }
+}
+
+/// The ranges, in whole blocks or to the end, in which two files are the same. `size` is the length of the source; `own`:
+/// the second is a file that only the user has.
+async fn matching(
+    one: &End<'_>,
+    two: &End<'_>,
     size: u64,
-) -> Result<Vec<Range<u64>>, Error> {
-    let Some(host) = lanes.host() else {
-        return Ok(Vec::new());
+    own: bool,
+) -> Result<Option<Vec<Range<u64>>>, Error> {
+    let count = size.div_ceil(BLOCK);
+    let (ours, theirs) = tokio::join!(one.hashes(count, false), two.hashes(count, own));
+    let (Some(ours), Some(theirs)) = (ours?, theirs?) else {
+        return Ok(None);
     };
-    let there = local.metadata().map_or(0, |found| found.len()).min(size);
-    let count = there.div_ceil(BLOCK);
-    let ours = blocking(move || local_hashes(&local, count));
-    let _turn = lanes.hashing().await;
-    let files = [(remote.clone(), count)];
-    let theirs = remote_hashes(&host, &files);
-    let (ours, theirs) = tokio::join!(ours, theirs);
-    let ours = ours.map_err(|error| Error::local("reading what an earlier copy left", error))?;
-    let theirs = theirs.and_then(|mut files| files.pop()).unwrap_or_default();
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for (at, _) in ours
         .iter()
@@ -55,15 +84,53 @@ pub(super) async fn same(
             _ => ranges.push(start..end),
         }
     }
-    Ok(ranges)
+    Ok(Some(ranges))
+}
+
+/// The ranges in which a local file that is being made and one on the server are the same.
+pub(super) async fn same(
+    lanes: &Lanes,
+    remote: &Bytes,
+    local: File,
+    size: u64,
+) -> Result<Vec<Range<u64>>, Error> {
+    let there = local.metadata().map_or(0, |found| found.len()).min(size);
+    let (local, remote) = (End::Local(local), End::Server(lanes, remote));
+    Ok(matching(&local, &remote, there, false).await?.unwrap_or_default())
+}
+
+/// The ranges in which a source and what an earlier attempt has left on a server are the same; `None` where that is not a
+/// regular file of the user's, with one name, that nobody else may write.
+pub(super) async fn same_as_own(
+    source: &End<'_>,
+    lanes: &Lanes,
+    part: &Bytes,
+    size: u64,
+) -> Result<Option<Vec<Range<u64>>>, Error> {
+    matching(source, &End::Server(lanes, part), size, true).await
 }
 
 /// Whether a local file and one on the server, of the same length, are the same. `false` where the server has no shell.
 pub(super) async fn is_same(lanes: &Lanes, remote: &Bytes, local: File, size: u64) -> Result<bool, Error> {
+    all_of(&End::Local(local), &End::Server(lanes, remote), size).await
+}
+
+/// The same of two files on servers.
+pub(super) async fn is_same_there(
+    from: &Lanes,
+    source: &Bytes,
+    to: &Lanes,
+    target: &Bytes,
+    size: u64,
+) -> Result<bool, Error> {
+    all_of(&End::Server(from, source), &End::Server(to, target), size).await
+}
+
+async fn all_of(one: &End<'_>, two: &End<'_>, size: u64) -> Result<bool, Error> {
     if size == 0 {
         return Ok(true);
     }
-    let ranges = same(lanes, remote, local, size).await?;
+    let ranges = matching(one, two, size, false).await?.unwrap_or_default();
     Ok(ranges.first() == Some(&(0..size)))
 }
 
@@ -93,10 +160,10 @@ fn local_hashes(file: &File, count: u64) -> std::io::Result<Vec<Hash>> {
 }
 
 /// Hashes of so many blocks of each file on a server; `None` where it cannot make them.
-async fn remote_hashes(host: &Host, files: &[(Bytes, u64)]) -> Option<Vec<Vec<Hash>>> {
+async fn remote_hashes(host: &Host, files: &[(Bytes, u64)], own: bool) -> Option<Vec<Vec<Hash>>> {
     // The script comes as input, so that only a POSIX shell ever reads it, whatever the user's login shell is.
     let session = host.start(&Command::exec("exec sh")).await.ok()?;
-    let output = session.output(Some(script(files))).await.ok()?;
+    let output = session.output(Some(script(files, own))).await.ok()?;
     if !output.status.success() {
         let words = shown(&output.stderr);
         tracing::debug!(
@@ -109,7 +176,8 @@ async fn remote_hashes(host: &Host, files: &[(Bytes, u64)]) -> Option<Vec<Vec<Ha
     Some(parse(&output.stdout))
 }
 
-fn script(files: &[(Bytes, u64)]) -> Bytes {
+/// `own`: a file that is not a regular one of the user's, with one name, that nobody else may write, ends it.
+fn script(files: &[(Bytes, u64)], own: bool) -> Bytes {
     let mut script = format!(
         "if command -v sha256sum >/dev/null; then h() {{ sha256sum; }}\n\
          elif command -v shasum >/dev/null; then h() {{ shasum -a 256; }}\n\
@@ -119,6 +187,17 @@ fn script(files: &[(Bytes, u64)]) -> Bytes {
          dd if=\"$1\" bs={BLOCK} skip=$i count=1 2>/dev/null | h || exit 4; i=$((i+1)); done; echo; }}\n"
     )
     .into_bytes();
+    if own {
+        script.extend_from_slice(
+            b"o() { [ -n \"$(find \"$1\" -prune -type f -links 1 -user \"$(id -u)\" \\\n\
+              ! -perm -020 ! -perm -002 2>/dev/null)\" ] || exit 5; }\n",
+        );
+        for (path, _) in files {
+            script.extend_from_slice(b"o ");
+            quote(path, &mut script);
+            script.extend_from_slice(b" </dev/null\n");
+        }
+    }
     for (path, count) in files {
         script.extend_from_slice(b"b ");
         quote(path, &mut script);
@@ -183,7 +262,7 @@ mod tests {
             .spawn()
             .unwrap();
         let files = [(name.clone(), 3), (name, 1)];
-        std::io::Write::write_all(&mut shell.stdin.take().unwrap(), &script(&files)).unwrap();
+        std::io::Write::write_all(&mut shell.stdin.take().unwrap(), &script(&files, true)).unwrap();
         let output = shell.wait_with_output().unwrap();
         assert!(output.status.success());
         let ours = local_hashes(&File::open(&path).unwrap(), 3).unwrap();

@@ -15,9 +15,11 @@ use trunkline_sftp::transfer::{
 
 use super::folder::{Folder, Looks, PartFile};
 use super::lanes::Lanes;
+use super::part::Tag;
 use super::small::{MOST_SMALL, Queue, SMALL_MEMORY, SmallFiles, Work};
 use super::striped::Striped;
-use super::{Item, Job, Kind, blocking, blocks, list};
+use super::tree::Origin;
+use super::{Item, Job, Kind, Place, Stream, blocking, blocks, list, not_below, stream};
 use crate::error::Error;
 use crate::sftp::{Permissions, Status};
 
@@ -26,6 +28,9 @@ pub(super) struct Down {
     job: Arc<Job>,
     lanes: Arc<Lanes>,
     folder: Arc<Folder>,
+    /// Where it comes from and where it goes, by name.
+    from: Vec<u8>,
+    here: Vec<u8>,
 }
 
 /// Names that are looked at together.
@@ -43,6 +48,8 @@ impl Down {
             job: job.clone(),
             lanes: lanes.clone(),
             folder: Arc::new(folder),
+            from: Place::Server(lanes.clone()).id(),
+            here: Place::Local.id(),
         })
     }
 
@@ -75,7 +82,13 @@ impl Down {
             let (files, new) = blocking(move || prepare(&job, &folder, all)).await;
             made.extend(new);
             for item in files {
-                if item.kind == Kind::Link {
+                let special = match item.named && item.kind == Kind::File {
+                    true => Stream::special(&self.folder.shown(&item.target)).await,
+                    false => None,
+                };
+                if let Some(stream) = special {
+                    self.pour(item, &stream).await?;
+                } else if item.kind == Kind::Link {
                     while links.len() >= LINKS {
                         links.join_next().await.transpose().ok();
                     }
@@ -103,6 +116,19 @@ impl Down {
         self.job.plenty.end();
         while links.join_next().await.is_some() {}
         Ok(made)
+    }
+
+    /// Writes a file into what is no regular file.
+    async fn pour(&self, item: Item, stream: &Stream) -> Result<(), Error> {
+        let (sftp, job) = (self.lanes.first(), &self.job);
+        match stream::pour(&sftp, &item.source, stream, &job.options, &job.progress).await {
+            Ok(length) => job.progress.copied(item.target, length),
+            Err(error @ (Error::File { .. } | Error::Local { .. })) => {
+                job.progress.failed(item.target, error.to_string());
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     async fn is_same(&self, item: &Item) -> Result<bool, Error> {
@@ -146,12 +172,11 @@ impl Down {
     /// file is what failed.
     async fn large_one(&self, item: &Item) -> Result<Result<u64, String>, Error> {
         let keep = self.job.options.partial;
-        let (folder, target, part) = (self.folder.clone(), item.target.clone(), item.part());
+        let (folder, target) = (self.folder.clone(), item.target.clone());
+        let kept = keep.then(|| self.tag(item).part(&item.target));
+        let (named, size) = (item.named, item.size);
         let begun = blocking(move || {
-            let mut part = folder.begin(&target, &part, keep)?;
-            if keep {
-                part.keep();
-            }
+            let part = folder.begin(&target, kept.as_deref(), named, size)?;
             let earlier = part.file().try_clone()?;
             Ok::<_, io::Error>((part, earlier))
         });
@@ -163,7 +188,7 @@ impl Down {
         options.size = Some(item.size);
         options.memory = self.job.memory();
         options.sparse = true;
-        if keep && earlier.metadata().is_ok_and(|found| found.len() > 0) {
+        if part.is_adopted() && earlier.metadata().is_ok_and(|found| found.len() > 0) {
             options.done = blocks::same(&self.lanes, &item.source, earlier, item.size).await?;
             let resumed = options.done.iter().map(|range| range.end - range.start).sum();
             self.job.progress.resumed.fetch_add(resumed, Ordering::Relaxed);
@@ -173,7 +198,7 @@ impl Down {
         let mut striped = Striped::new(Download::new(options));
         loop {
             let lanes_changed = self.lanes.changed();
-            striped.gather(&self.lanes, wanted)?;
+            striped.gather(&self.lanes, wanted, false)?;
             let shared = striped.shared.clone();
             let changed = shared.changed.notified();
             let (events, bytes) = {
@@ -236,6 +261,16 @@ impl Down {
         }
     }
 
+    fn tag(&self, item: &Item) -> Tag {
+        let target = self.folder.shown(&item.target);
+        Tag::of([
+            &self.from,
+            &item.source,
+            &self.here,
+            target.as_os_str().as_encoded_bytes(),
+        ])
+    }
+
     fn looks(&self, item: &Item, mode: Option<u32>, times: Option<(u32, u32)>) -> Looks {
         looks(&self.job, item.mode.or(mode), times.or(item.times))
     }
@@ -253,6 +288,7 @@ impl Down {
                 let looks = Looks {
                     mode: Some(job.local_mode(item.mode, 0o777)),
                     times: item.times.filter(|_| job.options.preserve),
+                    preserve: job.options.preserve,
                 };
                 if let Err(error) = folder.finish_directory(&item.target, looks) {
                     job.progress
@@ -268,6 +304,7 @@ fn looks(job: &Job, mode: Option<u32>, times: Option<(u32, u32)>) -> Looks {
     Looks {
         mode: Some(job.local_mode(mode, 0o666)),
         times: times.filter(|_| job.options.preserve),
+        preserve: job.options.preserve,
     }
 }
 
@@ -279,9 +316,18 @@ fn words(folder: &Folder, target: &[u8], error: &io::Error) -> String {
 fn prepare(job: &Job, folder: &Folder, items: Vec<Item>) -> (Vec<Item>, Vec<Item>) {
     let (mut files, mut made) = (Vec::new(), Vec::new());
     for item in items {
+        if job.tree.parent(&item.target).is_none() {
+            job.progress.failed(
+                item.target.clone(),
+                not_below(folder.shown(&item.target).as_os_str().as_encoded_bytes()),
+            );
+            continue;
+        }
         if item.kind == Kind::Directory {
             match folder.make_directory(&item.target, job.local_mode(item.mode, 0o777)) {
                 Ok(new) => {
+                    let origin = if new { Origin::Made } else { Origin::Found };
+                    job.tree.hold(&item.target, origin);
                     job.progress.copied(item.target.clone(), 0);
                     if new || job.options.preserve {
                         made.push(item);
@@ -315,7 +361,7 @@ async fn link(job: Arc<Job>, folder: Arc<Folder>, sftp: crate::sftp::Sftp, item:
     };
     blocking(move || {
         let times = item.times.filter(|_| job.options.preserve);
-        match folder.make_link(&target, &item.target, &item.part(), times) {
+        match folder.make_link(&target, &item.target, times) {
             Ok(()) => job.progress.copied(item.target, 0),
             Err(error) => {
                 let message = words(&folder, &item.target, &error);
@@ -501,7 +547,7 @@ impl Writing {
         Ok(Some(match self.writers.entry(file) {
             std::collections::hash_map::Entry::Occupied(found) => found.into_mut(),
             std::collections::hash_map::Entry::Vacant(place) => {
-                place.insert(self.folder.begin(&item.target, &item.part(), false)?)
+                place.insert(self.folder.begin(&item.target, None, item.named, item.size)?)
             }
         }))
     }

@@ -1,6 +1,6 @@
 //! [`Folder`]: the local folder that a copy writes into, and nowhere else.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lru::LruCache;
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid,
+    XattrFlags,
+};
+use rustix::io::Errno;
+
+use super::part;
 
 /// A local folder. Every name is opened relative to the folder that holds it, one part at a time, and no link on the way
 /// is followed: what a server calls its files, or plants while it is read, stays inside.
@@ -32,6 +38,8 @@ pub(super) struct Looks {
     pub(super) mode: Option<u32>,
     /// Last access and modification, in seconds since 1970.
     pub(super) times: Option<(u32, u32)>,
+    /// Whether `mode` is for a file that is replaced, too, which keeps its own otherwise.
+    pub(super) preserve: bool,
 }
 
 impl Folder {
@@ -69,6 +77,36 @@ impl Folder {
         Ok((parent, OsStr::from_bytes(name)))
     }
 
+    /// Where a file is to be. A link under a name that the user gave leads on, as with cp(1) and scp(1), whether anything
+    /// is at its end or not; under any other name it is not followed.
+    fn place(&self, path: &[u8], named: bool) -> io::Result<(Arc<OwnedFd>, OsString)> {
+        /// As many as Linux follows.
+        const MOST_LINKS: usize = 40;
+        let (mut parent, name) = self.parent(path)?;
+        let mut name = name.to_owned();
+        if !named {
+            return Ok((parent, name));
+        }
+        for _ in 0..MOST_LINKS {
+            let target = match rustix::fs::readlinkat(&*parent, &name, Vec::new()) {
+                Ok(target) => target.into_bytes(),
+                Err(Errno::INVAL | Errno::NOENT) => return Ok((parent, name)),
+                Err(error) => return Err(error.into()),
+            };
+            let (folder, last) = match target.iter().rposition(|byte| *byte == b'/') {
+                Some(at) => (&target[..=at], &target[at + 1..]),
+                None => (&b"."[..], &target[..]),
+            };
+            if matches!(last, b"" | b"." | b"..") {
+                return Err(Errno::ISDIR.into());
+            }
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            parent = Arc::new(rustix::fs::openat(&*parent, folder, flags, Mode::empty())?);
+            name = OsStr::from_bytes(last).to_owned();
+        }
+        Err(Errno::LOOP.into())
+    }
+
     fn directory(&self, path: &[u8]) -> io::Result<Arc<OwnedFd>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = open.get(path) {
@@ -100,7 +138,9 @@ impl Folder {
         if let Some(mode) = looks.mode {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let directory = rustix::fs::openat(&*parent, name, flags, Mode::empty())?;
-            rustix::fs::fchmod(directory, Mode::from_raw_mode(mode))?;
+            // What it has of the folder that it is in: a shared folder's group is for what is in it, too.
+            let inherited = rustix::fs::fstat(&directory)?.st_mode & 0o2000;
+            rustix::fs::fchmod(directory, Mode::from_raw_mode(mode | inherited))?;
         }
         if let Some(times) = looks.times {
             rustix::fs::utimensat(&*parent, name, &timestamps(times), AtFlags::SYMLINK_NOFOLLOW)?;
@@ -109,26 +149,26 @@ impl Folder {
     }
 
     /// Makes a symbolic link, in the place of a file or link that is there.
-    pub(super) fn make_link(
-        &self,
-        target: &[u8],
-        path: &[u8],
-        part: &[u8],
-        times: Option<(u32, u32)>,
-    ) -> io::Result<()> {
+    pub(super) fn make_link(&self, target: &[u8], path: &[u8], times: Option<(u32, u32)>) -> io::Result<()> {
         let target = OsStr::from_bytes(target);
         let (parent, name) = self.parent(path)?;
-        let (_, part) = self.parent(part)?;
-        let _ = rustix::fs::unlinkat(&*parent, part, AtFlags::empty());
-        rustix::fs::symlinkat(target, &*parent, part)?;
-        if let Some(times) = times {
-            rustix::fs::utimensat(&*parent, part, &timestamps(times), AtFlags::SYMLINK_NOFOLLOW)?;
+        if let Some(stat) = look(&parent, name)?
+            && !matches!(kind(&stat), FileType::RegularFile | FileType::Symlink)
+        {
+            return Err(in_the_way(&stat));
         }
-        let renamed = rustix::fs::renameat(&*parent, part, &*parent, name);
-        if renamed.is_err() {
+        let part = part::random(name.as_bytes());
+        let part = OsStr::from_bytes(&part);
+        rustix::fs::symlinkat(target, &*parent, part)?;
+        let installed = times
+            .map_or(Ok(()), |times| {
+                rustix::fs::utimensat(&*parent, part, &timestamps(times), AtFlags::SYMLINK_NOFOLLOW)
+            })
+            .and_then(|()| rustix::fs::renameat(&*parent, part, &*parent, name));
+        if installed.is_err() {
             let _ = rustix::fs::unlinkat(&*parent, part, AtFlags::empty());
         }
-        Ok(renamed?)
+        Ok(installed?)
     }
 
     /// What is known of a name, of the link itself if it is one; `None` if there is nothing.
@@ -152,22 +192,219 @@ impl Folder {
         Ok(rustix::fs::openat(&*parent, name, flags, Mode::empty())?.into())
     }
 
-    /// Begins a file under a name of its own beside the last one. `keep`: what is there of an earlier attempt stays.
-    pub(super) fn begin(&self, path: &[u8], part: &[u8], keep: bool) -> io::Result<PartFile> {
-        let (parent, name) = self.parent(path)?;
-        let (_, part) = self.parent(part)?;
-        let mut flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        if !keep {
-            flags |= OFlags::TRUNC;
+    /// Begins a file of so many bytes. It is written under a name of its own beside the last one, `kept` if an earlier
+    /// attempt may have left something there, or in its place where it has other names or cannot be replaced as it is.
+    /// `named`: the user gave the name, which may be a link.
+    pub(super) fn begin(
+        &self,
+        path: &[u8],
+        kept: Option<&[u8]>,
+        named: bool,
+        size: u64,
+    ) -> io::Result<PartFile> {
+        let (parent, name) = self.place(path, named)?;
+        let existing = match look(&parent, &name)? {
+            // A link under a name that the user did not give makes way.
+            None => None,
+            Some(stat) if kind(&stat) == FileType::Symlink => None,
+            Some(stat) if kind(&stat) == FileType::RegularFile => Some(Existing::open(&parent, &name)?),
+            Some(stat) => return Err(in_the_way(&stat)),
+        };
+        let kept = kept.map(|kept| match kept.iter().rposition(|byte| *byte == b'/') {
+            Some(at) => &kept[at + 1..],
+            None => kept,
+        });
+        let begun = match kept {
+            Some(kept) => adopt_or_create(&parent, OsStr::from_bytes(kept)),
+            None => Ok(None),
+        };
+        let begun = begun.and_then(|begun| match begun {
+            Some(begun) => Ok(begun),
+            None => {
+                let part = part::random(name.as_bytes());
+                let part = OsStr::from_bytes(&part).to_owned();
+                Ok((create(&parent, &part)?, part, false))
+            }
+        });
+        match (begun, existing) {
+            (Ok((file, part, adopted)), existing) => Ok(PartFile {
+                file,
+                parent,
+                keep: kept.is_some_and(|kept| kept == part.as_bytes()),
+                part: Some(part),
+                name,
+                existing,
+                adopted,
+            }),
+            // A folder that takes no new name, and a file in it that may be written.
+            (Err(error), Some(existing)) if cannot_create(&error) => {
+                existing.reserve(size)?;
+                Ok(PartFile {
+                    file: existing.file.try_clone()?,
+                    parent,
+                    part: None,
+                    name,
+                    existing: Some(existing),
+                    adopted: false,
+                    keep: false,
+                })
+            }
+            (Err(error), _) => Err(error),
         }
-        let file = rustix::fs::openat(&*parent, part, flags, Mode::from_raw_mode(0o600))?;
-        Ok(PartFile {
+    }
+}
+
+fn kind(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
+}
+
+/// What has a name, the link itself if it is one; `None` if nothing has it.
+fn look(parent: &OwnedFd, name: &OsStr) -> io::Result<Option<Stat>> {
+    match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Why nothing takes the place of this.
+fn in_the_way(stat: &Stat) -> io::Error {
+    let what = match kind(stat) {
+        FileType::Directory => return Errno::ISDIR.into(),
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        _ => "a device",
+    };
+    io::Error::other(format!("{what} is there, which a copy does not replace"))
+}
+
+/// A new file. It is this copy's alone: nobody else may open it until it is whole.
+fn create(parent: &OwnedFd, name: &OsStr) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600))?.into())
+}
+
+/// Opens what an earlier attempt has left under this name, or makes it; whether something was left. `None` where the
+/// name has another's file, or a copy that runs.
+///
+/// Ours is a regular file with one name, of this user, that nobody else may open. So nobody else can have opened it
+/// before, and it stays what it is while it is looked at.
+fn adopt_or_create(parent: &OwnedFd, name: &OsStr) -> io::Result<Option<(File, OsString, bool)>> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let (file, adopted): (File, bool) = match rustix::fs::openat(parent, name, flags, Mode::empty()) {
+        Ok(file) => (file.into(), true),
+        Err(Errno::NOENT) => match create(parent, name) {
+            Ok(file) => (file, false),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+            Err(error) => return Err(error),
+        },
+        Err(_) => return Ok(None),
+    };
+    let stat = rustix::fs::fstat(&file)?;
+    let ours = kind(&stat) == FileType::RegularFile
+        && stat.st_uid == rustix::process::geteuid().as_raw()
+        && stat.st_nlink == 1
+        && stat.st_mode & 0o077 == 0;
+    // Held until the file is closed.
+    if !ours || rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Ok(None);
+    }
+    // Whoever had the lock before may have given the file its last name.
+    let there = look(parent, name)?;
+    let same = there.is_some_and(|there| (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino));
+    Ok(same.then(|| (file, name.to_owned(), adopted)))
+}
+
+fn cannot_create(error: &io::Error) -> bool {
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem)
+}
+
+/// A regular file that is to be replaced.
+struct Existing {
+    file: File,
+    stat: Stat,
+}
+
+impl Existing {
+    /// Opens it to be written, which shows that it may be.
+    fn open(parent: &OwnedFd, name: &OsStr) -> io::Result<Self> {
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(parent, name, flags | OFlags::WRONLY, Mode::empty()) {
+            // A program that runs cannot be written, and can be replaced.
+            Err(Errno::TXTBSY) => rustix::fs::openat(parent, name, flags, Mode::empty()),
+            opened => opened,
+        }?;
+        let stat = rustix::fs::fstat(&file)?;
+        if kind(&stat) != FileType::RegularFile {
+            return Err(in_the_way(&stat));
+        }
+        Ok(Self {
             file: file.into(),
-            parent,
-            part: part.to_owned(),
-            name: name.to_owned(),
-            discard: true,
+            stat,
         })
+    }
+
+    /// Its permissions, when it has another content. As the system does it, that takes its user's rights from all but
+    /// root's.
+    fn mode(&self) -> u32 {
+        let mode = self.stat.st_mode & 0o7777;
+        match rustix::process::geteuid().is_root() {
+            true => mode,
+            false if mode & 0o010 != 0 => mode & 0o1777,
+            false => mode & 0o3777,
+        }
+    }
+
+    /// Gives a new file this one's owner and extended attributes, access lists among them.
+    fn dress(&self, new: &File) -> io::Result<()> {
+        let made = rustix::fs::fstat(new)?;
+        if (made.st_uid, made.st_gid) != (self.stat.st_uid, self.stat.st_gid) {
+            let owner = Uid::from_raw(self.stat.st_uid);
+            rustix::fs::fchown(new, Some(owner), Some(Gid::from_raw(self.stat.st_gid)))?;
+        }
+        let mut names = Vec::with_capacity(64 * 1024);
+        match rustix::fs::flistxattr(&self.file, rustix::buffer::spare_capacity(&mut names)) {
+            Ok(_) => {}
+            Err(Errno::NOTSUP) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+            // Rights and hashes that the system takes from a file which is written.
+            if matches!(name, b"security.capability" | b"security.ima" | b"security.evm") {
+                continue;
+            }
+            let mut value = Vec::with_capacity(64 * 1024);
+            rustix::fs::fgetxattr(&self.file, name, rustix::buffer::spare_capacity(&mut value))?;
+            let mut there = Vec::with_capacity(64 * 1024);
+            let set = rustix::fs::fgetxattr(new, name, rustix::buffer::spare_capacity(&mut there));
+            if set.is_err() || there != value {
+                rustix::fs::fsetxattr(new, name, &value, XattrFlags::empty())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the room for so many bytes: a disk that is too full says so before anything is lost.
+    fn reserve(&self, size: u64) -> io::Result<()> {
+        let there = self.file.metadata()?.len();
+        if size > there {
+            let reserved = rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, there, size - there);
+            if let Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = reserved {
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the file another content where it is: its other names, and what could not be given to a new file, stay.
+    fn overwrite(&self, content: &File) -> io::Result<()> {
+        let length = content.metadata()?.len();
+        self.reserve(length)?;
+        let (mut from, mut to) = (content, &self.file);
+        io::Seek::rewind(&mut from)?;
+        io::copy(&mut from, &mut to)?;
+        self.file.set_len(length)
     }
 }
 
@@ -179,13 +416,18 @@ pub(super) struct Found {
     pub(super) modified: i64,
 }
 
-/// A file that does not have its last name yet. Dropping it removes it, unless it is to be kept for another attempt.
+/// A file that does not have its last name yet, or is written in its place. Dropping it removes what has no last name,
+/// unless that is to be kept for another attempt.
 pub(super) struct PartFile {
     file: File,
     parent: Arc<OwnedFd>,
-    part: std::ffi::OsString,
-    name: std::ffi::OsString,
-    discard: bool,
+    /// The name that it has until it is whole; `None` for one that is written in its place.
+    part: Option<OsString>,
+    name: OsString,
+    /// What it replaces.
+    existing: Option<Existing>,
+    adopted: bool,
+    keep: bool,
 }
 
 /// The most slices that one pwritev(2) takes.
@@ -196,9 +438,9 @@ impl PartFile {
         &self.file
     }
 
-    /// Leaves the file for another attempt if it is not installed.
-    pub(super) fn keep(&mut self) {
-        self.discard = false;
+    /// Whether an earlier attempt may have written some of it.
+    pub(super) fn is_adopted(&self) -> bool {
+        self.adopted
     }
 
     /// Writes slices in a row.
@@ -230,17 +472,42 @@ impl PartFile {
         if self.file.metadata()?.len() != length {
             self.file.set_len(length)?;
         }
-        if let Some(mode) = looks.mode {
-            rustix::fs::fchmod(&self.file, Mode::from_raw_mode(mode))?;
+        let replaces = match &self.existing {
+            None => true,
+            Some(existing) if self.part.is_some() => {
+                let replaces = existing.stat.st_nlink == 1 && existing.dress(&self.file).is_ok();
+                if !replaces {
+                    existing.overwrite(&self.file)?;
+                }
+                replaces
+            }
+            Some(_) => false,
+        };
+        let (file, mode) = match (&self.existing, replaces) {
+            (Some(existing), false) => (&existing.file, None),
+            (Some(existing), true) => (&self.file, Some(existing.mode())),
+            (None, _) => (&self.file, looks.mode),
+        };
+        if let Some(mode) = if looks.preserve { looks.mode } else { mode } {
+            rustix::fs::fchmod(file, Mode::from_raw_mode(mode))?;
         }
         if let Some(times) = looks.times {
-            rustix::fs::futimens(&self.file, &timestamps(times))?;
+            rustix::fs::futimens(file, &timestamps(times))?;
         }
         if sync {
-            self.file.sync_all()?;
+            file.sync_all()?;
         }
-        rustix::fs::renameat(&*self.parent, &self.part, &*self.parent, &self.name)?;
-        self.discard = false;
+        if !replaces {
+            self.keep = false;
+            return Ok(());
+        }
+        if let Some(part) = self.part.take() {
+            let renamed = rustix::fs::renameat(&*self.parent, &part, &*self.parent, &self.name);
+            if renamed.is_err() {
+                self.part = Some(part);
+            }
+            renamed?;
+        }
         if sync {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let folder = rustix::fs::openat(&*self.parent, ".", flags, Mode::empty())?;
@@ -252,8 +519,8 @@ impl PartFile {
 
 impl Drop for PartFile {
     fn drop(&mut self) {
-        if self.discard {
-            let _ = rustix::fs::unlinkat(&*self.parent, &self.part, AtFlags::empty());
+        if let Some(part) = self.part.as_ref().filter(|_| !self.keep) {
+            let _ = rustix::fs::unlinkat(&*self.parent, part, AtFlags::empty());
         }
     }
 }
@@ -322,14 +589,10 @@ mod tests {
             b"link/x",
             b"x\0y",
         ] {
-            assert!(folder.begin(name, name, false).is_err(), "{name:?}");
+            assert!(folder.begin(name, None, false, 0).is_err(), "{name:?}");
             assert!(folder.make_directory(name, 0o755).is_err(), "{name:?}");
-            assert!(folder.make_link(b"t", name, name, None).is_err(), "{name:?}");
+            assert!(folder.make_link(b"t", name, None).is_err(), "{name:?}");
         }
-        assert!(
-            folder.begin(b"x", b"part", false).is_err(),
-            "a planted part is not followed"
-        );
         assert!(
             folder.make_directory(b"link", 0o755).is_err(),
             "a link is no directory"
@@ -341,15 +604,16 @@ mod tests {
     fn a_part_has_no_name_until_it_is_whole_and_none_is_left_behind() {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::open(place.path()).unwrap();
-        drop(folder.begin(b"f", b".f.part", false).unwrap());
+        drop(folder.begin(b"f", None, false, 0).unwrap());
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
-        let part = folder.begin(b"f", b".f.part", false).unwrap();
+        let part = folder.begin(b"f", None, false, 0).unwrap();
         part.write(2, &[Bytes::from_static(b"cd"), Bytes::from_static(b"efgh")])
             .unwrap();
         part.clear(4, 2).unwrap();
         let looks = Looks {
             mode: Some(0o640),
             times: Some((5, 7)),
+            preserve: true,
         };
         part.install(7, looks, true).unwrap();
         assert_eq!(std::fs::read(place.path().join("f")).unwrap(), b"\0\0cd\0\0g");
@@ -361,7 +625,7 @@ mod tests {
     fn more_slices_than_one_call_takes_are_written_in_order() {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::open(place.path()).unwrap();
-        let part = folder.begin(b"f", b".f.part", false).unwrap();
+        let part = folder.begin(b"f", None, false, 0).unwrap();
         let chunks: Vec<Bytes> = (0..3000u32)
             .map(|n| Bytes::copy_from_slice(&n.to_le_bytes()))
             .collect();

@@ -1,19 +1,18 @@
 //! What there is to copy.
 
-use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::hash::{BuildHasher as _, RandomState};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use tokio::sync::mpsc;
 
 use super::lanes::Lanes;
-use super::{Item, Job, Kind, Place, Top, blocking, shown};
+use super::tree::Told;
+use super::{Item, Job, Kind, Place, Source, Stream, There, Top, blocking, shown};
 use crate::error::Error;
 use crate::sftp::{FileAttributes, FileType, Permissions, Sftp};
 
@@ -25,14 +24,14 @@ pub(super) fn os(path: &[u8]) -> &OsStr {
 pub(super) async fn names(
     job: &Arc<Job>,
     place: &Place,
-    paths: &[Bytes],
+    sources: &[Source],
     top: &Top,
     items: mpsc::Sender<Item>,
 ) -> Result<(), Error> {
-    for path in paths {
+    for source in sources {
         match place {
-            Place::Local => local(job, path, top, &items).await,
-            Place::Server(lanes) => remote(job, lanes, path, top, &items).await?,
+            Place::Local => local(job, source, top, &items).await,
+            Place::Server(lanes) => remote(job, lanes, &source.path, top, &items).await?,
         }
     }
     Ok(())
@@ -96,7 +95,7 @@ pub(super) fn in_root(root: &[u8], path: &[u8]) -> Bytes {
 }
 
 /// Where a source's name goes. A source that is `.`, `..` or `/` has no name: what is in it goes into the target.
-fn target(source: &[u8], top: &Top) -> Bytes {
+pub(super) fn target(source: &[u8], top: &Top) -> Bytes {
     if let Some(name) = &top.name {
         return name.clone();
     }
@@ -109,7 +108,9 @@ fn target(source: &[u8], top: &Top) -> Bytes {
         .rposition(|byte| *byte == b'/')
         .map_or(0, |at| at + 1);
     match &source[begin..end] {
+        // A server's name for a user's home may be anything.
         b"." | b".." => Bytes::new(),
+        name if name.contains(&0) => Bytes::new(),
         name => Bytes::copy_from_slice(name),
     }
 }
@@ -126,25 +127,52 @@ pub(super) fn join(folder: &[u8], name: &[u8]) -> Bytes {
 
 // This machine.
 
-async fn local(job: &Arc<Job>, path: &Bytes, top: &Top, items: &mpsc::Sender<Item>) {
-    let (job, path, target, items) = (job.clone(), path.clone(), target(path, top), items.clone());
+async fn local(job: &Arc<Job>, source: &Source, top: &Top, items: &mpsc::Sender<Item>) {
+    let (job, target, items) = (job.clone(), target(&source.path, top), items.clone());
+    let (path, stream) = (source.path.clone(), source.stream.clone());
     blocking(move || {
+        let nth = job.tree.source();
+        if let Some(stream) = stream {
+            let item = stream_item(path, target, stream);
+            let _ = send(&job, &items, nth, item);
+            return;
+        }
         let root = Path::new(os(&path));
         let found = match std::fs::metadata(root) {
             Ok(found) => found,
             Err(error) => return job.progress.failed(path.clone(), words(&path, &error)),
         };
-        let item = local_item(path.clone(), target, &found);
+        if let Some(stream) = Stream::of_special(root, &found) {
+            let item = stream_item(path, target, stream);
+            let _ = send(&job, &items, nth, item);
+            return;
+        }
+        let mut item = local_item(path.clone(), target, &found);
+        item.named = true;
         if item.kind == Kind::Directory && !job.options.recursive {
             let message = format!("{} is a directory: -r copies it", shown(&path));
             return job.progress.failed(path, message);
         }
         let below = item.target.clone();
-        if send(&job, &items, item).is_ok() && found.is_dir() {
-            let _ = local_directory(&job, &path, &below, b"", &items);
+        if send(&job, &items, nth, item).is_ok() && found.is_dir() {
+            let _ = local_directory(&job, nth, &path, &below, b"", &items);
         }
     })
     .await;
+}
+
+fn stream_item(source: Bytes, target: Bytes, stream: Stream) -> Item {
+    Item {
+        source,
+        target,
+        kind: Kind::File,
+        size: 0,
+        mode: None,
+        times: None,
+        named: true,
+        stream: Some(stream),
+        there: There::default(),
+    }
 }
 
 /// The copy is over: nobody takes names any more.
@@ -152,6 +180,7 @@ struct Over;
 
 fn local_directory(
     job: &Job,
+    nth: u32,
     path: &[u8],
     target: &[u8],
     below: &[u8],
@@ -190,9 +219,9 @@ fn local_directory(
                 continue;
             }
         };
-        send(job, items, local_item(path.clone(), target.clone(), &found))?;
+        send(job, items, nth, local_item(path.clone(), target.clone(), &found))?;
         if found.is_dir() {
-            local_directory(job, &path, &target, &below, items)?;
+            local_directory(job, nth, &path, &target, &below, items)?;
         }
     }
     Ok(())
@@ -217,11 +246,14 @@ fn local_item(source: Bytes, target: Bytes, found: &std::fs::Metadata) -> Item {
         size: if kind == Kind::File { found.len() } else { 0 },
         mode: Some(found.mode() & 0o7777),
         times: Some((seconds(found.atime()), seconds(found.mtime()))),
+        named: false,
+        stream: None,
+        there: There::default(),
     }
 }
 
-fn send(job: &Job, items: &mpsc::Sender<Item>, item: Item) -> Result<(), Over> {
-    if !is_copied(job, &item) {
+fn send(job: &Job, items: &mpsc::Sender<Item>, nth: u32, item: Item) -> Result<(), Over> {
+    if !is_copied(job, nth, &item) {
         return Ok(());
     }
     items.blocking_send(item).map_err(|_| Over)
@@ -229,11 +261,17 @@ fn send(job: &Job, items: &mpsc::Sender<Item>, item: Item) -> Result<(), Over> {
 
 /// A local failure in a line.
 pub(super) fn words(path: &[u8], error: &std::io::Error) -> String {
-    Error::local(shown(path), std::io::Error::new(error.kind(), error.to_string())).to_string()
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    let mut words =
+        Error::local(shown(path), std::io::Error::new(error.kind(), error.to_string())).to_string();
+    if matches!(error.kind(), StorageFull | QuotaExceeded) {
+        words += ". What was there before is unchanged; when there is room, the same command goes on";
+    }
+    words
 }
 
 /// Counts what is to be copied, and tells what cannot be.
-fn is_copied(job: &Job, item: &Item) -> bool {
+fn is_copied(job: &Job, nth: u32, item: &Item) -> bool {
     if item.kind == Kind::Other {
         let message = format!("{} is no file, directory or link", shown(&item.source));
         job.progress.failed(item.source.clone(), message);
@@ -243,8 +281,22 @@ fn is_copied(job: &Job, item: &Item) -> bool {
     if item.target.is_empty() {
         return false;
     }
-    job.progress.found(item.size);
-    true
+    match job.tree.tell(&item.target, nth, item.kind == Kind::Directory) {
+        Told::New => {
+            job.progress.found(item.size);
+            true
+        }
+        Told::Again => false,
+        Told::Taken => {
+            let message = format!(
+                "{} was not copied: another source is called {}, too",
+                shown(&item.source),
+                shown(&item.target)
+            );
+            job.progress.failed(item.source.clone(), message);
+            false
+        }
+    }
 }
 
 // A server.
@@ -266,14 +318,14 @@ async fn remote(
         async move { sftp.stat(path).await }
     };
     match lanes.with(stat).await {
-        Ok(found) => remote_source(job, lanes, path, found, top, items).await,
+        Ok(found) => remote_source(job, lanes, path, found, top, items, true).await,
         // A name may have a `*` in it: only where there is none it is a pattern.
         Err(Error::File { .. }) if is_pattern(&path) => {
             let mut any = false;
             for path in matching(job, sftp, &path).await? {
                 any = true;
                 match sftp.stat(&path).await {
-                    Ok(found) => remote_source(job, lanes, path, found, top, items).await?,
+                    Ok(found) => remote_source(job, lanes, path, found, top, items, false).await?,
                     Err(error) => fail(job, path, error)?,
                 }
             }
@@ -297,7 +349,7 @@ pub(super) fn fail(job: &Job, path: Bytes, error: Error) -> Result<(), Error> {
 }
 
 /// `~` at the beginning, which shells would expand.
-async fn expand(sftp: &Sftp, path: &Bytes) -> Result<Bytes, Error> {
+pub(super) async fn expand(sftp: &Sftp, path: &Bytes) -> Result<Bytes, Error> {
     match &path[..] {
         b"~" => Ok(Bytes::from_static(b".")),
         [b'~', b'/', rest @ ..] => Ok(join(b".", rest)),
@@ -313,8 +365,11 @@ async fn remote_source(
     found: FileAttributes,
     top: &Top,
     items: &mpsc::Sender<Item>,
+    named: bool,
 ) -> Result<(), Error> {
-    let item = remote_item(path.clone(), target(&path, top), &found);
+    let nth = job.tree.source();
+    let mut item = remote_item(path.clone(), target(&path, top), &found);
+    item.named = named;
     let (kind, below) = (item.kind, item.target.clone());
     if kind == Kind::Directory && !job.options.recursive {
         let host = lanes.first();
@@ -322,7 +377,7 @@ async fn remote_source(
         job.progress.failed(path, message);
         return Ok(());
     }
-    if is_copied(job, &item) && items.send(item).await.is_err() || kind != Kind::Directory {
+    if is_copied(job, nth, &item) && items.send(item).await.is_err() || kind != Kind::Directory {
         return Ok(());
     }
     // A session that is lost on the way begins the walk anew on another one: what was told is not told again.
@@ -331,8 +386,7 @@ async fn remote_source(
         path: &path,
         below: &below,
         items,
-        hasher: RandomState::new(),
-        told: Mutex::default(),
+        nth,
     };
     lanes.with(|sftp| walk.on(sftp)).await
 }
@@ -344,9 +398,7 @@ struct Walk<'a> {
     path: &'a Bytes,
     below: &'a Bytes,
     items: &'a mpsc::Sender<Item>,
-    hasher: RandomState,
-    /// Hashes of the paths that were told; guards nothing else.
-    told: Mutex<HashSet<u64>>,
+    nth: u32,
 }
 
 impl Walk<'_> {
@@ -365,8 +417,7 @@ impl Walk<'_> {
                 join(self.below, &entry.path),
                 &entry.attributes,
             );
-            if !self.is_new(&entry.path) || self.job.excluded.has(&entry.path) || !is_copied(self.job, &item)
-            {
+            if self.job.excluded.has(&entry.path) || !is_copied(self.job, self.nth, &item) {
                 continue;
             }
             if self.items.send(item).await.is_err() {
@@ -374,14 +425,6 @@ impl Walk<'_> {
             }
         }
         Ok(())
-    }
-
-    fn is_new(&self, path: &Bytes) -> bool {
-        let hash = self.hasher.hash_one(path);
-        self.told
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(hash)
     }
 }
 
@@ -404,6 +447,9 @@ fn remote_item(source: Bytes, target: Bytes, found: &FileAttributes) -> Item {
         },
         mode: found.permissions.map(Permissions::bits),
         times: found.times.map(|times| (times.accessed, times.modified)),
+        named: false,
+        stream: None,
+        there: There::default(),
     }
 }
 

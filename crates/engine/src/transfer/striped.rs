@@ -30,8 +30,13 @@ impl<P: transfer::Striped + Send + 'static> Striped<P> {
 
     /// Takes in sessions that have opened, up to `wanted`, and has lost ones replaced. Those that are not the copy's any
     /// more end what they have under way. Fails when there is none and none can be had.
-    pub(super) fn gather(&mut self, lanes: &Lanes, wanted: usize) -> Result<(), Error> {
+    ///
+    /// `alone`: the first one keeps the file, whatever others there come to be.
+    pub(super) fn gather(&mut self, lanes: &Lanes, wanted: usize, alone: bool) -> Result<(), Error> {
         let (shared, mut retiring) = (self.shared.clone(), 0);
+        if alone && !self.on.is_empty() {
+            return Ok(());
+        }
         self.on.retain(|on| {
             if on.sftp.link().ended().is_some() {
                 return false;
@@ -62,6 +67,11 @@ impl<P: transfer::Striped + Send + 'static> Striped<P> {
             self.drive();
         }
         Ok(())
+    }
+
+    /// Whether a session that worked on it has ended.
+    pub(super) fn has_lost(&self) -> bool {
+        self.on.iter().any(|on| on.sftp.link().ended().is_some())
     }
 
     /// Has every session ask for more: the consumer has made room.

@@ -1,27 +1,31 @@
 //! Copies towards a server, from this machine or through it from another server.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use rustix::fs::SeekFrom;
-use tokio::sync::mpsc;
+use rustix::fs::{OFlags, SeekFrom};
+use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{
-    FileId, ManyUpload, ManyUploadEvent, Plan as _, ReadId, Upload, UploadEvent, UploadFile, UploadOptions,
+    FileId, ManyUpload, ManyUploadEvent, Opening, Plan as _, ReadId, Upload, UploadEvent, UploadFile,
+    UploadOptions,
 };
 
 use super::lanes::Lanes;
 use super::list::{self, os};
+use super::part::{self, Claim, Tag};
 use super::small::{MOST_SMALL, Queue, SMALL_MEMORY, SmallFiles, Work};
 use super::striped::Striped;
-use super::{Item, Job, Kind, Place, blocking, blocks, shown};
+use super::tree::Origin;
+use super::{Item, Job, KEPT_BITS, Kind, Place, blocking, blocks, not_below, shown, stream};
 use crate::error::Error;
 use crate::sftp::{self, FileAttributes, FileType, OpenFlags, Permissions, Sftp, Status, Times};
 
@@ -31,6 +35,8 @@ pub(super) struct Up<'a> {
     from: &'a Place,
     lanes: &'a Arc<Lanes>,
     root: &'a Bytes,
+    /// Where it comes from and where it goes, by name.
+    ids: [Vec<u8>; 2],
 }
 
 /// Names that are looked at together.
@@ -47,6 +53,7 @@ impl<'a> Up<'a> {
             from,
             lanes,
             root,
+            ids: [from.id(), Place::Server(lanes.clone()).id()],
         }
     }
 
@@ -79,29 +86,10 @@ impl<'a> Up<'a> {
         while items.recv_many(&mut batch, BATCH).await > 0 {
             let (directories, others): (Vec<Item>, Vec<Item>) =
                 batch.drain(..).partition(|item| item.kind == Kind::Directory);
-            // In order on one session: the server makes the outer one first.
-            let making = futures_util::stream::iter(directories)
-                .map(|item| async {
-                    let new = self.make_directory(&item).await;
-                    (item, new)
-                })
-                .buffered(AT_ONCE);
-            let mut making = std::pin::pin!(making);
-            while let Some((item, new)) = making.next().await {
-                match new {
-                    Ok(new) => {
-                        self.job.progress.copied(item.target.clone(), 0);
-                        let masked = new && item.mode.is_some_and(|mode| mode & 0o700 != 0o700);
-                        if self.job.options.preserve || masked {
-                            made.push(item);
-                        }
-                    }
-                    Err(error) => list::fail(self.job, item.target, error)?,
-                }
-            }
+            made.extend(self.make_directories(directories).await?);
             let checked = futures_util::stream::iter(others)
-                .map(|item| async {
-                    let result = self.prepare(&item).await;
+                .map(|mut item| async {
+                    let result = self.prepare(&mut item).await;
                     (item, result)
                 })
                 .buffered(AT_ONCE);
@@ -128,6 +116,76 @@ impl<'a> Up<'a> {
         Ok(made)
     }
 
+    /// Makes directories, outer ones before inner ones; those that want to be finished.
+    ///
+    /// All are looked at before any is made: what is made in a folder that turns out to be a link would be made where the
+    /// link leads.
+    async fn make_directories(&self, directories: Vec<Item>) -> Result<Vec<Item>, Error> {
+        let job = self.job;
+        let looks = futures_util::stream::iter(directories)
+            .map(|item| async {
+                let found = self.look(&self.path(&item.target)).await;
+                (item, found)
+            })
+            .buffered(AT_ONCE);
+        let mut looks = std::pin::pin!(looks);
+        let (mut absent, mut made) = (Vec::new(), Vec::new());
+        while let Some((item, found)) = looks.next().await {
+            let parent = job.tree.parent(&item.target);
+            let path = self.path(&item.target);
+            match found {
+                _ if parent.is_none() => job.progress.failed(item.target, not_below(&path)),
+                Ok(None) => {
+                    // So that what is to be in it is looked at, too.
+                    job.tree.hold(&item.target, Origin::Found);
+                    absent.push(item);
+                }
+                Ok(Some(found)) if found.file_type() == Some(FileType::Directory) => {
+                    job.tree.hold(&item.target, Origin::Found);
+                    job.progress.copied(item.target.clone(), 0);
+                    if job.options.preserve {
+                        made.push(item);
+                    }
+                }
+                Ok(Some(found)) => {
+                    let what = match found.file_type() {
+                        Some(FileType::Symlink) => "a symbolic link",
+                        _ => "no directory",
+                    };
+                    let message = format!("{} is {what}, and nothing is made in it", self.shown(&path));
+                    job.progress.failed(item.target, message);
+                }
+                Err(error) => list::fail(job, item.target, error)?,
+            }
+        }
+        // In order on one session: the server makes the outer one first.
+        let making = futures_util::stream::iter(absent)
+            .map(|item| async {
+                let new = self.make_directory(&item).await;
+                (item, new)
+            })
+            .buffered(AT_ONCE);
+        let mut making = std::pin::pin!(making);
+        while let Some((item, new)) = making.next().await {
+            match new {
+                Ok(new) => {
+                    let origin = if new { Origin::Made } else { Origin::Found };
+                    job.tree.hold(&item.target, origin);
+                    job.progress.copied(item.target.clone(), 0);
+                    let masked = new && item.mode.is_some_and(|mode| mode & 0o700 != 0o700);
+                    if job.options.preserve || masked {
+                        made.push(item);
+                    }
+                }
+                Err(error) => {
+                    job.tree.lose(&item.target);
+                    list::fail(job, item.target, error)?;
+                }
+            }
+        }
+        Ok(made)
+    }
+
     /// Whether it was made now.
     async fn make_directory(&self, item: &Item) -> Result<bool, Error> {
         let path = self.path(&item.target);
@@ -138,7 +196,7 @@ impl<'a> Up<'a> {
                 match sftp.mkdir(&path, permissions(mode)).await {
                     Ok(()) => Ok(true),
                     // Version 3 has no status for "it is there".
-                    Err(error @ Error::File { .. }) => match sftp.stat(&path).await {
+                    Err(error @ Error::File { .. }) => match sftp.lstat(&path).await {
                         Ok(found) if found.file_type() == Some(FileType::Directory) => Ok(false),
                         _ => Err(error),
                     },
@@ -149,46 +207,148 @@ impl<'a> Up<'a> {
         self.lanes.with(make).await
     }
 
-    /// Copies a link; whether a file is to be copied.
-    async fn prepare(&self, item: &Item) -> Result<bool, Error> {
+    /// What has a name, the link itself if it is one; `None` if nothing has it.
+    async fn look(&self, path: &Bytes) -> Result<Option<FileAttributes>, Error> {
+        if let Some(known) = self.job.looked_at().remove(path) {
+            return Ok(known);
+        }
+        let lstat = |sftp: Sftp| {
+            let path = path.clone();
+            async move { sftp.lstat(path).await }
+        };
+        match self.lanes.with(lstat).await {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.is_no_such_file() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A path there, for people.
+    fn shown(&self, path: &[u8]) -> String {
+        format!("{}: {}", self.lanes.first().host(), shown(path))
+    }
+
+    /// Copies a link; whether a file is to be copied, which learns what it meets.
+    async fn prepare(&self, item: &mut Item) -> Result<bool, Error> {
+        let job = self.job;
+        let mut path = self.path(&item.target);
+        let Some(origin) = job.tree.parent(&item.target) else {
+            job.progress.failed(item.target.clone(), not_below(&path));
+            return Ok(false);
+        };
+        // In a folder that this copy made there is nothing but what it put there.
+        let mut found = match origin {
+            Origin::Made => None,
+            Origin::Found => self.look(&path).await?,
+        };
         if item.kind == Kind::Link {
-            self.link(item).await?;
+            self.link(item, found.as_ref()).await?;
             return Ok(false);
         }
-        let options = &self.job.options;
-        if !options.update && !options.checksum {
-            return Ok(true);
+        if item.named {
+            (path, found) = self.follow(path, found).await?;
+            item.there.path = Some(path.clone());
         }
-        let path = self.path(&item.target);
-        let Ok(found) = self.lanes.first().lstat(&path).await else {
-            return Ok(true);
-        };
-        let is_file = matches!(found.file_type(), None | Some(FileType::Regular));
+        let Some(found) = found else { return Ok(true) };
+        match found.file_type() {
+            None | Some(FileType::Regular) => {}
+            // A link under a name that the user did not give makes way.
+            Some(FileType::Symlink) => return Ok(true),
+            Some(kind @ (FileType::Fifo | FileType::CharacterDevice | FileType::BlockDevice))
+                if item.named =>
+            {
+                item.there.special = Some(kind);
+                return Ok(true);
+            }
+            Some(kind) => {
+                let message = format!(
+                    "{} is {}, which a copy does not replace",
+                    self.shown(&path),
+                    name(kind)
+                );
+                job.progress.failed(item.target.clone(), message);
+                return Ok(false);
+            }
+        }
+        let options = &job.options;
         let newer = match (found.times, item.times) {
             (Some(there), Some((_, modified))) => there.modified >= modified,
             _ => false,
         };
-        let skipped = is_file
-            && (options.update && newer
-                || options.checksum && found.size == Some(item.size) && self.is_same(item, &path).await?);
+        let skipped = options.update && newer
+            || options.checksum && found.size == Some(item.size) && self.is_same(item, &path).await?;
         if skipped {
-            self.job.progress.skipped(item);
+            job.progress.skipped(item);
+            return Ok(false);
         }
-        Ok(!skipped)
+        if options.dry_run {
+            return Ok(true);
+        }
+        // Shows that it may be written: the folder's permissions, which a renaming asks for, say nothing of the file's.
+        let open = |sftp: Sftp| {
+            let path = path.clone();
+            async move {
+                let file = sftp.open(path, OpenFlags::WRITE, FileAttributes::default());
+                file.await.map(drop)
+            }
+        };
+        self.lanes.with(open).await?;
+        let mode = found.permissions.map_or(0o600, Permissions::bits);
+        item.there.existing = Some((mode, found.owner));
+        Ok(true)
+    }
+
+    /// Where a name leads that the user gave, and what is there: links lead on, whether anything is at their end or not.
+    async fn follow(
+        &self,
+        mut path: Bytes,
+        mut found: Option<FileAttributes>,
+    ) -> Result<(Bytes, Option<FileAttributes>), Error> {
+        /// As many as Linux follows.
+        const MOST_LINKS: usize = 40;
+        for _ in 0..MOST_LINKS {
+            let is_link = |found: &FileAttributes| found.file_type() == Some(FileType::Symlink);
+            if !found.as_ref().is_some_and(is_link) {
+                return Ok((path, found));
+            }
+            let target = self.lanes.first().readlink(&path).await?;
+            path = match target.starts_with(b"/") {
+                true => target,
+                false => list::in_root(&super::folder_and_name(&path).0, &target),
+            };
+            found = self.look(&path).await?;
+        }
+        let status = Status {
+            code: sftp::StatusCode::FAILURE,
+            message: "too many levels of symbolic links".into(),
+        };
+        Err(self.lanes.first().link().refused("writing", path, status))
     }
 
     async fn is_same(&self, item: &Item, path: &Bytes) -> Result<bool, Error> {
-        let Place::Local = self.from else {
+        if item.stream.is_some() {
             return Ok(false);
-        };
-        let source = item.source.clone();
-        match blocking(move || open(&source)).await {
+        }
+        if let Place::Server(from) = self.from {
+            return blocks::is_same_there(from, &item.source, self.lanes, path, item.size).await;
+        }
+        let (source, named) = (item.source.clone(), item.named);
+        match blocking(move || open(&source, named)).await {
             Ok(file) => blocks::is_same(self.lanes, path, file, item.size).await,
             Err(_) => Ok(false),
         }
     }
 
-    async fn link(&self, item: &Item) -> Result<(), Error> {
+    async fn link(&self, item: &Item, found: Option<&FileAttributes>) -> Result<(), Error> {
+        match found.and_then(FileAttributes::file_type) {
+            None | Some(FileType::Regular | FileType::Symlink) => {}
+            Some(kind) => {
+                let path = self.shown(&self.path(&item.target));
+                let message = format!("{path} is {}, which a copy does not replace", name(kind));
+                self.job.progress.failed(item.target.clone(), message);
+                return Ok(());
+            }
+        }
         let target = match self.from {
             Place::Server(lanes) => lanes.first().readlink(&item.source).await?,
             Place::Local => {
@@ -204,13 +364,10 @@ impl<'a> Up<'a> {
                 }
             }
         };
-        let (path, part) = (self.path(&item.target), self.path(&item.part()));
+        let path = self.path(&item.target);
+        let part = part::random(&path);
         let sftp = self.lanes.first();
-        if sftp.symlink(&target, &part).await.is_err() {
-            // Of an earlier attempt, perhaps.
-            let _ = sftp.remove(&part).await;
-            sftp.symlink(&target, &part).await?;
-        }
+        sftp.symlink(&target, &part).await?;
         if let Err(error) = sftp.rename_over(&part, &path).await {
             let _ = sftp.remove(&part).await;
             return Err(error);
@@ -226,7 +383,13 @@ impl<'a> Up<'a> {
                 let (path, looks) = (self.path(&item.target), self.looks(&item));
                 let set = |sftp: Sftp| {
                     let (path, looks) = (path.clone(), looks.clone());
-                    async move { sftp.setstat(path, looks).await }
+                    async move {
+                        // Of the folder itself, should a link have taken its place.
+                        match sftp.lsetstat(&path, looks.clone()).await {
+                            Err(Error::File { .. }) => sftp.setstat(path, looks).await,
+                            result => result,
+                        }
+                    }
                 };
                 let result = self.lanes.with(set).await;
                 (item, result)
@@ -244,9 +407,14 @@ impl<'a> Up<'a> {
     /// What a file or directory is to look like at last.
     fn looks(&self, item: &Item) -> FileAttributes {
         let preserve = self.job.options.preserve;
-        let mode = item.mode.filter(|_| preserve || item.kind == Kind::Directory);
+        let is_directory = item.kind == Kind::Directory;
+        let mode = item.mode.filter(|_| preserve || is_directory);
+        let bits = if preserve { KEPT_BITS } else { 0o777 };
+        let own = mode.map(|mode| mode & bits);
+        // What is written where it is keeps what it has.
+        let existing = item.there.existing.filter(|_| !item.there.in_place);
         FileAttributes {
-            permissions: mode.map(|mode| Permissions(if preserve { mode & 0o7777 } else { mode & 0o777 })),
+            permissions: own.or(existing.map(|(mode, _)| mode)).map(Permissions),
             times: item
                 .times
                 .filter(|_| preserve)
@@ -264,6 +432,8 @@ impl<'a> Up<'a> {
             reads: JoinSet::new(),
             read: None,
             written: 0,
+            in_place: Vec::new(),
+            failed: Vec::new(),
         };
         Queue::new(items).copy(self.job, self.lanes, begin).await
     }
@@ -271,16 +441,11 @@ impl<'a> Up<'a> {
     // Large files.
 
     async fn large(&self, mut items: mpsc::Receiver<Item>) -> Result<(), Error> {
-        while let Some(item) = items.recv().await {
+        while let Some(mut item) = items.recv().await {
             self.job.progress.began(&item.target);
-            match self.large_one(&item).await? {
+            match self.large_one(&mut item).await? {
                 Ok(length) => self.job.progress.copied(item.target, length),
-                Err(message) => {
-                    if !self.job.options.partial {
-                        let _ = self.lanes.first().remove(self.path(&item.part())).await;
-                    }
-                    self.job.progress.failed(item.target, message);
-                }
+                Err(message) => self.job.progress.failed(item.target, message),
             }
         }
         Ok(())
@@ -288,26 +453,103 @@ impl<'a> Up<'a> {
 
     /// Copies one file over as many sessions as it is worth. Fails when there are none left; gives a sentence when the
     /// file is what failed.
-    async fn large_one(&self, item: &Item) -> Result<Result<u64, String>, Error> {
-        let source = match Source::open(self.from, item).await {
-            Ok(source) => source,
-            Err(message) => return Ok(Err(message)),
+    async fn large_one(&self, item: &mut Item) -> Result<Result<u64, String>, Error> {
+        /// Each meets something that the one before could not know.
+        const ATTEMPTS: usize = 4;
+        if item.there.special.is_some() {
+            return self.pour(item).await;
+        }
+        let tag = {
+            let [from, to] = &self.ids;
+            Tag::of([from, &item.source, to, &self.path(&item.target)])
         };
-        let part = self.path(&item.part());
-        let mut options = UploadOptions::new(part.clone());
-        options.size = Some(item.size);
-        options.create = permissions(item.mode.unwrap_or(0o666) & 0o777);
+        let may_be_kept = self.job.options.partial && item.stream.is_none() && !item.there.in_place;
+        let mut claim = may_be_kept.then(|| Claim::take(tag)).flatten();
+        let mut last = String::new();
+        for _ in 0..ATTEMPTS {
+            let source = match Source::open(self.from, item).await {
+                Ok(source) => source,
+                Err(message) => return Ok(Err(message)),
+            };
+            let path = self.final_path(item);
+            let kept = claim.as_ref().map(|_| tag.part(&path));
+            let part = kept.clone().unwrap_or_else(|| part::random(&path));
+            let ended = self.attempt(item, source, &path, &part, kept.is_some()).await?;
+            let leftover = kept.is_none() && !item.there.in_place;
+            match ended {
+                Ended::Done(length) => return Ok(Ok(length)),
+                Ended::Failed(message) => {
+                    if leftover {
+                        let _ = self.lanes.first().remove(part).await;
+                    }
+                    return Ok(Err(message));
+                }
+                Ended::InPlace => {
+                    let _ = self.lanes.first().remove(part).await;
+                    item.there.in_place = true;
+                    claim = None;
+                }
+                Ended::Again(message) => {
+                    if leftover {
+                        let _ = self.lanes.first().remove(part).await;
+                    }
+                    // Whatever is there under the name that is kept: it is not this copy's.
+                    claim = None;
+                    last = message;
+                }
+            }
+            if item.stream.is_some() {
+                break;
+            }
+        }
+        Ok(Err(last))
+    }
+
+    async fn attempt(
+        &self,
+        item: &Item,
+        source: Source,
+        path: &Bytes,
+        part: &Bytes,
+        kept: bool,
+    ) -> Result<Ended, Error> {
+        let in_place = item.there.in_place;
+        let mut options = UploadOptions::new(if in_place { path.clone() } else { part.clone() });
+        options.size = Some(item.size).filter(|_| item.stream.is_none());
+        options.create = self.new_mode(item);
         options.attributes = self.looks(item);
         options.sync = self.job.options.sync;
-        options.rename_to = Some(self.path(&item.target));
         options.memory = self.job.memory();
-        let there = match self.look_at_part(item, &part, &source).await {
-            Ok(there) => there,
-            Err(error @ (Error::File { .. } | Error::Local { .. })) => return Ok(Err(error.to_string())),
-            Err(error) => return Err(error),
+        let mut alone = in_place || item.stream.is_some() || item.mode.is_some_and(|mode| mode & 0o200 == 0);
+        if in_place {
+            options.opening = Opening::Existing;
+        } else {
+            let there = match self.look_at_part(item, part, &source, kept).await {
+                Ok(there) => there,
+                Err(error @ (Error::File { .. } | Error::Local { .. })) => {
+                    return Ok(Ended::Failed(error.to_string()));
+                }
+                Err(error) => return Err(error),
+            };
+            options.done = there.done;
+            options.opening = if there.adopted {
+                Opening::Existing
+            } else {
+                Opening::Exclusive
+            };
+            options.owner = item
+                .there
+                .existing
+                .and_then(|(_, owner)| owner)
+                .filter(|_| !there.adopted);
+            options.rename_to = Some(path.clone());
+            alone |= there.exposed;
+        }
+        let exclusive = options.opening == Opening::Exclusive;
+        let wanted = match alone {
+            true => 1,
+            false => self.job.streams(self.lanes, item.size, true).await,
         };
-        (options.done, options.absent) = (there.done, there.absent);
-        let wanted = self.job.streams(self.lanes, item.size, true).await;
         let plan = Upload::new(options);
         let mut counted = plan.ranges().done_bytes();
         self.job.progress.moved(counted);
@@ -315,11 +557,16 @@ impl<'a> Up<'a> {
         let mut reads: JoinSet<Pieces> = JoinSet::new();
         loop {
             let lanes_changed = self.lanes.changed();
-            striped.gather(self.lanes, wanted)?;
+            if alone && striped.has_lost() {
+                return Ok(Ended::Again(
+                    self.shown(path) + " was not copied: the connection was lost",
+                ));
+            }
+            striped.gather(self.lanes, wanted, alone)?;
             let shared = striped.shared.clone();
             let changed = shared.changed.notified();
             let mut wants = Vec::new();
-            let mut ended = None;
+            let (mut ended, mut may_be_full) = (None, false);
             {
                 let mut plan = striped.shared.plan();
                 while let Some(event) = plan.poll_event() {
@@ -327,8 +574,17 @@ impl<'a> Up<'a> {
                         UploadEvent::Read { id, offset, length } => wants.push(Want { id, offset, length }),
                         UploadEvent::Finished {
                             length, attributes, ..
-                        } => ended = Some(attributes.map(|()| length)),
-                        UploadEvent::Failed(status) => ended = Some(Err(status)),
+                        } => {
+                            ended = Some(match attributes {
+                                Ok(()) => Ended::Done(length),
+                                Err(status) => Ended::Failed(self.refused(item, status)),
+                            });
+                        }
+                        UploadEvent::OwnerRefused(_) => ended = Some(Ended::InPlace),
+                        UploadEvent::Failed(status) => {
+                            may_be_full = status.code == sftp::StatusCode::FAILURE;
+                            ended = Some(self.failed(item, status, exclusive, counted));
+                        }
                         _ => {}
                     }
                 }
@@ -340,7 +596,13 @@ impl<'a> Up<'a> {
             }
             if let Some(ended) = ended {
                 striped.drive();
-                return Ok(ended.map_err(|status| self.refused(item, status)));
+                return Ok(match ended {
+                    Ended::Failed(message) if may_be_full => {
+                        drop(striped);
+                        Ended::Failed(self.with_room(path, item.size, message).await)
+                    }
+                    ended => ended,
+                });
             }
             source.read(wants, &mut reads);
             tokio::select! {
@@ -349,8 +611,8 @@ impl<'a> Up<'a> {
                 Some(read) = reads.join_next() => {
                     let pieces = match read {
                         Ok(Ok(pieces)) => pieces,
-                        Ok(Err(message)) => return Ok(Err(message)),
-                        Err(error) => return Ok(Err(error.to_string())),
+                        Ok(Err(message)) => return Ok(Ended::Failed(message)),
+                        Err(error) => return Ok(Ended::Failed(error.to_string())),
                     };
                     self.job.throttle.take(pieces.iter().map(|(_, data)| data.len() as u64).sum()).await;
                     pieces.iter().for_each(|(_, data)| self.job.flow.offer(data));
@@ -363,41 +625,151 @@ impl<'a> Up<'a> {
         }
     }
 
-    fn refused(&self, item: &Item, status: Status) -> String {
-        let path = self.path(&item.target);
-        self.lanes
-            .first()
-            .link()
-            .refused("writing", path, status)
-            .to_string()
+    /// What an upload's failure means before anything was written: the file could not be made.
+    fn failed(&self, item: &Item, status: Status, exclusive: bool, written: u64) -> Ended {
+        let message = self.refused(item, status.clone());
+        match status.code {
+            _ if !exclusive || written > 0 => Ended::Failed(message),
+            // A folder that takes no new name, and a file in it that may be written.
+            sftp::StatusCode::PERMISSION_DENIED if item.there.existing.is_some() => Ended::InPlace,
+            // The name has come to be taken, or the session ended while it was asked for.
+            sftp::StatusCode::FAILURE | sftp::StatusCode::CONNECTION_LOST => Ended::Again(message),
+            _ => Ended::Failed(message),
+        }
     }
 
-    /// What an earlier attempt has left, and what of a file need not be sent: what of that is right, or the source's holes,
-    /// which a new file has by itself.
-    async fn look_at_part(&self, item: &Item, part: &Bytes, source: &Source) -> Result<Part, Error> {
-        let lstat = |sftp: Sftp| {
-            let part = part.clone();
-            async move { sftp.lstat(part).await }
+    /// Says what a server's bare "failure" means where its disk is full.
+    async fn with_room(&self, path: &Bytes, size: u64, message: String) -> String {
+        let folder = super::folder_and_name(path).0;
+        let sftp = self.lanes.first();
+        let Ok(state) = sftp.statvfs(&folder).await else {
+            return message;
         };
-        let looked_at = self.job.looked_at().remove(part);
-        let size = match looked_at {
-            Some(size) => size,
-            None => match self.lanes.with(lstat).await {
-                Ok(found) => Some(found.size.unwrap_or(0)),
-                Err(error) if error.is_no_such_file() => None,
-                Err(error) => return Err(error),
-            },
+        let free = state.blocks_available.saturating_mul(state.fragment_size);
+        if free > size / 64 && state.files_available > 0 {
+            return message;
+        }
+        format!(
+            "writing {}: no space left: {free} bytes are free and {size} are wanted. What was there before is \
+             unchanged; when there is room, the same command goes on",
+            self.shown(path)
+        )
+    }
+
+    /// Permissions that a new file is made with, which the server masks. One that takes the place of another is nobody
+    /// else's until it has that one's.
+    fn new_mode(&self, item: &Item) -> FileAttributes {
+        permissions(match item.there.existing {
+            Some(_) => 0o600,
+            None => item.mode.unwrap_or(0o666) & 0o777,
+        })
+    }
+
+    /// Writes to what is no regular file, in order.
+    async fn pour(&self, item: &Item) -> Result<Result<u64, String>, Error> {
+        let path = self.final_path(item);
+        let mut reader: Box<dyn tokio::io::AsyncRead + Send + Unpin> =
+            match Source::open(self.from, item).await {
+                Ok(Source::Stream(reader)) => match Arc::into_inner(reader) {
+                    Some(stream) => stream.reading.into_inner().reader,
+                    None => return Ok(Err("it is being read".into())),
+                },
+                Ok(Source::Local(file)) => match file.try_clone() {
+                    Ok(file) => Box::new(tokio::fs::File::from_std(file)),
+                    Err(error) => return Ok(Err(list::words(&item.source, &error))),
+                },
+                Ok(Source::Server(file)) => match Arc::into_inner(file) {
+                    Some(file) => Box::new(file),
+                    None => return Ok(Err("it is being read".into())),
+                },
+                Err(message) => return Ok(Err(message)),
+            };
+        // A FIFO has no places: sftp-server appends to it, and fails to seek in it.
+        let append = match item.there.special {
+            Some(FileType::Fifo) => OpenFlags::APPEND,
+            _ => OpenFlags::WRITE,
         };
-        let file = match source {
-            Source::Local(file) => Some(file),
-            Source::Server(_) => None,
+        let sftp = self.lanes.first();
+        let written = async {
+            let file = sftp
+                .open(&path, OpenFlags::WRITE | append, FileAttributes::default())
+                .await?;
+            let mut at = 0;
+            loop {
+                let piece = stream::piece(&mut reader)
+                    .await
+                    .map_err(|error| Error::local(shown(&item.source), error))?;
+                if piece.is_empty() {
+                    file.close().await?;
+                    return Ok(at);
+                }
+                let length = piece.len() as u64;
+                self.job.throttle.take(length).await;
+                file.write_at(at, piece).await?;
+                self.job.progress.moved(length);
+                at += length;
+            }
         };
-        if let (Some(size @ 1..), Some(file), true) = (size, file, self.job.options.partial) {
-            let cloned = file
-                .try_clone()
-                .map_err(|error| Error::local(shown(&item.source), error))?;
-            let mut done = blocks::same(self.lanes, part, cloned, item.size).await?;
+        match written.await {
+            Ok(length) => Ok(Ok(length)),
+            Err(error @ (Error::File { .. } | Error::Local { .. })) => Ok(Err(error.to_string())),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn final_path(&self, item: &Item) -> Bytes {
+        item.there.path.clone().unwrap_or_else(|| self.path(&item.target))
+    }
+
+    fn refused(&self, item: &Item, status: Status) -> String {
+        let absent = status.code == sftp::StatusCode::NO_SUCH_FILE;
+        let path = self.final_path(item);
+        let error = self.lanes.first().link().refused("writing", path, status);
+        match absent {
+            true => format!("{error}: make its folder first"),
+            false => error.to_string(),
+        }
+    }
+
+    /// What an earlier attempt has left that may be gone on from, and what of a file need not be sent: what of that is
+    /// right, or the source's holes, which a new file has by itself.
+    async fn look_at_part(
+        &self,
+        item: &Item,
+        part: &Bytes,
+        source: &Source,
+        kept: bool,
+    ) -> Result<Part, Error> {
+        let folder = super::folder_and_name(part).0;
+        let home = Bytes::from_static(b".");
+        let stat = |path: Bytes| {
+            let stat = move |sftp: Sftp| {
+                let path = path.clone();
+                async move { sftp.stat(path).await }
+            };
+            async move { self.lanes.with(stat).await }
+        };
+        let left = async {
+            match kept {
+                true => self.look(part).await,
+                false => Ok(None),
+            }
+        };
+        let (left, folder, home) = tokio::join!(left, stat(folder), stat(home));
+        let left = left?;
+        let exposed = match (folder, home) {
+            (Ok(folder), Ok(home)) => is_exposed(&folder, &home),
+            _ => true,
+        };
+        if let Some(left) = &left
+            && left.size.is_some_and(|size| size > 0)
+            && left.file_type() == Some(FileType::Regular)
+            // Lanes open it by its name, which others could give to something else in between.
+            && !exposed
+            && let Some(mut done) = self.same(item, part, source).await?
+        {
             // A hole at the end of what is there hashes like the zeros that it is not.
+            let size = left.size.unwrap_or(0);
             done.retain_mut(|range| {
                 range.end = range.end.min(size);
                 !range.is_empty()
@@ -405,31 +777,99 @@ impl<'a> Up<'a> {
             if !done.is_empty() {
                 let resumed = done.iter().map(|range| range.end - range.start).sum();
                 self.job.progress.resumed.fetch_add(resumed, Ordering::Relaxed);
-                return Ok(Part { done, absent: false });
+                return Ok(Part {
+                    done,
+                    adopted: true,
+                    exposed,
+                });
             }
         }
-        if size.is_some() {
+        if left.is_some() {
+            // Nothing is lost: no other copy has this name. Where it cannot be removed, the file gets another one.
             let remove = |sftp: Sftp| {
                 let part = part.clone();
                 async move { sftp.remove(part).await }
             };
-            self.lanes.with(remove).await?;
+            match self.lanes.with(remove).await {
+                Ok(()) | Err(Error::File { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
-        let done = match file.cloned() {
-            Some(file) => {
-                let size = item.size;
+        let done = match source {
+            Source::Local(file) => {
+                let (file, size) = (file.clone(), item.size);
                 blocking(move || holes(&file, size)).await
             }
-            None => Vec::new(),
+            Source::Server(_) | Source::Stream(_) => Vec::new(),
         };
-        Ok(Part { done, absent: true })
+        Ok(Part {
+            done,
+            adopted: false,
+            exposed,
+        })
     }
+
+    /// The ranges of what an earlier attempt left that are the source's; `None` where it is not ours.
+    async fn same(
+        &self,
+        item: &Item,
+        part: &Bytes,
+        source: &Source,
+    ) -> Result<Option<Vec<Range<u64>>>, Error> {
+        let end = match (source, self.from) {
+            (Source::Local(file), _) => {
+                let file = file
+                    .try_clone()
+                    .map_err(|error| Error::local(shown(&item.source), error))?;
+                blocks::End::Local(file)
+            }
+            (Source::Server(_), Place::Server(lanes)) => blocks::End::Server(lanes, &item.source),
+            _ => return Ok(None),
+        };
+        blocks::same_as_own(&end, self.lanes, part, item.size).await
+    }
+}
+
+/// Whether others than the user and root may give names in a folder to other files. `home` is where a session begins,
+/// which shows who the user is.
+fn is_exposed(folder: &FileAttributes, home: &FileAttributes) -> bool {
+    let (Some(mode), Some(owner)) = (folder.permissions.map(Permissions::bits), folder.owner) else {
+        return true;
+    };
+    let Some(user) = home.owner else { return true };
+    let theirs = owner.uid != 0 && owner.uid != user.uid;
+    // A group that is the user's own, as most systems make one for each user, holds nobody else.
+    let shared_group = mode & 0o020 != 0 && (mode & 0o2000 != 0 || owner.gid != user.gid);
+    let sticky = mode & 0o1000 != 0;
+    theirs || !sticky && (mode & 0o002 != 0 || shared_group)
+}
+
+/// A type of file, for people.
+fn name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Directory => "a directory",
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        _ => "a device",
+    }
+}
+
+/// How an attempt to copy a large file ended.
+enum Ended {
+    Done(u64),
+    Failed(String),
+    /// The file cannot be replaced as it is.
+    InPlace,
+    /// Another attempt may do better; why this one did not.
+    Again(String),
 }
 
 /// What there is of a file under the name that it has until it is whole.
 struct Part {
     done: Vec<Range<u64>>,
-    absent: bool,
+    adopted: bool,
+    /// Others may give the name to another file.
+    exposed: bool,
 }
 
 fn permissions(mode: u32) -> FileAttributes {
@@ -439,11 +879,16 @@ fn permissions(mode: u32) -> FileAttributes {
     }
 }
 
-/// Opens a local file; not blocking, lest a pipe that took its place holds the copy up.
-fn open(path: &[u8]) -> io::Result<File> {
+/// Opens a local file; not blocking, lest a pipe that took its place holds the copy up, and not through a link that did,
+/// where the user did not name it.
+fn open(path: &[u8], named: bool) -> io::Result<File> {
+    let mut flags = OFlags::NONBLOCK;
+    if !named {
+        flags |= OFlags::NOFOLLOW;
+    }
     std::fs::OpenOptions::new()
         .read(true)
-        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+        .custom_flags(flags.bits().cast_signed())
         .open(Path::new(os(path)))
 }
 
@@ -489,14 +934,80 @@ type Pieces = Result<Vec<(ReadId, Bytes)>, String>;
 enum Source {
     Local(Arc<File>),
     Server(Arc<sftp::File>),
+    /// In order, and once.
+    Stream(Arc<InOrder>),
+}
+
+/// A stream, and what is wanted of it: the tasks that read take turns in no order, the wants are in theirs.
+struct InOrder {
+    reading: Mutex<Reading>,
+    wants: std::sync::Mutex<VecDeque<Want>>,
+}
+
+impl InOrder {
+    fn wanted(&self, more: Vec<Want>) {
+        let mut wants = self.wants.lock().unwrap_or_else(PoisonError::into_inner);
+        wants.extend(more);
+    }
+
+    fn next(&self) -> Option<Want> {
+        let mut wants = self.wants.lock().unwrap_or_else(PoisonError::into_inner);
+        wants.pop_front()
+    }
+}
+
+/// A stream that is being read, and what of it was read.
+struct Reading {
+    reader: Box<dyn tokio::io::AsyncRead + Send + Unpin>,
+    at: u64,
+    rest: Bytes,
+    ended: bool,
+}
+
+impl Reading {
+    /// Up to `length` bytes, fewer only at the end.
+    async fn next(&mut self, offset: u64, length: usize) -> io::Result<Bytes> {
+        // Pieces behind the end are wanted before it is known.
+        let is_behind = self.ended && self.rest.is_empty() && offset > self.at;
+        if offset != self.at && !is_behind {
+            return Err(io::Error::other(
+                "the connection was lost, and a stream cannot be read twice",
+            ));
+        }
+        let mut data = bytes::BytesMut::with_capacity(length);
+        while data.len() < length && !self.ended {
+            if self.rest.is_empty() {
+                self.rest = stream::piece(&mut self.reader).await?;
+                self.ended = self.rest.is_empty();
+            }
+            let most = self.rest.len().min(length - data.len());
+            data.extend_from_slice(&self.rest.split_to(most));
+        }
+        self.at += data.len() as u64;
+        Ok(data.freeze())
+    }
 }
 
 impl Source {
     async fn open(from: &Place, item: &Item) -> Result<Self, String> {
+        if let Some(stream) = &item.stream {
+            let reader = stream.reader().await;
+            let reader = reader.map_err(|error| list::words(&item.source, &error))?;
+            let reading = Reading {
+                reader,
+                at: 0,
+                rest: Bytes::new(),
+                ended: false,
+            };
+            return Ok(Self::Stream(Arc::new(InOrder {
+                reading: Mutex::new(reading),
+                wants: std::sync::Mutex::default(),
+            })));
+        }
         match from {
             Place::Local => {
-                let source = item.source.clone();
-                let file = blocking(move || open(&source)).await;
+                let (source, named) = (item.source.clone(), item.named);
+                let file = blocking(move || open(&source, named)).await;
                 file.map(|file| Self::Local(Arc::new(file)))
                     .map_err(|error| list::words(&item.source, &error))
             }
@@ -514,6 +1025,25 @@ impl Source {
     /// Begins to read what is wanted.
     fn read(&self, mut wants: Vec<Want>, reads: &mut JoinSet<Pieces>) {
         match self {
+            Self::Stream(stream) => {
+                if wants.is_empty() {
+                    return;
+                }
+                let (stream, turn) = (stream.clone(), wants.len());
+                stream.wanted(wants);
+                reads.spawn(async move {
+                    let mut reading = stream.reading.lock().await;
+                    let mut pieces = Vec::new();
+                    for _ in 0..turn {
+                        let Some(Want { id, offset, length }) = stream.next() else {
+                            break;
+                        };
+                        let data = reading.next(offset, length).await;
+                        pieces.push((id, data.map_err(|error| error.to_string())?));
+                    }
+                    Ok(pieces)
+                });
+            }
             Self::Server(file) => {
                 for Want { id, offset, length } in wants {
                     let file = file.clone();
@@ -576,6 +1106,10 @@ struct SmallUp<'a> {
     read: Option<Vec<Content>>,
     /// What of it the server has confirmed, as last seen.
     written: u64,
+    /// Files that cannot be replaced as they are.
+    in_place: Vec<Item>,
+    /// Files that the server did not take.
+    failed: Vec<(Item, Status)>,
 }
 
 /// A small file's content, or why there is none.
@@ -605,17 +1139,32 @@ impl Work for SmallUp<'_> {
 
     fn add(&mut self, item: Item) {
         let up = self.up;
-        let mut file = UploadFile::new(up.path(&item.part()), item.size);
-        file.create = permissions(item.mode.unwrap_or(0o666) & 0o777);
+        let path = up.final_path(&item);
+        // Another name each time: of an attempt whose session was lost, the server may not have heard yet.
+        let mut file = UploadFile::new(part::random(&path), item.size);
+        file.opening = Opening::Exclusive;
+        file.owner = item.there.existing.and_then(|(_, owner)| owner);
+        file.create = up.new_mode(&item);
         file.attributes = up.looks(&item);
         file.sync = up.job.options.sync;
-        file.rename_to = Some(up.path(&item.target));
+        file.rename_to = Some(path);
         let id = self.files.shared.plan().add(file);
         self.files.known.insert(id, item);
     }
 
     async fn work(&mut self) -> bool {
         let mut any = self.handle_events();
+        for (item, status) in std::mem::take(&mut self.failed) {
+            self.fail(item, status).await;
+        }
+        for mut item in std::mem::take(&mut self.in_place) {
+            item.there.in_place = true;
+            match self.up.large_one(&mut item).await {
+                Ok(Ok(length)) => self.up.job.progress.copied(item.target, length),
+                Ok(Err(message)) => self.up.job.progress.failed(item.target, message),
+                Err(error) => self.up.job.progress.failed(item.target, error.to_string()),
+            }
+        }
         if let Some(contents) = self.read.take() {
             let bytes = contents.iter().map(Content::len).sum();
             self.up.job.throttle.take(bytes).await;
@@ -660,12 +1209,21 @@ impl SmallUp<'_> {
                     };
                     match attributes {
                         Ok(()) => self.up.job.progress.copied(item.target, item.size),
-                        Err(status) => self.fail(item, status),
+                        Err(status) => self.failed.push((item, status)),
                     }
                 }
+                ManyUploadEvent::OwnerRefused { file, .. } => {
+                    self.in_place.extend(self.files.known.remove(&file))
+                }
                 ManyUploadEvent::Failed { file, status } => {
-                    if let Some(item) = self.files.known.remove(&file) {
-                        self.fail(item, status);
+                    let Some(item) = self.files.known.remove(&file) else {
+                        continue;
+                    };
+                    let denied = status.code == sftp::StatusCode::PERMISSION_DENIED;
+                    if denied && item.there.existing.is_some() {
+                        self.in_place.push(item);
+                    } else {
+                        self.failed.push((item, status));
                     }
                 }
                 _ => {}
@@ -675,10 +1233,15 @@ impl SmallUp<'_> {
         any
     }
 
-    fn fail(&self, item: Item, status: Status) {
-        let path = self.up.path(&item.target);
-        let error = self.files.sftp.link().refused("writing", path, status);
-        self.up.job.progress.failed(item.target, error.to_string());
+    /// Says why a file was not written.
+    async fn fail(&self, item: Item, status: Status) {
+        let may_be_full = status.code == sftp::StatusCode::FAILURE;
+        let mut message = self.up.refused(&item, status);
+        if may_be_full {
+            let path = self.up.final_path(&item);
+            message = self.up.with_room(&path, item.size, message).await;
+        }
+        self.up.job.progress.failed(item.target, message);
     }
 
     fn read(&mut self, mut wanted: Vec<(FileId, Item)>) {
@@ -746,7 +1309,7 @@ impl SmallUp<'_> {
 fn read_whole(item: &Item) -> io::Result<Bytes> {
     /// What a file that was small may have grown to.
     const MOST: usize = 16 * 1024 * 1024;
-    let file = open(&item.source)?;
+    let file = open(&item.source, item.named)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other(format!(
             "{} is no file any more",

@@ -8,8 +8,8 @@ use bytes::Bytes;
 
 use super::pace::{Pace, Sent};
 use super::renaming::Renaming;
-use super::{DEFAULT_MEMORY, FileId, Many, Plan, piece};
-use crate::attributes::FileAttributes;
+use super::{DEFAULT_MEMORY, FileId, Many, Opening, Plan, piece};
+use crate::attributes::{FileAttributes, Owner};
 use crate::client::{Client, RequestId};
 use crate::data::Data;
 use crate::reply::{Handle, Outcome, Reply};
@@ -20,8 +20,13 @@ use crate::status::{Status, StatusCode};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct UploadFile {
-    /// The file to write; what is there is emptied first.
+    /// The file to write.
     pub path: Bytes,
+    /// What is expected to be there under `path`.
+    pub opening: Opening,
+    /// Owner and group to give the file; where the server refuses that, the file ends with
+    /// [`ManyUploadEvent::OwnerRefused`].
+    pub owner: Option<Owner>,
     /// Its length, as far as is known: decides how many files are held at once.
     pub length: u64,
     /// Permissions for a file that is made, before the server's umask.
@@ -39,6 +44,8 @@ impl UploadFile {
     pub fn new(path: impl Into<Bytes>, length: u64) -> Self {
         Self {
             path: path.into(),
+            opening: Opening::Truncate,
+            owner: None,
             length,
             create: FileAttributes::default(),
             attributes: FileAttributes::default(),
@@ -60,6 +67,13 @@ pub enum ManyUploadEvent {
         file: FileId,
         /// Why the attributes were not set, if they were not.
         attributes: Result<(), Status>,
+    },
+    /// The server does not give the file its owner. It was not renamed, and what was written has been removed.
+    OwnerRefused {
+        /// The file.
+        file: FileId,
+        /// The server's words.
+        status: Status,
     },
     /// A file could not be uploaded; if it was to be renamed, what was written has been removed. The others go on.
     Failed {
@@ -102,6 +116,7 @@ struct Running {
     awaited: usize,
     renaming: Option<Renaming>,
     attributes: Option<Status>,
+    owner: Option<Status>,
     failed: Option<Status>,
 }
 
@@ -109,6 +124,7 @@ struct Running {
 enum Asked {
     Open,
     Write { length: u64 },
+    Owner,
     Attributes,
     Sync,
     Close,
@@ -213,7 +229,11 @@ impl Plan for ManyUpload {
         while let Some((id, file)) = self.next_waiting(client) {
             let open = client.request(Request::Open {
                 path: file.path.clone(),
-                flags: OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE,
+                flags: match file.opening {
+                    Opening::Truncate => OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE,
+                    Opening::Exclusive => OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE,
+                    Opening::Existing => OpenFlags::WRITE,
+                },
                 attributes: file.create.clone(),
             });
             self.asked.insert(open, (id, Asked::Open));
@@ -232,6 +252,7 @@ impl Plan for ManyUpload {
                 awaited: 1,
                 renaming: None,
                 attributes: None,
+                owner: None,
                 failed: None,
             };
             self.files.insert(id, running);
@@ -297,6 +318,15 @@ impl ManyUpload {
             self.asked.insert(client.request(request), (id, asked));
             running.awaited += 1;
         };
+        // Before the permissions: a change of owner takes some away.
+        if running.file.owner.is_some() {
+            let attributes = FileAttributes {
+                owner: running.file.owner,
+                ..FileAttributes::default()
+            };
+            let handle = handle.clone();
+            ask(Request::Fsetstat { handle, attributes }, Asked::Owner);
+        }
         let mut offset = 0;
         for mut chunk in content.into_chunks() {
             while !chunk.is_empty() {
@@ -313,8 +343,11 @@ impl ManyUpload {
                 offset += length;
             }
         }
-        if !running.file.attributes.is_empty() {
-            let attributes = running.file.attributes.clone();
+        let mut attributes = running.file.attributes.clone();
+        if running.file.opening == Opening::Existing {
+            attributes.size = Some(offset);
+        }
+        if !attributes.is_empty() {
             ask(
                 Request::Fsetstat {
                     handle: handle.clone(),
@@ -353,6 +386,10 @@ impl ManyUpload {
             }
             (Asked::Write { length }, Ok(_)) => self.written += length,
             (Asked::Attributes, Err(status)) => running.attributes = Some(status),
+            (Asked::Owner, Err(status)) => {
+                running.failed.get_or_insert_with(|| status.clone());
+                running.owner = Some(status);
+            }
             (Asked::Rename, outcome) => {
                 let renaming = running
                     .renaming
@@ -415,8 +452,10 @@ impl ManyUpload {
         if running.flown && running.file.rename_to.is_some() {
             remove(client, running.file.path);
         }
-        self.events
-            .push_back(ManyUploadEvent::Failed { file: id, status });
+        self.events.push_back(match running.owner {
+            Some(status) => ManyUploadEvent::OwnerRefused { file: id, status },
+            None => ManyUploadEvent::Failed { file: id, status },
+        });
     }
 }
 

@@ -52,7 +52,7 @@ pub use lane::{LaneId, LaneLoss, Striped};
 pub use many_download::{ManyDownload, ManyDownloadEvent};
 pub use many_upload::{ManyUpload, ManyUploadEvent, UploadFile};
 pub use ranges::Ranges;
-pub use upload::{ReadId, Upload, UploadEvent, UploadOptions};
+pub use upload::{Opening, ReadId, Upload, UploadEvent, UploadOptions};
 pub use walk::{Walk, WalkEvent, WalkOptions};
 
 use std::time::Instant;

@@ -11,7 +11,7 @@ use super::pace::Sent;
 use super::ranges::Ranges;
 use super::renaming::Renaming;
 use super::{DEFAULT_MEMORY, Plan, piece};
-use crate::attributes::FileAttributes;
+use crate::attributes::{FileAttributes, Owner};
 use crate::client::{Client, RequestId};
 use crate::reply::{Handle, Outcome, Reply};
 use crate::request::{OpenFlags, Request};
@@ -33,8 +33,11 @@ pub struct UploadOptions {
     pub create: FileAttributes,
     /// Attributes to set behind the last write: times, permissions, owner. Its size is ignored.
     pub attributes: FileAttributes,
-    /// Nothing is there under `path`: every session may make the file, and none waits until another has emptied it.
-    pub absent: bool,
+    /// What is expected to be there under `path`.
+    pub opening: Opening,
+    /// Owner and group to give the file before anything is written to it; with [`Opening::Exclusive`]. Where the server
+    /// refuses that, the upload ends with [`UploadEvent::OwnerRefused`].
+    pub owner: Option<Owner>,
     /// Have the server write the file to its disk before it is closed, where it can.
     pub sync: bool,
     /// Rename the file to this, over what is there where the server can, when all of it has been written.
@@ -53,12 +56,25 @@ impl UploadOptions {
             done: Vec::new(),
             create: FileAttributes::default(),
             attributes: FileAttributes::default(),
-            absent: false,
+            opening: Opening::Truncate,
+            owner: None,
             sync: false,
             rename_to: None,
             memory: DEFAULT_MEMORY,
         }
     }
+}
+
+/// How the file to write is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Opening {
+    /// It is made, or emptied if it is there and nothing of it is to be kept.
+    #[default]
+    Truncate,
+    /// It is made, and must not be there: neither a file of somebody else's nor a link is ever written to.
+    Exclusive,
+    /// It is there, and is written over in its place.
+    Existing,
 }
 
 /// Tells reads of the source apart.
@@ -90,6 +106,8 @@ pub enum UploadEvent {
         /// Why the attributes were not set, if they were not.
         attributes: Result<(), Status>,
     },
+    /// The server does not give the file its owner, and nothing was written to it. Nothing more comes.
+    OwnerRefused(Status),
     /// The server failed. What was written is in [`Upload::ranges`]; nothing was renamed unless the renaming itself is
     /// what failed.
     Failed(Status),
@@ -124,15 +142,28 @@ struct Writing {
     /// Bytes that were wanted for this lane and are not being written yet.
     prepared: u64,
     ready: VecDeque<(u64, Bytes)>,
+    /// It looked for the file before another lane had made it.
+    came_early: bool,
 }
 
 enum Asked {
-    Open,
+    Open(Role),
+    Owner,
     Write { range: Range<u64>, sent: Sent },
     Attributes,
     Sync,
     Close,
     Rename,
+}
+
+/// What a lane opens the file as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// The one that makes it, or knows that it is there.
+    First,
+    /// One that may be earlier than the one that makes it.
+    Early,
+    Further,
 }
 
 /// How far the end of an upload is.
@@ -236,7 +267,8 @@ impl Plan for Upload {
         match &lane.state {
             LaneState::Idle if lane.retired => return self.remove_lane(id, client),
             LaneState::Idle => self.open(id, client),
-            LaneState::Open(handle) if self.finish.lane != Some(id) => {
+            // Before it is known who made the file, it may be anybody's.
+            LaneState::Open(handle) if self.created && self.finish.lane != Some(id) => {
                 let handle = handle.clone();
                 self.write_ready(id, &handle, client, now);
             }
@@ -267,7 +299,15 @@ impl Plan for Upload {
             return Some(outcome);
         };
         match asked {
-            Asked::Open => self.handle_open(id, outcome),
+            Asked::Open(role) => self.handle_open(id, role, client, outcome),
+            Asked::Owner => match outcome {
+                Ok(_) => self.created = true,
+                Err(status) if !self.over => {
+                    self.over = true;
+                    self.events.push_back(UploadEvent::OwnerRefused(status));
+                }
+                Err(_) => {}
+            },
             Asked::Write { range, sent } => {
                 self.held -= (range.end - range.start) as usize;
                 self.lanes[id].pace.done(sent, now);
@@ -331,6 +371,16 @@ impl Plan for Upload {
             }
             self.finish = Finish::default();
         }
+        let unknown = self.options.opening == Opening::Exclusive
+            && !self.created
+            && self.lanes.get_mut(id).is_some_and(|lane| {
+                let makes = |asked: &Asked| matches!(asked, Asked::Open(Role::First) | Asked::Owner);
+                lane.asked.values().any(makes)
+            });
+        if unknown {
+            let message = "the connection was lost while the file was being made";
+            self.fail(Status::local(StatusCode::CONNECTION_LOST, message));
+        }
         self.abandon(id);
     }
 
@@ -351,24 +401,34 @@ impl Upload {
         let opening = self
             .lanes
             .iter()
-            .any(|(_, lane)| matches!(lane.state, LaneState::Opening));
-        if !self.created && opening && !self.options.absent {
-            return;
-        }
-        let mut flags = OpenFlags::WRITE;
-        if !self.created {
-            flags = flags | OpenFlags::CREATE;
-            if self.is_fresh() && !self.options.absent {
-                flags = flags | OpenFlags::TRUNCATE;
+            .any(|(_, lane)| matches!(lane.state, LaneState::Opening | LaneState::Open(_)));
+        let (role, flags) = match self.options.opening {
+            _ if self.created => (Role::Further, OpenFlags::WRITE),
+            Opening::Existing => (Role::First, OpenFlags::WRITE),
+            Opening::Exclusive if !opening => (
+                Role::First,
+                OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE,
+            ),
+            // Most likely it is there by the time the server reads this; nothing is written before that is known.
+            Opening::Exclusive if !self.lanes[id].work.came_early => (Role::Early, OpenFlags::WRITE),
+            Opening::Truncate if !opening => {
+                let flags = OpenFlags::WRITE | OpenFlags::CREATE;
+                let empty = if self.is_fresh() {
+                    OpenFlags::TRUNCATE
+                } else {
+                    flags
+                };
+                (Role::First, flags | empty)
             }
-        }
+            Opening::Exclusive | Opening::Truncate => return,
+        };
         let open = client.request(Request::Open {
             path: self.options.path.clone(),
             flags,
             attributes: self.options.create.clone(),
         });
         let lane = &mut self.lanes[id];
-        lane.asked.insert(open, Asked::Open);
+        lane.asked.insert(open, Asked::Open(role));
         lane.state = LaneState::Opening;
     }
 
@@ -423,12 +483,35 @@ impl Upload {
         }
     }
 
-    fn handle_open(&mut self, id: LaneId, outcome: Outcome) {
+    fn handle_open(&mut self, id: LaneId, role: Role, client: &mut Client, outcome: Outcome) {
+        let owner = self.options.owner.filter(|_| role == Role::First);
         let lane = &mut self.lanes[id];
         match outcome {
             Ok(Reply::Handle(handle)) => {
+                if let Some(owner) = owner {
+                    let attributes = FileAttributes {
+                        owner: Some(owner),
+                        ..FileAttributes::default()
+                    };
+                    let set = Request::Fsetstat {
+                        handle: handle.clone(),
+                        attributes,
+                    };
+                    lane.asked.insert(client.request(set), Asked::Owner);
+                } else if role != Role::Early {
+                    self.created = true;
+                }
                 lane.state = LaneState::Open(handle);
-                self.created = true;
+            }
+            Err(status) if role == Role::Early && status.code == StatusCode::NO_SUCH_FILE => {
+                lane.state = LaneState::Idle;
+                lane.work.came_early = true;
+            }
+            Err(status) if role == Role::First && self.options.opening == Opening::Exclusive => {
+                // Who came early has somebody else's file open.
+                lane.state = LaneState::Gone;
+                self.abandon(id);
+                self.fail(status);
             }
             Err(status) => {
                 lane.state = LaneState::Gone;
@@ -457,13 +540,16 @@ impl Upload {
         let written = self.reads.is_empty()
             && self.ranges.is_given_out()
             && self.lanes.iter().all(|(_, lane)| lane.work.ready.is_empty())
+            && self.created
             && !elsewhere;
         if self.over || !written || self.finish.lane.is_some() {
             return;
         }
         let handle = handle.clone();
         // What was there before may be longer, and of a source that shrank the bytes behind its end may have been written.
-        let cut = !self.is_fresh() || self.ranges.end() != self.options.size;
+        let cut = !self.is_fresh()
+            || self.options.opening == Opening::Existing
+            || self.ranges.end() != self.options.size;
         let attributes = FileAttributes {
             size: self.ranges.end().filter(|_| cut),
             ..self.options.attributes.clone()

@@ -1,6 +1,7 @@
 //! [`Walk`]: the names in a tree.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
@@ -45,7 +46,8 @@ pub enum WalkEvent {
         /// Attributes, of the link itself if it is one. Links are not followed.
         attributes: FileAttributes,
     },
-    /// A name that no file can have, left out: a server that gives such wants files to be written elsewhere.
+    /// A name that no file can have, or that its directory has listed before: left out, with what may be below. A server
+    /// that gives such wants files to be written elsewhere.
     Refused {
         /// The directory's path from the root.
         directory: Bytes,
@@ -81,6 +83,8 @@ pub struct Walk {
     pace: Pace,
     events: VecDeque<WalkEvent>,
     finished: bool,
+    /// Keyed, so that nobody can choose names of one hash.
+    hasher: RandomState,
 }
 
 #[derive(Clone)]
@@ -98,6 +102,8 @@ struct Open {
     ahead: usize,
     batch: usize,
     ended: bool,
+    /// Hashes of the names that it has listed.
+    listed: HashSet<u64>,
 }
 
 enum Asked {
@@ -142,6 +148,7 @@ impl Walk {
             pace: Pace::new(FIRST_FLIGHT, 4096),
             events: VecDeque::new(),
             finished: false,
+            hasher: RandomState::new(),
         }
     }
 
@@ -237,6 +244,7 @@ impl Walk {
             ahead: FIRST_AHEAD,
             batch: 0,
             ended: false,
+            listed: HashSet::new(),
         };
         self.open.insert(id, open);
     }
@@ -301,23 +309,30 @@ impl Walk {
         open.ahead = if full { (open.ahead * 2).min(MOST_AHEAD) } else { 1 };
         open.batch = entries.len();
         let directory = open.directory.clone();
+        // A name that comes twice, as a link and then as a directory, would have files written through the link.
+        let new: Vec<bool> = entries
+            .iter()
+            .map(|entry| open.listed.insert(self.hasher.hash_one(&entry.name)))
+            .collect();
         self.readable.push(id);
         let read = open.ended && open.reading == 0;
         if let Some(open) = if read { self.open.remove(&id) } else { None } {
             self.pace.done(open.sent, now);
             open.handle.into_iter().for_each(|handle| client.close(handle));
         }
-        for entry in entries {
-            self.handle_entry(&directory, entry, client);
+        for (entry, new) in entries.into_iter().zip(new) {
+            self.handle_entry(&directory, entry, new, client);
         }
     }
 
-    fn handle_entry(&mut self, directory: &Directory, entry: DirEntry, client: &mut Client) {
+    fn handle_entry(&mut self, directory: &Directory, entry: DirEntry, new: bool, client: &mut Client) {
         let DirEntry { name, attributes, .. } = entry;
         match &name[..] {
             // Every directory lists itself and the one above.
             b"." | b".." => return,
-            name if is_name(name) && directory.path.len() + name.len() < LONGEST_PATH => {}
+            // Harmless where nothing is entered.
+            _ if !new && self.options.depth == 1 => return,
+            name if new && is_name(name) && directory.path.len() + name.len() < LONGEST_PATH => {}
             _ => {
                 self.events.push_back(WalkEvent::Refused {
                     directory: directory.path.clone(),

@@ -1,0 +1,148 @@
+//! The names that files have until they are whole, beside their last ones.
+//!
+//! A file that no later copy goes on from has a random name. One that may be gone on with has the same name each time,
+//! made of both ends of the copy: [`Claim`] keeps two copies that run at once from using it both.
+
+use std::collections::HashSet;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::{Mutex, PoisonError};
+
+use aws_lc_rs::digest::{Context, SHA256};
+use bytes::Bytes;
+
+/// The longest name that Linux's file systems take.
+const LONGEST: usize = 255;
+
+/// What tells a copy of one file from every other: both machines and accounts, and both paths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Tag([u8; 8]);
+
+impl Tag {
+    pub(super) fn of(parts: [&[u8]; 4]) -> Self {
+        let mut context = Context::new(&SHA256);
+        for part in parts {
+            context.update(&(part.len() as u64).to_be_bytes());
+            context.update(part);
+        }
+        let mut tag = [0; 8];
+        tag.copy_from_slice(&context.finish().as_ref()[..8]);
+        Self(tag)
+    }
+
+    /// The name that an attempt to copy this has, and finds again.
+    pub(super) fn part(self, target: &[u8]) -> Bytes {
+        beside(target, self.0)
+    }
+}
+
+/// A name that nobody else can know before the file is there.
+pub(super) fn random(target: &[u8]) -> Bytes {
+    let mut random = [0; 8];
+    aws_lc_rs::rand::fill(&mut random).expect("the kernel's random generator answers once it is seeded");
+    beside(target, random)
+}
+
+/// `.NAME.0123456789abcdef.part`
+fn beside(target: &[u8], tag: [u8; 8]) -> Bytes {
+    let (folder, name) = match target.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => target.split_at(at + 1),
+        None => (&b""[..], target),
+    };
+    let end = format!(".{:016x}.part", u64::from_be_bytes(tag));
+    let mut length = name.len().min(LONGEST - 1 - end.len());
+    // Some file systems take UTF-8 only: a character is not cut through.
+    while length < name.len() && length > 0 && name[length] & 0xc0 == 0x80 {
+        length -= 1;
+    }
+    [folder, b".", &name[..length], end.as_bytes()].concat().into()
+}
+
+/// The right to a tag's name, until it is dropped: in this process, and among this user's others on this machine.
+#[derive(Debug)]
+pub(super) struct Claim {
+    tag: Tag,
+    /// An abstract socket's name is free again when its process is gone, however that ended, and leaves no file behind.
+    _name: UnixListener,
+}
+
+/// The tags in use in this process. Guards the set for as long as a look takes.
+static CLAIMED: Mutex<Option<HashSet<Tag>>> = Mutex::new(None);
+
+impl Claim {
+    /// `None` where another copy has it. Whoever else takes the name away has files copied from their beginning, and
+    /// gets nothing.
+    pub(super) fn take(tag: Tag) -> Option<Self> {
+        let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
+        if !claimed.get_or_insert_default().insert(tag) {
+            return None;
+        }
+        drop(claimed);
+        let uid = rustix::process::geteuid().as_raw();
+        let name = format!("trunkline-copy-{uid}-{:016x}", u64::from_be_bytes(tag.0));
+        let bound = SocketAddr::from_abstract_name(name).and_then(|name| UnixListener::bind_addr(&name));
+        match bound {
+            Ok(listener) => Some(Self { tag, _name: listener }),
+            Err(_) => {
+                release(tag);
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        release(self.tag);
+    }
+}
+
+fn release(tag: Tag) {
+    if let Some(claimed) = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        claimed.remove(&tag);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_lies_beside_its_file_and_its_name_fits() {
+        let tag = Tag::of([b"here", b"s", b"there", b"a/b/name"]);
+        let part = tag.part(b"a/b/name");
+        assert!(
+            part.starts_with(b"a/b/.name.") && part.ends_with(b".part"),
+            "{part:?}"
+        );
+        assert_eq!(part, tag.part(b"a/b/name"));
+        assert_eq!(tag.part(&[b'n'; 255]).len(), 255);
+        let long = "é".repeat(127);
+        let part = tag.part(long.as_bytes());
+        assert!(part.len() <= 255 && std::str::from_utf8(&part).is_ok());
+        assert_ne!(random(b"f"), random(b"f"));
+    }
+
+    #[test]
+    fn another_end_of_the_copy_gives_another_name() {
+        let one = Tag::of([b"here", b"s", b"web1", b"f"]);
+        for other in [
+            [&b"here"[..], b"s", b"web2", b"f"],
+            [b"here", b"t", b"web1", b"f"],
+            [b"laptop", b"s", b"web1", b"f"],
+            [b"here", b"s", b"web1", b"g"],
+            [b"heres", b"", b"web1", b"f"],
+        ] {
+            assert_ne!(one, Tag::of(other));
+        }
+    }
+
+    #[test]
+    fn of_two_copies_at_once_one_has_the_name() {
+        let tag = Tag::of([b"here", b"s", b"there", b"claimed"]);
+        let first = Claim::take(tag);
+        assert!(first.is_some() && Claim::take(tag).is_none());
+        drop(first);
+        assert!(Claim::take(tag).is_some());
+    }
+}

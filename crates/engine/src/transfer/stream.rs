@@ -1,0 +1,237 @@
+//! [`Stream`]: an end of a copy that is no regular file. It is read to its end, or written to, in order and once.
+
+use std::fmt;
+use std::io;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::unix::pipe;
+
+use super::{CopyOptions, Location, Progress, Snapshot, Throttle, blocking, list, shown};
+use crate::error::Error;
+use crate::sftp::{FileAttributes, FileType, OpenFlags, Sftp};
+
+type Reader = Box<dyn AsyncRead + Send + Unpin>;
+type Writer = Box<dyn AsyncWrite + Send + Unpin>;
+
+/// Something to read from or to write to: a pipe, a device, or what somebody else has opened.
+#[derive(Clone)]
+pub struct Stream {
+    path: PathBuf,
+    /// Guards the stream until whoever copies takes it.
+    inner: Arc<Mutex<Inner>>,
+}
+
+enum Inner {
+    /// A path that is opened when its turn has come: opening a FIFO waits for the other end.
+    Path,
+    Reader(Reader),
+    Writer(Writer),
+    Taken,
+}
+
+/// Read at once, and written at once.
+const PIECE: usize = 256 * 1024;
+
+impl Stream {
+    /// A source. `path` is what people call it; its last part is its name in a directory.
+    pub fn reading(path: impl Into<PathBuf>, reader: impl AsyncRead + Send + Unpin + 'static) -> Self {
+        Self::new(path.into(), Inner::Reader(Box::new(reader)))
+    }
+
+    /// A target.
+    pub fn writing(path: impl Into<PathBuf>, writer: impl AsyncWrite + Send + Unpin + 'static) -> Self {
+        Self::new(path.into(), Inner::Writer(Box::new(writer)))
+    }
+
+    fn new(path: PathBuf, inner: Inner) -> Self {
+        Self {
+            path,
+            inner: Arc::new(Mutex::new(inner)),
+        }
+    }
+
+    /// Whether a path leads to a descriptor of the process that opens it, as /dev/stdin does.
+    pub fn is_descriptor(path: &Path) -> bool {
+        let names = ["/dev/stdin", "/dev/stdout", "/dev/stderr"];
+        names.iter().any(|name| path == Path::new(name))
+            || path.starts_with("/dev/fd")
+            || path.starts_with("/proc/self/fd")
+    }
+
+    /// The stream that a path is, if it is one.
+    pub(super) fn of_special(path: &Path, found: &std::fs::Metadata) -> Option<Self> {
+        let kind = found.file_type();
+        let special = kind.is_fifo() || kind.is_char_device() || kind.is_block_device();
+        (special || Self::is_descriptor(path)).then(|| Self::new(path.to_owned(), Inner::Path))
+    }
+
+    /// The stream at a path, if there is one.
+    pub(super) async fn special(path: &Path) -> Option<Self> {
+        let path = path.to_owned();
+        blocking(move || {
+            let found = std::fs::metadata(&path).ok()?;
+            Self::of_special(&path, &found)
+        })
+        .await
+    }
+
+    pub(super) fn path(&self) -> Bytes {
+        Bytes::copy_from_slice(self.path.as_os_str().as_encoded_bytes())
+    }
+
+    fn take(&self) -> Inner {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *inner, Inner::Taken)
+    }
+
+    pub(super) async fn reader(&self) -> io::Result<Reader> {
+        match self.take() {
+            Inner::Reader(reader) => Ok(reader),
+            Inner::Path => {
+                let path = self.path.clone();
+                let fifo = blocking(move || std::fs::metadata(path).map(|found| found.file_type().is_fifo()));
+                Ok(match fifo.await? {
+                    // Without blocking: a copy that is given up leaves no thread behind that waits for a writer.
+                    true => Box::new(pipe::OpenOptions::new().open_receiver(&self.path)?),
+                    false => Box::new(tokio::fs::File::open(&self.path).await?),
+                })
+            }
+            Inner::Writer(_) | Inner::Taken => Err(io::Error::other("it cannot be read a second time")),
+        }
+    }
+
+    async fn writer(&self) -> io::Result<Writer> {
+        /// Between two looks whether a FIFO has somebody who reads it.
+        const PAUSE: Duration = Duration::from_millis(50);
+        match self.take() {
+            Inner::Writer(writer) => Ok(writer),
+            Inner::Path => {
+                let path = self.path.clone();
+                let fifo = blocking(move || std::fs::metadata(path).map(|found| found.file_type().is_fifo()));
+                if !fifo.await? {
+                    let mut options = tokio::fs::OpenOptions::new();
+                    return Ok(Box::new(options.write(true).open(&self.path).await?));
+                }
+                loop {
+                    match pipe::OpenOptions::new().open_sender(&self.path) {
+                        Ok(sender) => return Ok(Box::new(sender)),
+                        Err(error)
+                            if error.raw_os_error() == Some(rustix::io::Errno::NXIO.raw_os_error()) =>
+                        {
+                            tokio::time::sleep(PAUSE).await;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+            Inner::Reader(_) | Inner::Taken => Err(io::Error::other("it cannot be written a second time")),
+        }
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Reads up to a piece; none at the end.
+pub(super) async fn piece(reader: &mut Reader) -> io::Result<Bytes> {
+    let mut piece = BytesMut::with_capacity(PIECE);
+    reader.read_buf(&mut piece).await?;
+    Ok(piece.freeze())
+}
+
+/// Copies a server's files into a stream, one behind the other. What fails is told to `progress`.
+pub(super) async fn copy_to(
+    sources: &[Location],
+    target: &Stream,
+    options: &CopyOptions,
+    progress: &Arc<Progress>,
+) -> Result<Snapshot, Error> {
+    let [source] = sources else {
+        return Err(Error::Usage(format!(
+            "{} is not a directory",
+            target.path.display()
+        )));
+    };
+    let (sftp, path) = match source {
+        Location::Host(host, path) => (host.sftp().await?, path.clone()),
+        Location::Session(sftp, path) => (sftp.clone(), path.clone()),
+        Location::Local(_) | Location::Stream(_) => {
+            return Err(Error::Usage("neither end of the copy is a server: use cp".into()));
+        }
+    };
+    let path = list::expand(&sftp, &path).await?;
+    let length = match one_into(&sftp, &path, target, options, progress).await {
+        Ok(length) => length,
+        Err(error @ (Error::File { .. } | Error::Local { .. })) => {
+            progress.failed(path, error.to_string());
+            return Ok(progress.snapshot());
+        }
+        Err(error) => return Err(error),
+    };
+    progress.copied(target.path(), length);
+    progress.counted.store(true, std::sync::atomic::Ordering::Relaxed);
+    Ok(progress.snapshot())
+}
+
+async fn one_into(
+    sftp: &Sftp,
+    path: &Bytes,
+    target: &Stream,
+    options: &CopyOptions,
+    progress: &Arc<Progress>,
+) -> Result<u64, Error> {
+    let found = sftp.stat(path).await?;
+    let what = match found.file_type() {
+        None | Some(FileType::Regular) => None,
+        Some(FileType::Directory) => Some("a directory, which a stream cannot take"),
+        Some(_) => Some("not a regular file"),
+    };
+    if let Some(what) = what {
+        let message = io::Error::other(format!("it is {what}"));
+        return Err(Error::local(format!("{}: {}", sftp.host(), shown(path)), message));
+    }
+    progress.found(found.size.unwrap_or(0));
+    progress.began(&target.path());
+    if options.dry_run {
+        return Ok(found.size.unwrap_or(0));
+    }
+    pour(sftp, path, target, options, progress).await
+}
+
+/// Reads a server's file into a stream; its length.
+pub(super) async fn pour(
+    sftp: &Sftp,
+    path: &Bytes,
+    target: &Stream,
+    options: &CopyOptions,
+    progress: &Arc<Progress>,
+) -> Result<u64, Error> {
+    let local = |error| Error::local(format!("writing {}", target.path.display()), error);
+    let mut file = sftp
+        .open(path, OpenFlags::READ, FileAttributes::default())
+        .await?;
+    let mut writer = target.writer().await.map_err(local)?;
+    let throttle = Throttle::new(options.limit);
+    let mut length = 0;
+    loop {
+        let chunk = file.chunk(PIECE).await?;
+        if chunk.is_empty() {
+            writer.flush().await.map_err(local)?;
+            return Ok(length);
+        }
+        throttle.take(chunk.len() as u64).await;
+        writer.write_all(&chunk).await.map_err(local)?;
+        length += chunk.len() as u64;
+        progress.moved(chunk.len() as u64);
+    }
+}

@@ -1,0 +1,133 @@
+//! [`Tree`]: what a copy makes below its target, whichever way it goes.
+//!
+//! A name is made once, and only in a folder that this copy made, or looked at and found to be one: never below a link,
+//! whether the source lists a name twice (a link, then a folder), the target has the link, or the file system there takes
+//! two names for one.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Names and folders below the target, as hashes of their paths. The keys are random: nobody can choose two paths of one
+/// hash.
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    hasher: RandomState,
+    /// Guards the tables for as long as a look-up takes.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    names: HashMap<u64, Name>,
+    folders: HashMap<u64, Origin>,
+    sources: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Name {
+    source: u32,
+    is_directory: bool,
+}
+
+/// How a folder came to be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// This copy made it: there is nothing in it but what this copy puts there.
+    Made,
+    /// It was there, and is no link.
+    Found,
+}
+
+/// Whether a name is to be copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    /// Yes: it is new.
+    New,
+    /// It was told before, by the same source or as the same folder of another one.
+    Again,
+    /// Another source has put something else there.
+    Taken,
+}
+
+impl Tree {
+    /// A number for one more source.
+    pub(super) fn source(&self) -> u32 {
+        let mut state = self.state();
+        state.sources += 1;
+        state.sources
+    }
+
+    /// Notes that a source has a name for this path.
+    pub(super) fn tell(&self, path: &[u8], source: u32, is_directory: bool) -> Told {
+        let name = Name { source, is_directory };
+        match self.state().names.entry(self.hasher.hash_one(path)) {
+            Entry::Vacant(place) => {
+                place.insert(name);
+                Told::New
+            }
+            Entry::Occupied(known) => {
+                let known = known.get();
+                if known.source == source || known.is_directory && is_directory {
+                    Told::Again
+                } else {
+                    Told::Taken
+                }
+            }
+        }
+    }
+
+    /// Notes that a folder is there.
+    pub(super) fn hold(&self, path: &[u8], origin: Origin) {
+        self.state().folders.insert(self.hasher.hash_one(path), origin);
+    }
+
+    /// Notes that a folder is not there after all.
+    pub(super) fn lose(&self, path: &[u8]) {
+        self.state().folders.remove(&self.hasher.hash_one(path));
+    }
+
+    /// What is known of the folder that a path is in; `None`: nothing may be made there.
+    pub(super) fn parent(&self, path: &[u8]) -> Option<Origin> {
+        match path.iter().rposition(|byte| *byte == b'/') {
+            Some(at) => {
+                let hash = self.hasher.hash_one(&path[..at]);
+                self.state().folders.get(&hash).copied()
+            }
+            // The user named it.
+            None => Some(Origin::Found),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_told_once_and_only_folders_of_two_sources_meet() {
+        let tree = Tree::default();
+        let (one, two) = (tree.source(), tree.source());
+        assert_eq!(tree.tell(b"d", one, true), Told::New);
+        assert_eq!(tree.tell(b"d", one, false), Told::Again);
+        assert_eq!(tree.tell(b"d", two, true), Told::Again);
+        assert_eq!(tree.tell(b"d", two, false), Told::Taken);
+        assert_eq!(tree.tell(b"d/f", one, false), Told::New);
+        assert_eq!(tree.tell(b"d/f", two, false), Told::Taken);
+    }
+
+    #[test]
+    fn nothing_is_made_in_a_folder_that_nobody_has_seen() {
+        let tree = Tree::default();
+        assert_eq!(tree.parent(b"top"), Some(Origin::Found));
+        assert_eq!(tree.parent(b"link/x"), None);
+        tree.hold(b"d", Origin::Made);
+        assert_eq!(tree.parent(b"d/x"), Some(Origin::Made));
+        assert_eq!(tree.parent(b"d/e/x"), None);
+    }
+}
