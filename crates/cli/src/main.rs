@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::backend::Backend;
+use trunkline::Printable;
 
 /// One warm SSH connection per host, shared by everything you run.
 #[derive(Debug, Parser)]
@@ -127,7 +128,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("trunkline: {error:#}");
+            eprintln!("trunkline: {}", Printable::text(format!("{error:#}")));
             ExitCode::from(OWN_ERROR)
         }
     }

@@ -16,6 +16,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 use trunkline_proto::wire::{Reader, WireError, Writer};
+use trunkline_text::Printable;
 use zeroize::Zeroizing;
 
 /// How long an agent may take to accept a connection, to list its keys or to take one. A signature has no
@@ -413,7 +414,7 @@ fn parse_identities(reader: &mut Reader<'_>) -> Result<Vec<Identity>, WireError>
         if Reader::new(blob).name().is_ok_and(|name| !name.is_empty()) {
             identities.push(Identity {
                 blob: Bytes::copy_from_slice(blob),
-                comment: String::from_utf8_lossy(comment).into_owned(),
+                comment: Printable::line(comment).into_string(),
             });
         }
     }

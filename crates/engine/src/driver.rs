@@ -700,7 +700,7 @@ impl Driver {
                     if let Some(started) = port.started.take() {
                         // Closed before its answer: what was asked for may have begun all the same. It has where the
                         // server says how it ended.
-                        let error = self.refused(&port.what, 0, "the channel was closed".into());
+                        let error = self.refused(&port.what, 0, "the channel was closed");
                         let _ = started.send(match port.exit {
                             ExitStatus::Unknown => {
                                 Err(error.with_execution(execution(self.proto.started(id))))
@@ -772,12 +772,12 @@ impl Driver {
             let _ = tell.send(if success {
                 Ok(())
             } else {
-                Err(self.refused(&what, 0, String::new()))
+                Err(self.refused(&what, 0, ""))
             });
         }
         if !success {
             // OpenSSH's client gives up the session as well; sshd would leave the channel open.
-            let error = self.refused(&what, 0, String::new());
+            let error = self.refused(&what, 0, "");
             if let Some(mut port) = self.ports.remove(&id) {
                 end_port(&mut port, &error, Execution::DidNotStart);
             }
@@ -787,12 +787,12 @@ impl Driver {
 
     // Ends.
 
-    fn refused(&self, what: &str, reason: u32, description: String) -> Error {
+    fn refused(&self, what: &str, reason: u32, description: impl Into<Printable>) -> Error {
         Error::Refused {
             host: self.host.clone(),
             what: what.to_owned(),
             reason,
-            description,
+            description: description.into(),
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use trunkline_proto::DisconnectReason;
+use trunkline_text::Printable;
 
 /// What a failure means for a command: may it have run?
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -176,7 +177,7 @@ pub enum Error {
         /// RFC 4254's reason code, where there is one.
         reason: u32,
         /// The server's words, or empty.
-        description: String,
+        description: Printable,
     },
     /// The connection could not be made, and in front of its identification the server had said something, which may be
     /// the reason (RFC 4253 section 4.2; "Exceeded MaxStartups").
@@ -410,18 +411,9 @@ impl From<Error> for io::Error {
     }
 }
 
-/// A server's path for people: what is no text, or would move their cursor, is escaped.
-fn shown(path: &[u8]) -> String {
-    String::from_utf8_lossy(path)
-        .chars()
-        .map(|c| {
-            if c.is_control() {
-                c.escape_default().to_string()
-            } else {
-                c.to_string()
-            }
-        })
-        .collect()
+/// A server's path for people.
+fn shown(path: &[u8]) -> Printable {
+    Printable::line(path)
 }
 
 /// The system's words without Rust's "(os error 111)".

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
+use trunkline_text::Printable;
+
 use crate::prompt::{Answer, Answers, Never, Prompt, Prompter, ServerQuestions, Standard};
 
 /// Who answers questions and who is told things while a connection is made.
@@ -71,9 +73,9 @@ impl Interaction {
         &self.client
     }
 
-    /// Tells the user something.
+    /// Tells the user something. Much of it quotes a server: it is made [`Printable`] here, whoever says it.
     pub fn notice(&self, text: &str) {
-        (self.notice)(text);
+        (self.notice)(&Printable::text(text));
     }
 
     /// The same, with questions that name a host: this one, unless they name another.

@@ -51,3 +51,4 @@ pub use pool::LaneStatus;
 pub use session::{Command, Output, Pty, Session, SessionControl, SessionEnd, SessionParts};
 pub use settings::Settings;
 pub use trunkline_proto::{SessionRequest, TerminalSize};
+pub use trunkline_text::Printable;

@@ -12,6 +12,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
+use trunkline_text::Printable;
 
 use openssh_mux_client::Connection;
 use tokio::process::Command;
@@ -181,7 +182,7 @@ fn ssh(world: &World) -> Result<Command, Error> {
 /// terminal.
 #[must_use]
 pub fn complaint(stderr: &[u8]) -> String {
-    let text = String::from_utf8_lossy(stderr);
+    let text = Printable::text(stderr);
     let lines: Vec<&str> = text
         .lines()
         .map(str::trim)

@@ -20,6 +20,7 @@ use std::fmt;
 use std::future::Future;
 use std::path::PathBuf;
 use std::pin::Pin;
+use trunkline_text::Printable;
 use zeroize::Zeroizing;
 
 /// The longest answer, in bytes. readpass.c stops at 1023.
@@ -64,16 +65,7 @@ impl Prompt {
     /// A question whose text a server wrote (keyboard-interactive, RFC 4256): control characters, with which it
     /// could forge a prompt of another program, become `\ooo` as in OpenSSH (`vis(3)` in `mprintf`).
     pub fn from_server(kind: PromptKind, text: &str, echo: bool) -> Self {
-        let mut safe = String::with_capacity(text.len());
-        for c in text.chars() {
-            match c {
-                '\n' | '\t' => safe.push(c),
-                '\r' => {}
-                c if c.is_control() => safe.push_str(&format!("\\{:03o}", u32::from(c))),
-                c => safe.push(c),
-            }
-        }
-        Self::new(kind, safe, echo)
+        Self::new(kind, Printable::text(text), echo)
     }
 }
 

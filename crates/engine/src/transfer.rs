@@ -35,6 +35,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
+use trunkline_text::Printable;
 
 use crate::engine::Host;
 use crate::error::Error;
@@ -897,7 +898,7 @@ fn not_below(path: &[u8]) -> String {
 
 /// A path for people.
 fn shown(path: &[u8]) -> String {
-    String::from_utf8_lossy(path).into_owned()
+    Printable::line(path).into_string()
 }
 
 /// Does something slow with files off the runtime's own threads.

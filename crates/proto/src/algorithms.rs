@@ -236,7 +236,7 @@ fn choose<T>(
         .ok_or_else(|| Error::NothingInCommon {
             what,
             ours: ours.join(","),
-            theirs: theirs.join(",").chars().take(1000).collect(),
+            theirs: theirs.join(",").chars().take(1000).collect::<String>().into(),
         })
 }
 

@@ -6,8 +6,9 @@ use bytes::Bytes;
 use zeroize::Zeroizing;
 
 use crate::error::Error;
-use crate::message::{self, printable};
+use crate::message;
 use crate::wire::{Reader, Writer};
+use trunkline_text::Printable;
 
 /// The most prompts in one SSH_MSG_USERAUTH_INFO_REQUEST; OpenSSH's own client has the same bound.
 const MAX_PROMPTS: u32 = 100;
@@ -197,7 +198,7 @@ impl Auth {
                 self.service_accepted = true;
                 Ok(AuthEvent::ServiceAccepted)
             }
-            (message::USERAUTH_BANNER, _) => Ok(AuthEvent::Banner(printable(reader.string()?))),
+            (message::USERAUTH_BANNER, _) => Ok(AuthEvent::Banner(text(&mut reader)?)),
             _ if !self.service_accepted => Err(Error::misbehaved(format!(
                 "message {number} of authentication came before its service"
             ))),
@@ -210,7 +211,7 @@ impl Auth {
             }
             (message::USERAUTH_FAILURE, _) => {
                 self.asked = Asked::Nothing;
-                let methods = reader.name_list()?.into_iter().map(str::to_owned).collect();
+                let methods = message::names(&mut reader)?;
                 Ok(AuthEvent::Turn(AuthTurn {
                     methods: Some(methods),
                     partial_success: reader.bool()?,
@@ -223,7 +224,7 @@ impl Auth {
             (message::USERAUTH_60, Asked::Password) => {
                 self.asked = Asked::Nothing;
                 Ok(AuthEvent::PasswordExpired {
-                    prompt: printable(reader.string()?),
+                    prompt: text(&mut reader)?,
                 })
             }
             (message::USERAUTH_60, Asked::KeyboardInteractive) => questions(reader),
@@ -234,10 +235,15 @@ impl Auth {
     }
 }
 
+/// Text for the user, of as many lines as the server likes.
+fn text(reader: &mut Reader<'_>) -> Result<String, Error> {
+    Ok(Printable::text(reader.string()?).into_string())
+}
+
 /// SSH_MSG_USERAUTH_INFO_REQUEST (RFC 4256 section 3.2).
 fn questions(mut reader: Reader<'_>) -> Result<AuthEvent, Error> {
-    let name = printable(reader.string()?);
-    let instruction = printable(reader.string()?);
+    let name = text(&mut reader)?;
+    let instruction = text(&mut reader)?;
     let _language = reader.string()?;
     let count = reader.u32()?;
     if count > MAX_PROMPTS {
@@ -246,7 +252,7 @@ fn questions(mut reader: Reader<'_>) -> Result<AuthEvent, Error> {
     let prompts = (0..count)
         .map(|_| {
             Ok(KeyboardPrompt {
-                text: printable(reader.string()?),
+                text: text(&mut reader)?,
                 echo: reader.bool()?,
             })
         })

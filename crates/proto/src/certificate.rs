@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::signature::{self, KeyKind, PublicKey, SignatureError};
 use crate::wire::{Reader, WireError, Writer};
+use trunkline_text::Printable;
 
 /// OpenSSH's `SSHKEY_CERT_MAX_PRINCIPALS`.
 const MAX_PRINCIPALS: usize = 256;
@@ -101,8 +102,8 @@ impl Certificate {
             2 => CertType::Host,
             other => return Err(CertificateError::UnknownKind(other)),
         };
-        // Free text for people to read: what is not UTF-8 may be shown as replacement characters.
-        let key_id = String::from_utf8_lossy(reader.string()?).into_owned();
+        // Free text for people to read.
+        let key_id = Printable::line(reader.string()?).into_string();
         let principals = read_principals(reader.string()?)?;
         let valid_after = reader.u64()?;
         let valid_before = reader.u64()?;
@@ -215,7 +216,8 @@ fn read_principals(field: &[u8]) -> Result<Vec<String>, CertificateError> {
                 max: MAX_PRINCIPALS,
             });
         }
-        principals.push(reader.utf8()?.to_owned());
+        // A host whose name has such characters is nobody.
+        principals.push(Printable::line(reader.utf8()?).into_string());
     }
     Ok(principals)
 }
@@ -231,7 +233,7 @@ fn read_options(field: &[u8], what: &'static str) -> Result<Vec<(String, Bytes)>
                 max: MAX_OPTIONS,
             });
         }
-        let name = reader.utf8()?.to_owned();
+        let name = Printable::line(reader.utf8()?).into_string();
         options.push((name, Bytes::copy_from_slice(reader.string()?)));
     }
     Ok(options)

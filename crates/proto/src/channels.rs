@@ -12,10 +12,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::channel::{Channel, ChannelId, MAX_DATA, Opening, RemoteId, Started, Stream};
 use crate::error::Error;
-use crate::message::{self, printable};
+use crate::message;
 use crate::owed::Owed;
 use crate::window::{Arrival, INITIAL_WINDOW, RoundTrip, WindowBudget};
 use crate::wire::{Reader, Writer};
+use trunkline_text::Printable;
 
 /// A terminal's size: in characters, and in pixels where known (RFC 4254 section 6.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -80,6 +81,17 @@ impl SessionRequest {
     /// Whether this starts what the session is for.
     pub fn starts(&self) -> bool {
         matches!(self, Self::Exec(_) | Self::Shell | Self::Subsystem(_))
+    }
+
+    /// Whether this gives the server the use of something on this side: the agent, a display.
+    pub fn lends(&self) -> bool {
+        match self {
+            Self::AgentForwarding => true,
+            Self::Other { name, .. } => {
+                matches!(name.split('@').next(), Some("x11-req" | "auth-agent-req"))
+            }
+            _ => false,
+        }
     }
 
     /// Whether the server is asked to answer. As OpenSSH's client: window changes, signals and variables are not
@@ -285,8 +297,8 @@ pub enum ChannelEvent {
         id: ChannelId,
         /// The reason code.
         reason: OpenFailure,
-        /// The server's words, safe to show.
-        description: String,
+        /// The server's words.
+        description: Printable,
     },
     /// The server wants to open a channel: answer with `accept` or `reject`.
     Incoming {
@@ -330,8 +342,8 @@ pub enum ChannelEvent {
         signal: String,
         /// Whether it left a core.
         core_dumped: bool,
-        /// The server's words, safe to show.
-        message: String,
+        /// The server's words.
+        message: Printable,
     },
     /// Data of the channel was handed to the transport, so that there is room for as much.
     Sent {
@@ -988,7 +1000,7 @@ impl Channels {
             _ => return Err(Error::misbehaved("it refused a channel that was not asked for")),
         }
         let reason = OpenFailure(reader.u32()?);
-        let description = printable(reader.string().unwrap_or_default());
+        let description = Printable::line(reader.string().unwrap_or_default());
         let abandoned = self.forget(id).is_some_and(|channel| channel.abandoned);
         self.opened += 1;
         self.events.push_back(if abandoned {
@@ -1015,7 +1027,7 @@ impl Channels {
                     name.len()
                 )));
             }
-            Ok(printable(name))
+            Ok(Printable::line(name).into_string())
         };
         let kind = match kind {
             "forwarded-tcpip" => IncomingKind::ForwardedTcpip {
@@ -1098,7 +1110,7 @@ impl Channels {
             }),
             "exit-signal" => Some(ChannelEvent::ExitSignal {
                 id,
-                signal: signal_text(reader.string()?),
+                signal: signal_text(reader.string()?).into_string(),
                 core_dumped: reader.bool()?,
                 message: signal_text(reader.string()?),
             }),
@@ -1205,8 +1217,8 @@ fn starts_in(message: &[u8]) -> Option<RemoteId> {
 }
 
 /// What a server says of the signal that ended a command, as far as it is worth keeping.
-fn signal_text(text: &[u8]) -> String {
-    printable(&text[..text.len().min(MAX_SIGNAL_TEXT)])
+fn signal_text(text: &[u8]) -> Printable {
+    Printable::line(&text[..text.len().min(MAX_SIGNAL_TEXT)])
 }
 
 fn data_message(remote: RemoteId, data: Bytes) -> Outgoing {

@@ -1,7 +1,8 @@
 //! Identification strings (RFC 4253 section 4.2): the first line that each side sends.
 
+use trunkline_text::Printable;
+
 use crate::error::Error;
-use crate::message::printable;
 
 /// The line this client introduces itself with, without its CR LF. Servers see nothing but name and version.
 pub const CLIENT_ID: &str = concat!("SSH-2.0-trunkline_", env!("CARGO_PKG_VERSION"));
@@ -16,25 +17,35 @@ const MAX_TOTAL: usize = 64 * 1024;
 /// A server's identification string.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerId {
+    /// As it came, for the exchange hash (RFC 4253 section 8).
     line: String,
+    shown: Printable,
 }
 
 impl ServerId {
     /// Takes an identification line as remembered from an earlier connection.
     pub fn remembered(line: &str) -> Self {
-        Self {
-            line: line.to_owned(),
-        }
+        Self::new(line.to_owned())
     }
 
-    /// The whole line, without its line end.
+    fn new(line: String) -> Self {
+        let shown = Printable::line(&line);
+        Self { line, shown }
+    }
+
+    /// The whole line, without its line end, fit to be shown.
     pub fn as_str(&self) -> &str {
-        &self.line
+        &self.shown
+    }
+
+    /// The line as it came, without its line end.
+    pub(crate) fn raw(&self) -> &[u8] {
+        self.line.as_bytes()
     }
 
     /// What follows `SSH-2.0-`: software name, version and comment.
     pub fn software(&self) -> &str {
-        self.line.splitn(3, '-').nth(2).unwrap_or_default()
+        self.shown.as_str().splitn(3, '-').nth(2).unwrap_or_default()
     }
 
     /// Whether the server is OpenSSH's sshd, whose behaviour the early flights lean on.
@@ -69,8 +80,7 @@ impl Finder {
                 return Ok((Some(parse(line)?), used));
             }
             self.lines += 1;
-            let said = line.strip_suffix(b"\r").unwrap_or(line);
-            self.greeting = printable(&said[..said.len().min(255)]).trim_end().to_owned();
+            self.greeting = Printable::line(line[..line.len().min(255)].trim_ascii_end()).into_string();
             self.check(line.len())?;
         }
         self.check(received.len() - used)?;
@@ -89,18 +99,20 @@ impl Finder {
 
 fn parse(line: &[u8]) -> Result<ServerId, Error> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
-    let shown = printable(&line[..line.len().min(255)]);
+    let shown = Printable::line(&line[..line.len().min(255)]);
     if line.len() > MAX_LINE || line.contains(&0) {
         return Err(Error::NotSsh("its identification line is malformed".into()));
     }
     // RFC 4253 section 5.1: 1.99 is a server that also speaks the old protocol.
     if !line.starts_with(b"SSH-2.0-") && !line.starts_with(b"SSH-1.99-") {
-        return Err(Error::NotSsh(format!("it introduces itself as {shown:?}")));
+        return Err(Error::NotSsh(
+            format!("it introduces itself as \"{shown}\"").into(),
+        ));
     }
     // The exchange hash needs the bytes as they came; other than UTF-8 nobody sends.
     let line = String::from_utf8(line.to_vec())
         .map_err(|_| Error::NotSsh("its identification line is not text".into()))?;
-    Ok(ServerId { line })
+    Ok(ServerId::new(line))
 }
 
 #[cfg(test)]

@@ -48,4 +48,5 @@ pub use error::Error;
 pub use identification::{CLIENT_ID, ServerId};
 pub use message::{DisconnectReason, ExtInfo};
 pub use transport::RekeyLimit;
+pub use trunkline_text::Printable;
 pub use window::WindowBudget;

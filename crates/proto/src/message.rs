@@ -3,6 +3,7 @@
 //! Numbers are named as in RFC 4250 section 4.1.2, RFC 8308 and OpenSSH's PROTOCOL.
 
 use bytes::Bytes;
+use trunkline_text::Printable;
 
 use crate::wire::{Reader, WireError, Writer};
 
@@ -67,14 +68,14 @@ impl DisconnectReason {
 /// SSH_MSG_DISCONNECT (RFC 4253 section 11.1).
 pub(crate) struct Disconnect {
     pub(crate) reason: DisconnectReason,
-    pub(crate) description: String,
+    pub(crate) description: Printable,
 }
 
 impl Disconnect {
     pub(crate) fn parse(mut reader: Reader<'_>) -> Result<Self, WireError> {
         Ok(Self {
             reason: DisconnectReason(reader.u32()?),
-            description: printable(reader.string().unwrap_or_default()),
+            description: Printable::line(reader.string().unwrap_or_default()),
         })
     }
 
@@ -105,7 +106,7 @@ impl KexInit {
     /// Reads the payload behind the message number. "out" is client to server.
     pub(crate) fn parse(mut reader: Reader<'_>) -> Result<Self, WireError> {
         let _cookie = reader.array::<16>()?;
-        let mut list = || Ok(reader.name_list()?.into_iter().map(str::to_owned).collect());
+        let mut list = || names(&mut reader);
         let (kex, host_keys) = (list()?, list()?);
         let (ciphers_out, ciphers_in) = (list()?, list()?);
         let (macs_out, macs_in) = (list()?, list()?);
@@ -170,7 +171,11 @@ impl ExtInfo {
             match name {
                 b"server-sig-algs" => {
                     let list = std::str::from_utf8(value).map_err(|_| WireError::NotText("US-ASCII"))?;
-                    info.server_sig_algs = Some(list.split(',').map(str::to_owned).collect());
+                    info.server_sig_algs = Some(
+                        list.split(',')
+                            .map(|name| Printable::line(name).into_string())
+                            .collect(),
+                    );
                 }
                 b"publickey-hostbound@openssh.com" => info.publickey_hostbound = value == b"0",
                 b"ping@openssh.com" => info.ping = value == b"0",
@@ -181,19 +186,11 @@ impl ExtInfo {
     }
 }
 
-/// Text from the peer, fit to be shown on a terminal: control characters other than newline and tab are replaced
-/// (RFC 4252 section 5.4 and RFC 4253 section 11.1 ask for this).
-pub(crate) fn printable(text: &[u8]) -> String {
-    String::from_utf8_lossy(text)
-        .chars()
-        .map(|c| {
-            if c.is_control() && c != '\n' && c != '\t' {
-                '\u{fffd}'
-            } else {
-                c
-            }
-        })
-        .collect()
+/// A list of names from the peer (RFC 4251 section 6), which it may not have kept to: names with control characters are
+/// nobody's, and are shown like any other.
+pub(crate) fn names(reader: &mut Reader<'_>) -> Result<Vec<String>, WireError> {
+    let names = reader.name_list()?.into_iter();
+    Ok(names.map(|name| Printable::line(name).into_string()).collect())
 }
 
 #[cfg(test)]
@@ -223,8 +220,9 @@ mod tests {
     }
 
     #[test]
-    fn text_from_the_peer_cannot_steer_a_terminal() {
-        assert_eq!(printable(b"hi\x1b[2J\nthere"), "hi\u{fffd}[2J\nthere");
+    fn names_from_the_peer_cannot_steer_a_terminal() {
+        let list = crate::wire::Writer::new().string("a,\x1b[2Jb,c").finish();
+        assert_eq!(names(&mut Reader::new(&list)).unwrap(), ["a", "\\033[2Jb", "c"]);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::message::{self, Disconnect, DisconnectReason, ExtInfo, KexInit};
 use crate::receive::ReceiveBuffer;
 use crate::signature;
 use crate::wire::Reader;
+use trunkline_text::Printable;
 
 /// Largest packet accepted, as OpenSSH's PACKET_MAX_SIZE. RFC 4253 section 6.1 asks for at least 35,000.
 pub(crate) const MAX_PACKET: usize = 256 * 1024;
@@ -451,7 +452,7 @@ impl Transport {
             message::IGNORE => Ok(None),
             message::DEBUG => {
                 let _always_display = reader.bool()?;
-                tracing::debug!(text = %message::printable(reader.string()?), "debug message from the server");
+                tracing::debug!(text = %Printable::line(reader.string()?), "debug message from the server");
                 Ok(None)
             }
             message::UNIMPLEMENTED => Ok(Some(Inbound::Unimplemented(Sequence(reader.u32()?)))),
@@ -600,15 +601,15 @@ impl Transport {
             }
             Step::Done(agreed) => *agreed,
         };
-        let server_id = self.server_id.as_ref().map_or("", ServerId::as_str);
-        let hash = agreed.exchange_hash(CLIENT_ID.as_bytes(), server_id.as_bytes(), ours, theirs);
+        let server_id = self.server_id.as_ref().map_or(&b""[..], ServerId::raw);
+        let hash = agreed.exchange_hash(CLIENT_ID.as_bytes(), server_id, ours, theirs);
         signature::verify(
             &agreed.host_key,
             &negotiated.host_key,
             &agreed.signature,
             hash.as_bytes(),
         )
-        .map_err(|error| Error::BadHostSignature(error.to_string()))?;
+        .map_err(|error| Error::BadHostSignature(error.to_string().into()))?;
         let host_key = agreed.host_key.clone();
         let keys = Box::new(NewKeys {
             hash,

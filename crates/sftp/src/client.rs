@@ -7,10 +7,11 @@ use bytes::{Bytes, BytesMut};
 use crate::data::Inbox;
 use crate::error::Error;
 use crate::extension::{Extensions, LIMITS, Limits};
-use crate::packet::{MAX_DATA, MAX_PACKET, Reader, Writer, kind, printable};
+use crate::packet::{MAX_DATA, MAX_PACKET, Reader, Writer, kind};
 use crate::reply::{Expect, Handle, Outcome, Reply};
 use crate::request::Request;
 use crate::status::{Status, StatusCode};
+use trunkline_text::Printable;
 
 /// How a session is to begin.
 #[derive(Debug, Clone, Default)]
@@ -244,7 +245,7 @@ impl Client {
         if self.extensions.is_none() && field.iter().all(is_text) {
             let mut text = field.to_vec();
             text.extend_from_slice(&self.inbox.take(self.inbox.len().min(200)).into_bytes());
-            return Err(Error::NotSftp(printable(text.trim_ascii())));
+            return Err(Error::NotSftp(Printable::line(text.trim_ascii())));
         }
         Err(Error::misbehaved(format!(
             "it announced a packet of {length} bytes"

@@ -1,5 +1,7 @@
 //! What ends an SFTP session.
 
+use trunkline_text::Printable;
+
 /// A session's end. Every variant is final: the [`Client`](crate::Client) must be dropped and its channel closed.
 /// Requests without a reply may or may not have been carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -7,14 +9,14 @@
 pub enum Error {
     /// The server broke the protocol. Nothing more can be believed of it.
     #[error("the server broke the SFTP protocol: {0}")]
-    PeerMisbehaved(String),
+    PeerMisbehaved(Printable),
     /// What came first is text, not SFTP: usually a login script of the remote user that prints something even when
     /// nobody looks at a terminal.
     #[error(
-        "the server printed {0:?} where SFTP should begin; make its shell's startup files silent for sessions \
+        "the server printed \"{0}\" where SFTP should begin; make its shell's startup files silent for sessions \
          without a terminal"
     )]
-    NotSftp(String),
+    NotSftp(Printable),
     /// The server speaks another version of the protocol.
     #[error("the server speaks SFTP version {0}, and this program only version 3")]
     Version(u32),
@@ -24,7 +26,7 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn misbehaved(what: impl Into<String>) -> Self {
+    pub(crate) fn misbehaved(what: impl Into<Printable>) -> Self {
         Self::PeerMisbehaved(what.into())
     }
 }

@@ -4,7 +4,8 @@
 use bytes::Bytes;
 
 use crate::error::Error;
-use crate::packet::{MAX_DATA, MAX_PACKET, Reader, printable};
+use crate::packet::{MAX_DATA, MAX_PACKET, Reader};
+use trunkline_text::Printable;
 
 /// Names of extended requests, each with the version that this crate speaks.
 pub(crate) const POSIX_RENAME: (&str, &str) = ("posix-rename@openssh.com", "1");
@@ -183,7 +184,7 @@ impl Names {
             let mut reader = Reader::new(packed);
             let mut names = Vec::new();
             while reader.remaining() > 0 {
-                names.push(printable(&reader.string()?));
+                names.push(Printable::line(reader.string()?).into_string());
             }
             if names.len() != asked {
                 return Err(Error::misbehaved(format!(

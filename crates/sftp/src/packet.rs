@@ -134,16 +134,6 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Text from the server, safe to show: control characters become '?', and it is cut at 1,024 bytes.
-pub(crate) fn printable(text: &[u8]) -> String {
-    const LONGEST: usize = 1024;
-    let text = &text[..text.len().min(LONGEST)];
-    String::from_utf8_lossy(text)
-        .chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,11 +152,6 @@ mod tests {
         let mut buf = BytesMut::new();
         Writer::packet(&mut buf, kind::WRITE).u32(7).finish(100);
         assert_eq!(&buf[..4], 105u32.to_be_bytes());
-    }
-
-    #[test]
-    fn text_of_the_server_cannot_steer_a_terminal() {
-        assert_eq!(printable(b"a\x1b[2Jb\nc"), "a?[2Jb?c");
     }
 
     proptest! {

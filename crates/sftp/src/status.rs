@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use crate::packet::{Reader, Truncated, printable};
+use trunkline_text::Printable;
+
+use crate::packet::{Reader, Truncated};
 
 /// The code of an SSH_FXP_STATUS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -50,13 +52,13 @@ impl StatusCode {
 pub struct Status {
     /// The code; never [`StatusCode::OK`] where it stands for a failure.
     pub code: StatusCode,
-    /// The server's words, safe to show, at most 1,024 bytes; empty if it had none.
-    pub message: String,
+    /// The server's words; empty if it had none.
+    pub message: Printable,
 }
 
 impl Status {
     /// A status that this side gives, without having asked the server.
-    pub(crate) fn local(code: StatusCode, message: impl Into<String>) -> Self {
+    pub(crate) fn local(code: StatusCode, message: impl Into<Printable>) -> Self {
         Self {
             code,
             message: message.into(),
@@ -66,7 +68,7 @@ impl Status {
     /// Servers of the drafts before the second end behind the code, so that a message is optional.
     pub(crate) fn decode(reader: &mut Reader) -> Result<Self, Truncated> {
         let code = StatusCode(reader.u32()?);
-        let message = reader.string().map(|text| printable(&text)).unwrap_or_default();
+        let message = reader.string().map(Printable::line).unwrap_or_default();
         Ok(Self { code, message })
     }
 }
@@ -97,10 +99,17 @@ mod tests {
             status,
             Status {
                 code: StatusCode::PERMISSION_DENIED,
-                message: String::new()
+                message: Printable::default()
             }
         );
         assert_eq!(status.to_string(), "permission denied");
+    }
+
+    #[test]
+    fn the_servers_words_cannot_steer_a_terminal() {
+        let packet = Bytes::from_static(b"\0\0\0\x04\0\0\0\x09a\x1b[2Jb\nc\x7f");
+        let status = Status::decode(&mut Reader::new(packet)).unwrap();
+        assert_eq!(status.to_string(), "failure: a\\033[2Jb\\012c\\177");
     }
 
     #[test]

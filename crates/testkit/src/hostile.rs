@@ -29,6 +29,7 @@ mod payload;
 mod raw_server;
 mod russh_server;
 mod session_misbehaviour;
+mod steering;
 mod wire;
 
 pub use key_exchange::{KexFault, KexInit, KeyExchange};
@@ -37,4 +38,5 @@ pub use payload::{Fields, Payload, number};
 pub use raw_server::RawServer;
 pub use russh_server::{AuthStep, Question, RusshServer, RusshServerBuilder};
 pub use session_misbehaviour::SessionMisbehaviour;
+pub use steering::Steering;
 pub use wire::{Session, Wire};

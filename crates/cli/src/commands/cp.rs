@@ -13,6 +13,7 @@ use anyhow::{Context as _, bail, ensure};
 use clap::error::ErrorKind;
 use futures_util::StreamExt as _;
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use trunkline::Printable;
 use trunkline::config::World;
 use trunkline::hosts::expand;
 use trunkline::transfer::Stream;
@@ -355,7 +356,7 @@ impl View {
         if !self.shown {
             return;
         }
-        let current = String::from_utf8_lossy(&progress.current).into_owned();
+        let current = Printable::line(&progress.current);
         let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
         copies.by_target.insert(name.to_owned(), progress);
         let all = |value: fn(&CopyProgress) -> u64| copies.by_target.values().map(value).sum::<u64>();
@@ -374,7 +375,7 @@ impl View {
         if !self.lines {
             self.bar.set_length(total.max(1));
             self.bar.set_position(bytes);
-            return self.bar.set_message(format!("{names}  {}", printable(&current)));
+            return self.bar.set_message(format!("{names}  {}", current));
         }
         if copies.written.is_none_or(|written| written.elapsed() >= LINES) {
             copies.written = Some(Instant::now());
@@ -384,6 +385,7 @@ impl View {
 
     /// A line among those of the copy's other messages.
     fn line(&self, line: &str) {
+        let line = Printable::text(line);
         self.bar.suspend(|| eprintln!("{line}"));
     }
 
@@ -401,14 +403,13 @@ impl View {
             }
             match event {
                 CopyEvent::Failed { message, .. } => {
-                    self.line(&format!("trunkline: {prefix}{}", printable(&message)));
+                    self.line(&format!("trunkline: {prefix}{}", Printable::line(&message)));
                 }
                 CopyEvent::Copied { path, .. } if self.verbose => {
-                    writeln!(out, "{prefix}{}", printable(&String::from_utf8_lossy(&path)))?;
+                    writeln!(out, "{prefix}{}", Printable::line(&path))?;
                 }
                 CopyEvent::Skipped { path } if self.verbose => {
-                    let path = String::from_utf8_lossy(&path);
-                    writeln!(out, "{prefix}{} is there", printable(&path))?;
+                    writeln!(out, "{prefix}{} is there", Printable::line(&path))?;
                 }
                 _ => {}
             }
@@ -524,13 +525,6 @@ fn json_end(target: &str, ended: &CopyEnd) -> serde_json::Value {
         "seconds": ended.elapsed.as_secs_f64(),
         "bytes_per_second": per_second(progress, ended.elapsed),
     })
-}
-
-/// Text of others, without what would move the cursor.
-fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{anyhow, bail};
 use comfy_table::{Table, presets};
+use trunkline::Printable;
 use trunkline::config::World;
 use trunkline::openssh::MasterState;
 use trunkline_daemon::client::Client;
@@ -299,7 +300,7 @@ fn told(answer: anyhow::Result<String>, code: ExitCode) -> ExitCode {
             code
         }
         Err(error) => {
-            eprintln!("trunkline: {error:#}");
+            eprintln!("trunkline: {}", Printable::text(format!("{error:#}")));
             ExitCode::from(crate::OWN_ERROR)
         }
     }
@@ -495,7 +496,7 @@ pub(crate) async fn ask(client: &mut Client, request: Request, backend: &Backend
             Reply::Welcome { .. } => {}
             Reply::Notice(text) => {
                 let _quiet = questions.quiet().await;
-                eprintln!("{}", text.trim_end());
+                eprintln!("{}", Printable::text(text.trim_end()));
             }
             Reply::Failed(failure) => bail!(failure.message),
             reply => return Ok(reply),

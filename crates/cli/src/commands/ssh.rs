@@ -15,6 +15,7 @@ use anyhow::Context as _;
 use signal_hook::low_level::emulate_default_handler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+use trunkline::Printable;
 use trunkline_daemon::client::ClientError;
 use trunkline_daemon::protocol::{
     Escapes, Exit, ForwardRequest, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty,
@@ -60,7 +61,7 @@ pub(crate) fn main(arguments: Vec<OsString>, backend: Backend) -> ExitCode {
         Ok(Outcome::Code(code)) => ExitCode::from(code),
         Ok(Outcome::SystemSsh(options)) => system_ssh(&[options, args.original].concat()),
         Err(error) => {
-            eprintln!("trunkline: {error:#}");
+            eprintln!("trunkline: {}", Printable::text(format!("{error:#}")));
             ExitCode::from(OWN_ERROR)
         }
     }
@@ -246,7 +247,7 @@ impl Console {
 
     /// A message that -q does not suppress. In raw mode, lines need a carriage return.
     fn insist(&mut self, text: &str) {
-        let text = text.trim_end();
+        let text = Printable::text(text.trim_end());
         match (&mut self.log, &self.raw) {
             (Some(log), _) => {
                 let _ = writeln!(log, "{text}");

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
+use trunkline::Printable;
 
 pub(crate) mod collate;
 pub(crate) mod colours;
@@ -99,11 +100,9 @@ impl fmt::Display for Execution {
     }
 }
 
-/// Words that may come from a server, made safe for a terminal: one line, and no control character.
+/// Words that may come from a server, in one line.
 fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
+    Printable::line(text).into_string()
 }
 
 /// A time as people compare them: tenths of a second below a minute, then whole units.

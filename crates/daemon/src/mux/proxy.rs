@@ -345,7 +345,7 @@ fn refusal(error: &Error) -> (OpenFailure, String) {
     match error {
         Error::Refused {
             reason, description, ..
-        } if *reason != 0 => (OpenFailure(*reason), description.clone()),
+        } if *reason != 0 => (OpenFailure(*reason), description.to_string()),
         Error::Usage(why) => (OpenFailure::ADMINISTRATIVELY_PROHIBITED, why.clone()),
         other => (OpenFailure::CONNECT_FAILED, other.to_string()),
     }

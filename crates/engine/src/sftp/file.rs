@@ -10,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::future::try_join_all;
 use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 use trunkline_sftp::{Handle, Reply, Request};
+use trunkline_text::Printable;
 
 use super::link::{Call, is_end};
 use super::{FileAttributes, Limits, Sftp};
@@ -219,12 +220,9 @@ impl File {
     }
 
     fn handle(&self) -> Result<Handle, Error> {
-        self.handle.clone().ok_or_else(|| {
-            Error::Usage(format!(
-                "{} was closed before",
-                String::from_utf8_lossy(&self.path)
-            ))
-        })
+        self.handle
+            .clone()
+            .ok_or_else(|| Error::Usage(format!("{} was closed before", Printable::line(&self.path))))
     }
 
     fn call(&self, doing: &'static str, request: Request) -> Call {

@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 use trunkline_sftp::{
     Client, Config, Extensions, Handle, Limits, Outcome, Reply, Request, RequestId, Status, StatusCode,
 };
+use trunkline_text::Printable;
 
 use crate::channel::{ChannelReader, ChannelWriter};
 use crate::error::{Error, Execution};
@@ -499,7 +500,7 @@ impl Transport for Channel {
         };
         let listening = async {
             while let Some(words) = self.stderr.chunk().await {
-                tracing::debug!(%host, "sftp-server says: {}", String::from_utf8_lossy(&words).trim_end());
+                tracing::debug!(%host, "sftp-server says: {}", Printable::line(words[..].trim_ascii_end()));
             }
             std::future::pending::<()>().await;
         };

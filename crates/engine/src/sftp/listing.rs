@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use trunkline_sftp::transfer::{Plan as _, Walk, WalkEvent, WalkOptions};
 use trunkline_sftp::{Status, StatusCode};
+use trunkline_text::Printable;
 
 use super::link::lost;
 use super::{Attached, FileAttributes, Sftp, Shared};
@@ -70,9 +71,10 @@ impl Listing {
                     let status = Status {
                         code: StatusCode::BAD_MESSAGE,
                         message: format!(
-                            "{:?} is not a name that a file can have, or was listed twice",
-                            String::from_utf8_lossy(&name)
-                        ),
+                            "\"{}\" is not a name that a file can have, or was listed twice",
+                            Printable::line(&name)
+                        )
+                        .into(),
                     };
                     return Some(Err(self.failed(&directory, status)));
                 }

@@ -18,6 +18,7 @@ use super::key_exchange::KeyExchange;
 use super::misbehaviour::Misbehaviour;
 use super::payload::Payload;
 use super::session_misbehaviour::SessionMisbehaviour;
+use super::steering::Steering;
 use super::wire::{BANNER, Wire};
 use crate::background::Background;
 use crate::log::PATIENCE;
@@ -131,6 +132,14 @@ impl RawServer {
     /// As [`RawServer::from_connect`].
     pub fn misbehaving_in_session(misbehaviour: SessionMisbehaviour) -> Result<RawServer, Error> {
         RawServer::script(move |wire| misbehaviour.play(wire))
+    }
+
+    /// Says what steers a terminal, in one of the places where a server has words.
+    ///
+    /// # Errors
+    /// As [`RawServer::from_connect`].
+    pub fn steering(steering: Steering) -> Result<RawServer, Error> {
+        RawServer::from_connect(move |wire| steering.play(wire))
     }
 
     /// Where it listens.

@@ -1,0 +1,234 @@
+use std::io;
+
+use super::key_exchange::{KexInit, KeyExchange};
+use super::payload::{Fields, Payload, number};
+use super::wire::{BANNER, Session, Wire};
+
+/// Every place in which a server has words that a client shows. A terminal that is given them as they come is the server's:
+/// it sets its title, moves its cursor, turns text around.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Steering {
+    /// A line before the identification, and then nothing.
+    Greeting,
+    /// An identification of another version of the protocol.
+    OldIdentification,
+    /// The comment of the identification, and a log-in that works.
+    Identification,
+    /// Key exchange methods, none of which the client has.
+    KexNames,
+    /// Ciphers, none of which the client has.
+    CipherNames,
+    /// SSH_MSG_DISCONNECT in the middle of the key exchange.
+    DisconnectInKeyExchange,
+    /// The name of the service that is accepted.
+    Service,
+    /// SSH_MSG_DEBUG, and SSH_MSG_USERAUTH_BANNER before a log-in that works.
+    Banner,
+    /// The methods that a log-in can continue with.
+    Methods,
+    /// Name, instruction and prompt of keyboard-interactive.
+    Questions,
+    /// SSH_MSG_CHANNEL_OPEN_FAILURE.
+    OpenFailure,
+    /// The signal that ended the command, and the message that comes with it.
+    ExitSignal,
+    /// SSH_MSG_DISCONNECT while the command runs.
+    Disconnect,
+    /// Text where SFTP should begin.
+    SftpText,
+    /// The words of an SFTP status.
+    SftpStatus,
+    /// What the subsystem says on its standard error before it ends.
+    SftpStderr,
+}
+
+/// What a server says there, in bytes of every kind: ESC sequences, C1 controls in UTF-8 and alone, DEL, a line's end, the
+/// bidirectional override of "Trojan Source", and the word that tells it apart.
+const WORDS: &[u8] = b"\x1b]0;owned\x07\x1b[2J\xc2\x9b31m\x9b\x7f\r\x08\0\xe2\x80\xae steered \xff";
+
+/// The same where only US-ASCII is a name.
+const NAME: &str = "\x1b]0;owned\x07\x1b[2J\x7f\r\x08steered";
+
+impl Steering {
+    /// Every one of them.
+    pub const ALL: &[Steering] = &[
+        Steering::Greeting,
+        Steering::OldIdentification,
+        Steering::Identification,
+        Steering::KexNames,
+        Steering::CipherNames,
+        Steering::DisconnectInKeyExchange,
+        Steering::Service,
+        Steering::Banner,
+        Steering::Methods,
+        Steering::Questions,
+        Steering::OpenFailure,
+        Steering::ExitSignal,
+        Steering::Disconnect,
+        Steering::SftpText,
+        Steering::SftpStatus,
+        Steering::SftpStderr,
+    ];
+
+    /// Part of what the server says, which a client that shows any of it shows.
+    pub const WORD: &str = "steered";
+
+    /// Whether the words come only when something is copied.
+    #[must_use]
+    pub fn is_about_files(self) -> bool {
+        use Steering as S;
+        matches!(self, S::SftpText | S::SftpStatus | S::SftpStderr)
+    }
+
+    /// Plays it to one client, until the client closes the connection or the script is to close it.
+    pub(super) async fn play(self, mut wire: Wire) -> io::Result<()> {
+        // A client that has had enough resets the connection, and a write fails: that is how it should be.
+        if self.act(&mut wire).await.is_ok() && self != Steering::Greeting {
+            wire.until_closed().await;
+        }
+        Ok(())
+    }
+
+    async fn act(self, wire: &mut Wire) -> io::Result<()> {
+        use Steering as S;
+        let line = |before: &[u8]| [before, WORDS, b"\r\n"].concat();
+        match self {
+            S::Greeting => return wire.send_raw(&line(b"")).await,
+            S::OldIdentification => return wire.send_raw(format!("SSH-1.5-{NAME}\r\n").as_bytes()).await,
+            S::Identification => wire.exchange_banners(&format!("{BANNER} {NAME}")).await?,
+            _ => wire.exchange_banners(BANNER).await?,
+        }
+        let mut init = KexInit::default();
+        match self {
+            S::KexNames => NAME.clone_into(&mut init.kex),
+            S::CipherNames => NAME.clone_into(&mut init.cipher),
+            S::DisconnectInKeyExchange => return wire.send(disconnect()).await,
+            _ => {}
+        }
+        let exchange = KeyExchange {
+            init,
+            ..KeyExchange::default()
+        };
+        wire.exchange_keys(&exchange).await?;
+        self.log_in(wire).await?;
+        if self == S::OpenFailure {
+            let open = wire.expect(number::CHANNEL_OPEN).await?;
+            let mut fields = Fields::of(&open);
+            let (_kind, channel) = (fields.text()?, fields.uint32()?);
+            let failure = Payload::message(number::CHANNEL_OPEN_FAILURE)
+                .uint32(channel)
+                .uint32(2);
+            return wire.send(failure.string(WORDS).string("")).await;
+        }
+        let session = wire.open_session().await?;
+        self.run(wire, &session).await
+    }
+
+    async fn log_in(self, wire: &mut Wire) -> io::Result<()> {
+        let text = |number| Payload::message(number);
+        let named = match self {
+            Steering::Methods => NAME,
+            Steering::Questions => "keyboard-interactive",
+            Steering::Service => {
+                wire.expect(number::SERVICE_REQUEST).await?;
+                return wire.send(text(number::SERVICE_ACCEPT).string(WORDS)).await;
+            }
+            Steering::Banner => {
+                let debug = text(number::DEBUG).boolean(true).string(WORDS).string("");
+                wire.send(debug).await?;
+                let service = wire.expect(number::SERVICE_REQUEST).await?;
+                let name = Fields::of(&service).text()?;
+                wire.send(text(number::SERVICE_ACCEPT).string(name)).await?;
+                wire.send(text(number::USERAUTH_BANNER).string(WORDS).string(""))
+                    .await?;
+                wire.expect(number::USERAUTH_REQUEST).await?;
+                return wire.send(text(number::USERAUTH_SUCCESS)).await;
+            }
+            _ => return wire.authenticate().await.map(drop),
+        };
+        let service = wire.expect(number::SERVICE_REQUEST).await?;
+        let name = Fields::of(&service).text()?;
+        wire.send(text(number::SERVICE_ACCEPT).string(name)).await?;
+        loop {
+            let request = wire.expect(number::USERAUTH_REQUEST).await?;
+            let mut fields = Fields::of(&request);
+            let (_user, _service, method) = (fields.text()?, fields.text()?, fields.text()?);
+            if method != "keyboard-interactive" {
+                let failure = text(number::USERAUTH_FAILURE).string(named).boolean(false);
+                wire.send(failure).await?;
+                continue;
+            }
+            let asked = text(number::USERAUTH_INFO_REQUEST).string(WORDS).string(WORDS);
+            let asked = asked.string("").uint32(1).string(WORDS).boolean(false);
+            wire.send(asked).await?;
+            wire.expect(number::USERAUTH_INFO_RESPONSE).await?;
+            return wire.send(text(number::USERAUTH_SUCCESS)).await;
+        }
+    }
+
+    /// The session, once its command was accepted.
+    async fn run(self, wire: &mut Wire, session: &Session) -> io::Result<()> {
+        use Steering as S;
+        let channel = session.client_channel;
+        let data = |bytes: &[u8]| {
+            Payload::message(number::CHANNEL_DATA)
+                .uint32(channel)
+                .string(bytes)
+        };
+        match self {
+            S::Disconnect => return wire.send(disconnect()).await,
+            S::SftpText => wire.send(data(WORDS)).await?,
+            S::SftpStderr => {
+                let stderr = Payload::message(number::CHANNEL_EXTENDED_DATA).uint32(channel);
+                wire.send(stderr.uint32(1).string(WORDS)).await?;
+            }
+            S::SftpStatus => {
+                // SSH_FXP_VERSION 3, without extensions; then a failure for whatever is asked.
+                wire.send(data(&[0, 0, 0, 5, 2, 0, 0, 0, 3])).await?;
+                loop {
+                    let message = wire.expect(number::CHANNEL_DATA).await?;
+                    let mut fields = Fields::of(&message);
+                    let (_channel, mut packets) = (fields.uint32()?, fields.string()?);
+                    while let [a, b, c, d, rest @ ..] = packets {
+                        let len = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
+                        let Some((packet, after)) = rest.split_at_checked(len) else {
+                            break;
+                        };
+                        packets = after;
+                        // SSH_FXP_INIT has no number.
+                        if let [kind, a, b, c, d, ..] = packet
+                            && *kind != 1
+                        {
+                            let status = Payload::message(101).raw(&[*a, *b, *c, *d]);
+                            let status = status.uint32(4).string(WORDS).string("");
+                            wire.send(data(Payload::empty().string(status).as_ref())).await?;
+                        }
+                    }
+                }
+            }
+            _ => {}
+        }
+        let request = |name: &str| {
+            Payload::message(number::CHANNEL_REQUEST)
+                .uint32(channel)
+                .string(name)
+                .boolean(false)
+        };
+        let end = match self {
+            S::ExitSignal => request("exit-signal")
+                .string(WORDS)
+                .boolean(false)
+                .string(WORDS)
+                .string(""),
+            _ => request("exit-status").uint32(0),
+        };
+        let close = Payload::message(number::CHANNEL_CLOSE).uint32(channel);
+        wire.send_together(&[end, close]).await
+    }
+}
+
+fn disconnect() -> Payload {
+    let reason = Payload::message(number::DISCONNECT).uint32(2);
+    reason.string(WORDS).string("")
+}
