@@ -42,6 +42,7 @@ pub(crate) enum Op {
         what: String,
         started: oneshot::Sender<Result<(), Error>>,
         lease: Option<Lease>,
+        verified_only: bool,
     },
     Accept {
         port: Box<Port>,
@@ -70,7 +71,7 @@ pub(crate) enum Op {
     },
     Global {
         request: trunkline_proto::GlobalRequest,
-        reply: oneshot::Sender<Option<Bytes>>,
+        reply: oneshot::Sender<GlobalReply>,
     },
     Ping {
         reply: oneshot::Sender<()>,
@@ -85,6 +86,10 @@ pub(crate) enum Op {
 }
 
 pub(crate) type Ops = queue::Sender<Op>;
+
+/// What became of a global request: the answer's body where the server granted it, `None` where it refused, an error
+/// where it was not asked.
+pub(crate) type GlobalReply = Result<Option<Bytes>, Error>;
 
 /// What both ends of a channel see.
 #[derive(Debug)]
@@ -278,6 +283,8 @@ pub(crate) struct Port {
     pub(crate) what: String,
     /// The place in the pool that the channel takes up, given back with the port.
     pub(crate) lease: Option<Lease>,
+    /// Nothing is to begin on a server that was not verified (ExitOnForwardFailure).
+    pub(crate) verified_only: bool,
 }
 
 /// The consumer's end of a channel, in parts that can go separate ways.
@@ -316,6 +323,7 @@ pub(crate) fn channel(
         hangs_up: false,
         what: what.into(),
         lease,
+        verified_only: false,
     };
     let guard = Arc::new(CloseOnDrop {
         shared: shared.clone(),

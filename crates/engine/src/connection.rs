@@ -4,17 +4,18 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use trunkline_proto::kex::KexMethod;
 use trunkline_proto::{ChannelKind, GlobalRequest, SessionRequest};
 
-use crate::channel::{ChannelStream, Op, Ops, channel};
+use crate::channel::{ChannelStream, GlobalReply, Op, Ops, channel};
 use crate::config::{ForwardAgent, HostConfig};
 use crate::error::Error;
 use crate::forward::{self, Incoming, SessionBinding};
 use crate::handshake::{self, Handshake};
+use crate::host_key::HostKeyError;
+use crate::interaction::Interaction;
 use crate::metrics::Metrics;
 use crate::pool::Lease;
 use crate::queue::queue;
@@ -43,10 +44,20 @@ pub struct ConnectionInfo {
     pub since: SystemTime,
     /// From the first byte to authentication.
     pub handshake: Duration,
-    /// The host key's verification was waived (StrictHostKeyChecking no): nothing that hands out secrets is allowed.
+    /// The host key changed or is revoked, and StrictHostKeyChecking no let it through: sessions only.
     pub unverified: bool,
+    /// What its user was told of that.
+    pub(crate) warnings: Arc<[String]>,
     /// What binds an agent's signatures to this connection.
     pub(crate) binding: SessionBinding,
+}
+
+impl ConnectionInfo {
+    fn warn(&self, interaction: &Interaction) {
+        for warning in &*self.warnings {
+            interaction.warn_once(warning);
+        }
+    }
 }
 
 /// How far a connection has come.
@@ -173,7 +184,8 @@ impl Connection {
     }
 
     pub(crate) fn start_with(&self, command: &Command, lease: Option<Lease>) -> Session {
-        let (port, parts) = channel(&self.inner.ops, command.what(), command.starts(), lease);
+        let (mut port, parts) = channel(&self.inner.ops, command.what(), command.starts(), lease);
+        port.verified_only = command.is_verified_only();
         let open = Op::Open {
             kind: ChannelKind::Session,
             requests: command.requests(),
@@ -279,10 +291,45 @@ impl Connection {
     ///
     /// # Errors
     /// The loss of the connection.
-    pub(crate) async fn global(&self, request: GlobalRequest) -> Result<Option<Bytes>, Error> {
+    pub(crate) async fn global(&self, request: GlobalRequest) -> GlobalReply {
         let (reply, answer) = oneshot::channel();
         self.send(Op::Global { request, reply });
-        answer.await.map_err(|_| self.gone())
+        answer.await.unwrap_or_else(|_| Err(self.gone()))
+    }
+
+    /// Whether the server was verified, as far as is known yet.
+    ///
+    /// # Errors
+    /// It was not, so that `what` may not be done.
+    pub(crate) fn check_verified(&self, what: &'static str) -> Result<(), Error> {
+        match self.info() {
+            Some(info) if info.unverified => {
+                let host = self.inner.host.original_host.clone();
+                Err(HostKeyError::Disabled { host, what }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells somebody who is about to use it that the server was not verified, if so, unless they have been told.
+    pub(crate) fn warn(&self, interaction: &Interaction) {
+        if let Some(info) = self.info() {
+            return info.warn(interaction);
+        }
+        // Not the connection itself, which ends when nobody holds it any more.
+        let (mut state, info) = (self.inner.state.clone(), self.inner.info.clone());
+        let interaction = interaction.clone();
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        runtime.spawn(async move {
+            let settled = state.wait_for(|state| !matches!(state, State::Connecting)).await;
+            if settled.is_ok()
+                && let Some(info) = info.get()
+            {
+                info.warn(&interaction);
+            }
+        });
     }
 
     /// Asks the server for a sign of life and returns how long it took.

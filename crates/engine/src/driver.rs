@@ -14,12 +14,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 use tokio_util::io::poll_read_buf;
 use trunkline_proto::{
-    AuthTurn, ChannelEvent, ChannelId, DisconnectReason, Event, GlobalRequestId, IncomingKind,
-    KeyboardPrompt, OpenFailure, SessionRequest, Stream,
+    AuthTurn, ChannelEvent, ChannelId, ChannelKind, DisconnectReason, Event, GlobalRequest, GlobalRequestId,
+    IncomingKind, KeyboardPrompt, OpenFailure, Printable, SessionRequest, Stream,
 };
 
-use crate::channel::{Awaited, ExitStatus, Op, Port, execution};
+use crate::channel::{Awaited, ExitStatus, GlobalReply, Op, Port, execution};
 use crate::error::{Error, Execution};
+use crate::host_key::HostKeyError;
 use crate::metrics::Metrics;
 use crate::queue;
 
@@ -90,7 +91,7 @@ pub(crate) struct Driver {
     pub(crate) proto: trunkline_proto::Connection,
     ops: queue::Receiver<Op>,
     ports: HashMap<ChannelId, Box<Port>>,
-    globals: HashMap<GlobalRequestId, oneshot::Sender<Option<Bytes>>>,
+    globals: HashMap<GlobalRequestId, oneshot::Sender<GlobalReply>>,
     pings: Vec<oneshot::Sender<()>>,
     offers: mpsc::UnboundedSender<Box<Offer>>,
     questions: VecDeque<Question>,
@@ -112,6 +113,9 @@ pub(crate) struct Driver {
     /// Operations are only taken from their queue once the server is known to be the right one: before that, another
     /// attempt could be made with the queue as it is.
     takes_ops: bool,
+    /// The host key was not verified: nothing that leans on who the server is leaves here, whoever asks for it, and
+    /// nothing that the server opens is taken.
+    unverified: bool,
 }
 
 impl Driver {
@@ -148,12 +152,14 @@ impl Driver {
             timer: Box::pin(tokio::time::sleep_until(now.into())),
             metrics,
             takes_ops: false,
+            unverified: false,
         }
     }
 
-    /// Takes operations from now on.
-    pub(crate) fn take_ops(&mut self) {
+    /// Takes operations from now on; of a server that was not verified, sessions only.
+    pub(crate) fn take_ops(&mut self, unverified: bool) {
         self.takes_ops = true;
+        self.unverified = unverified;
     }
 
     /// Gives the untouched queue back. Once operations were taken from it, everyone who waits is told `error` instead.
@@ -425,6 +431,18 @@ impl Driver {
     // Operations.
 
     fn handle_op(&mut self, op: Op) {
+        if self.unverified
+            && let Some(error) = self.disabled(&op)
+        {
+            // Nothing will begin in a spare session, and whoever reads from it is to see its end.
+            if let Op::Begin { channel, .. } = &op
+                && let Some((id, mut port)) = channel.id().and_then(|id| self.ports.remove_entry(&id))
+            {
+                end_port(&mut port, &error, Execution::DidNotStart);
+                self.proto.close(id);
+            }
+            return refuse(op, &error);
+        }
         match op {
             Op::Open {
                 kind,
@@ -466,6 +484,7 @@ impl Driver {
                 what,
                 started,
                 lease,
+                verified_only: _,
             } => {
                 let Some((id, mut port)) = channel.id().and_then(|id| self.ports.remove_entry(&id)) else {
                     let gone = Error::Closed {
@@ -565,6 +584,37 @@ impl Driver {
         }
     }
 
+    /// Why an operation is not done with a server that was not verified (sshconnect.c, `check_host_key`); `None` for
+    /// what may be done. ssh's own `-W`, and with it a jump host, fails through ExitOnForwardFailure, which it implies.
+    fn disabled(&self, op: &Op) -> Option<Error> {
+        let host = self.host.clone();
+        match op {
+            Op::Open {
+                kind: ChannelKind::Session,
+                port,
+                ..
+            } if port.verified_only => Some(HostKeyError::ForwardingDisabled { host }.into()),
+            Op::Begin {
+                verified_only: true, ..
+            } => Some(HostKeyError::ForwardingDisabled { host }.into()),
+            Op::Open {
+                kind: ChannelKind::DirectTcpip { .. } | ChannelKind::DirectStreamlocal { .. },
+                ..
+            }
+            | Op::Global {
+                request: GlobalRequest::TcpipForward { .. } | GlobalRequest::StreamlocalForward { .. },
+                ..
+            } => Some(
+                HostKeyError::Disabled {
+                    host,
+                    what: "Port forwarding",
+                }
+                .into(),
+            ),
+            _ => None,
+        }
+    }
+
     fn request(
         &mut self,
         id: ChannelId,
@@ -572,6 +622,13 @@ impl Driver {
         request: &SessionRequest,
         reply: Option<oneshot::Sender<bool>>,
     ) {
+        // The session goes on without, as ssh's does.
+        if self.unverified && request.lends() {
+            if let Some(reply) = reply {
+                let _ = reply.send(false);
+            }
+            return;
+        }
         if request.wants_reply() {
             port.replies.push_back(match (reply, request) {
                 (Some(reply), _) => Awaited::Asked(reply),
@@ -715,7 +772,7 @@ impl Driver {
             }
             ChannelEvent::Incoming { id, kind } => {
                 self.offered.insert(id);
-                if self.draining {
+                if self.draining || self.unverified {
                     self.handle_op(Op::Reject { id });
                     return;
                 }
@@ -725,7 +782,7 @@ impl Driver {
             }
             ChannelEvent::GlobalReply { id, success, data } => {
                 if let Some(reply) = self.globals.remove(&id) {
-                    let _ = reply.send(success.then_some(data));
+                    let _ = reply.send(Ok(success.then_some(data)));
                 }
             }
             ChannelEvent::HostKeys(keys) => {
@@ -885,6 +942,9 @@ pub(crate) fn refuse(op: Op, error: &Error) {
         }
         Op::Begin { started, .. } => {
             let _ = started.send(Err(error.clone()));
+        }
+        Op::Global { reply, .. } => {
+            let _ = reply.send(Err(error.clone()));
         }
         // The others hear of it by the channel's end or by their answer's sender being dropped.
         _ => {}

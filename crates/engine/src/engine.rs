@@ -1,6 +1,6 @@
 //! [`Engine`]: configuration, host memory and the pools of all hosts; [`Host`]: one of them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -745,8 +745,12 @@ impl Host {
         // sshd gives every session of a connection the agent that the first one brought: on a host that gets the agent,
         // every session asks for it, so that what one sees is what it asked for.
         let forward = self.caller.config.forward_agent != ForwardAgent::No;
-        let command = if forward {
-            &command.clone().agent_forwarding(true)
+        let all_or_nothing = self.caller.config.exit_on_forward_failure;
+        let command = if forward || all_or_nothing {
+            &command
+                .clone()
+                .agent_forwarding(forward)
+                .verified_only(all_or_nothing)
         } else {
             command
         };
@@ -927,9 +931,34 @@ impl Host {
     /// Connects now, and waits until it is done.
     ///
     /// # Errors
-    /// Why it could not be done.
+    /// Why it could not be done; with ExitOnForwardFailure, that the server was not verified.
     pub async fn warm(&self) -> Result<(), Error> {
-        self.connection().ready().await
+        let connection = self.connection();
+        connection.ready().await?;
+        if self.caller.config.exit_on_forward_failure {
+            connection.check_verified("Forwarding")?;
+        }
+        Ok(())
+    }
+
+    /// What its user is to be told before anything is done with it: that a server of its connections was not verified.
+    pub fn warnings(&self) -> Vec<String> {
+        let connections = self.pool.connections();
+        let unverified = connections.iter().filter_map(Connection::info);
+        unverified
+            .flat_map(|info| info.warnings.iter().cloned())
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
+    }
+
+    /// # Errors
+    /// A server of its connections was not verified, so that `what` may not be done.
+    pub(crate) fn check_verified(&self, what: &'static str) -> Result<(), Error> {
+        let connections = self.pool.connections();
+        connections
+            .iter()
+            .try_for_each(|connection| connection.check_verified(what))
     }
 
     /// Keeps the first connection for ever, or no longer.

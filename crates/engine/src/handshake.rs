@@ -332,6 +332,10 @@ async fn establish(
             since: SystemTime::now(),
             handshake: begun.elapsed(),
             unverified: accepted.is_unverified,
+            warnings: match accepted.is_unverified {
+                true => accepted.warnings.clone().into(),
+                false => Arc::default(),
+            },
             binding: SessionBinding {
                 host_key: proto.host_key().cloned().unwrap_or_default(),
                 session_id: proto.session_id().cloned().unwrap_or_default(),
@@ -468,8 +472,9 @@ async fn log_in(
                         host: host.original_host.clone(),
                         source,
                     })?;
-                // The server is the right one, and what waits may leave with the authentication.
-                driver.take_ops();
+                // What waits may leave with the authentication: all of it to a server that is the right one, only
+                // sessions to one that is let through.
+                driver.take_ops(decided.is_unverified);
                 let key_only = decided.is_unverified;
                 accepted = Some(decided);
                 authentication = identities
@@ -530,7 +535,7 @@ async fn check_host_key(
         }
     };
     for warning in &accepted.warnings {
-        interaction.notice(warning);
+        interaction.warn(warning);
     }
     Ok(accepted)
 }

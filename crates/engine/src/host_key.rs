@@ -356,6 +356,23 @@ pub enum HostKeyError {
         /// What is wrong with it.
         source: CertificateError,
     },
+    /// The key changed or is revoked and StrictHostKeyChecking no let the connection through, with which nothing may be
+    /// done that leans on who the server is ([`Accepted::is_unverified`]).
+    #[error(
+        "{what} is disabled to avoid man-in-the-middle attacks: the host key of {host} could not be verified"
+    )]
+    Disabled {
+        /// The host.
+        host: String,
+        /// What was asked for, as ssh calls it: "Port forwarding".
+        what: &'static str,
+    },
+    /// The same, and ExitOnForwardFailure asks for all or nothing.
+    #[error("{host}: forwarding disabled due to host key check failure, and ExitOnForwardFailure is set")]
+    ForwardingDisabled {
+        /// The host.
+        host: String,
+    },
     /// The server did not prove that it has the keys it lists (UpdateHostKeys). Nothing was learned.
     #[error("{host} could not prove that it has the host keys it lists: {reason}")]
     NotProven {
@@ -581,11 +598,12 @@ impl Case<'_> {
         let mut accepted = self.accepted();
         accepted.is_unverified = true;
         accepted.warnings.push(error.to_string());
-        accepted.warnings.push(
-            "passwords, keyboard-interactive authentication and all forwarding are disabled for this \
-             connection, so that an impostor gains nothing by it"
-                .to_owned(),
-        );
+        // What ssh says one by one of what was on; here others share the connection, and may want more.
+        accepted.warnings.push(format!(
+            "Password authentication, keyboard-interactive authentication, agent forwarding, X11 forwarding, port \
+             forwarding and the use as a jump host are disabled for {} to avoid man-in-the-middle attacks.",
+            self.host
+        ));
         Decision::Accept(accepted)
     }
 

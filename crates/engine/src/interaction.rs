@@ -1,7 +1,9 @@
 //! How a connection that is being made talks to its user.
 
+use std::collections::HashSet;
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use trunkline_text::Printable;
 
@@ -12,6 +14,8 @@ use crate::prompt::{Answer, Answers, Never, Prompt, Prompter, ServerQuestions, S
 pub struct Interaction {
     prompter: Arc<dyn Prompter>,
     notice: Arc<dyn Fn(&str) + Send + Sync>,
+    /// The warnings that have been told, each by its hash. Guards them for as long as a look takes.
+    told: Arc<Mutex<HashSet<u64>>>,
     client: Client,
 }
 
@@ -41,6 +45,9 @@ impl KnownClient {
     }
 }
 
+/// As many warnings are remembered as told. There is one for each host that was not verified.
+const MOST_TOLD: usize = 4096;
+
 impl Interaction {
     /// Questions go to `prompter`; warnings and the server's banner go to `notice`, a text at a time.
     pub fn new(prompter: Arc<dyn Prompter>, notice: impl Fn(&str) + Send + Sync + 'static) -> Self {
@@ -48,6 +55,7 @@ impl Interaction {
             prompter,
             notice: Arc::new(notice),
             client: Client::default(),
+            told: Arc::default(),
         }
     }
 
@@ -86,6 +94,29 @@ impl Interaction {
             prompter: self.prompter,
         });
         self
+    }
+
+    /// Tells the user of something that others will be told of with [`Self::warn_once`].
+    pub(crate) fn warn(&self, text: &str) {
+        self.is_news(text);
+        self.notice(text);
+    }
+
+    /// Tells the user something that they have not been told yet.
+    pub(crate) fn warn_once(&self, text: &str) {
+        if self.is_news(text) {
+            self.notice(text);
+        }
+    }
+
+    fn is_news(&self, text: &str) -> bool {
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= MOST_TOLD {
+            told.clear();
+        }
+        told.insert(hasher.finish())
     }
 
     /// The same, but nobody is asked anything (BatchMode).

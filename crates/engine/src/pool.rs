@@ -161,6 +161,7 @@ impl Pool {
                 freed.await;
                 continue;
             };
+            placed.connection().warn(&caller.interaction);
             // Started without the lock: a connection that has ended meanwhile refuses at once, and gives the lease back.
             let session = match placed {
                 Placed::Open {
@@ -291,6 +292,7 @@ impl Pool {
                 None => freed.await,
             }
         };
+        connection.warn(&caller.interaction);
         connection.open_stream(kind, Some(lease)).await
     }
 
@@ -301,13 +303,16 @@ impl Pool {
         let mut state = self.state();
         state.refresh(now);
         let first = state.policy.lanes().next();
-        match first.and_then(|lane| state.lanes.get(&lane)) {
+        let connection = match first.and_then(|lane| state.lanes.get(&lane)) {
             Some(lane) => lane.connection.clone(),
             None => {
                 let lane = state.policy.add_lane(now);
                 self.connect(&mut state, lane, caller)
             }
-        }
+        };
+        drop(state);
+        connection.warn(&caller.interaction);
+        connection
     }
 
     /// As [`Self::control`], and counts it as in use until the lease is dropped.
@@ -320,6 +325,8 @@ impl Pool {
             Some(lane) => lane.connection.clone(),
             None => self.connect(&mut state, held, caller),
         };
+        drop(state);
+        connection.warn(&caller.interaction);
         (
             connection,
             Lease {
@@ -614,6 +621,14 @@ enum Placed {
         lease: Lease,
         proven: bool,
     },
+}
+
+impl Placed {
+    fn connection(&self) -> &Connection {
+        match self {
+            Self::Spare { connection, .. } | Self::Open { connection, .. } => connection,
+        }
+    }
 }
 
 /// A place that a channel takes up in a lane; dropping it gives the place back.

@@ -44,6 +44,7 @@ pub struct Command {
     env: Vec<(String, Vec<u8>)>,
     pty: Option<Pty>,
     agent_forwarding: bool,
+    verified_only: bool,
 }
 
 impl Command {
@@ -53,6 +54,7 @@ impl Command {
             env: Vec::new(),
             pty: None,
             agent_forwarding: false,
+            verified_only: false,
         }
     }
 
@@ -98,6 +100,18 @@ impl Command {
     pub fn agent_forwarding(mut self, forward: bool) -> Self {
         self.agent_forwarding = forward;
         self
+    }
+
+    /// Does not let it begin on a server whose host key StrictHostKeyChecking no let through unverified
+    /// (ExitOnForwardFailure).
+    #[must_use]
+    pub(crate) fn verified_only(mut self, only: bool) -> Self {
+        self.verified_only = only;
+        self
+    }
+
+    pub(crate) fn is_verified_only(&self) -> bool {
+        self.verified_only
     }
 
     /// Whether it asks for the agent.
@@ -469,6 +483,7 @@ impl SpareSession {
             what,
             started: started_tx,
             lease: Some(lease),
+            verified_only: command.is_verified_only(),
         };
         submit(&self.ops, begin);
         self.parts.started = started_rx;

@@ -737,33 +737,184 @@ async fn a_host_that_gets_no_agent_is_not_asked_to_take_it() {
     assert_eq!(output.stdout, b"[]\n");
 }
 
-#[tokio::test]
-async fn a_server_of_unverified_identity_gets_no_agent() {
+/// A server whose known key is another one's, and the options that let it through all the same.
+fn impostor() -> (Sshd, [String; 2]) {
     let sshd = Sshd::start_default().unwrap();
-    let agent = Agent::with_keys(sshd.client_keys()).unwrap();
-    // The key that is known is another server's.
     let other = Sshd::start_default().unwrap();
     let theirs = std::fs::read_to_string(other.known_hosts()).unwrap();
     let changed = sshd.dir().join("changed");
     let port = |sshd: &Sshd| format!("]:{} ", sshd.port());
     std::fs::write(&changed, theirs.replace(&port(&other), &port(&sshd))).unwrap();
-    let engine = Engine::new(Settings::default(), Default::default());
     let options = [
-        agent_option(&agent),
-        "ForwardAgent=yes".into(),
         "StrictHostKeyChecking=no".into(),
         format!("UserKnownHostsFile={}", changed.display()),
     ];
-    let options = options.each_ref().map(String::as_str);
+    (sshd, options)
+}
+
+#[tokio::test]
+async fn a_server_of_unverified_identity_gets_no_agent() {
+    let (sshd, [lax, known]) = impostor();
+    let agent = Agent::with_keys(sshd.client_keys()).unwrap();
+    let engine = Engine::new(Settings::default(), Default::default());
+    let options = [&agent_option(&agent), "ForwardAgent=yes", &lax, &known];
     let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &options).await;
-    let output = host
-        .run(&Command::exec("ssh-add -l").agent_forwarding(true))
-        .await
-        .unwrap();
+    let socket = Command::exec("echo \"[$SSH_AUTH_SOCK]\"").agent_forwarding(true);
+    // On a new connection, and on one that is there.
+    for _ in 0..2 {
+        let output = host.run(&socket).await.unwrap();
+        assert_eq!(output.stdout, b"[]\n", "{output:?}");
+    }
     assert!(host.connection().info().unwrap().unverified);
-    assert!(!output.status.success(), "{output:?}");
+}
+
+fn is_disabled<T>(outcome: Result<T, Error>) {
+    let Err(error) = outcome else {
+        panic!("it was done on a server that was not verified");
+    };
+    assert_eq!(error.kind(), ErrorKind::HostKey, "{error}");
     assert!(
-        !String::from_utf8_lossy(&output.stdout).contains("ED25519"),
-        "{output:?}"
+        error
+            .to_string()
+            .contains("disabled to avoid man-in-the-middle attacks"),
+        "{error}"
     );
+}
+
+#[tokio::test]
+async fn nothing_leans_on_a_server_that_was_not_verified() {
+    let (sshd, [lax, known]) = impostor();
+    let port = echo_port().await;
+    let target = to_port(port);
+    let socket = sshd.dir().join("there");
+    // On a connection that is being made, and on one that is there.
+    for warm in [false, true] {
+        let asked: &[&str] = match warm {
+            true => &["warm"],
+            false => &[
+                "stream",
+                "socket",
+                "local",
+                "dynamic",
+                "remote",
+                "remote socket",
+                "listener",
+            ],
+        };
+        let engine = Engine::new(Settings::default(), Default::default());
+        for what in asked {
+            let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &[&lax, &known]).await;
+            if warm {
+                host.warm().await.unwrap();
+            }
+            let forward = |listen: Listen| Forward {
+                listen,
+                target: target.clone(),
+            };
+            match *what {
+                "stream" => is_disabled(host.direct_tcpip("127.0.0.1", port, ("127.0.0.1", 0)).await),
+                "socket" => is_disabled(host.direct_streamlocal("/tmp/any").await),
+                "remote" => is_disabled(host.forward_remote(&forward(tcp(0))).await),
+                "remote socket" => {
+                    is_disabled(
+                        host.forward_remote(&forward(Listen::Socket(socket.clone())))
+                            .await,
+                    );
+                    assert!(!socket.exists());
+                }
+                "listener" => is_disabled(host.listen_remote(&tcp(0)).await),
+                "local" | "dynamic" => {
+                    // Each client is sent away where nothing was known of the server when it began.
+                    let cold = Engine::new(Settings::default(), Default::default());
+                    let host = host_with(&cold, &sshd.ssh_config(), sshd.alias(), &[&lax, &known]).await;
+                    let handle = match *what {
+                        "local" => host.forward_local(&forward(tcp(0))).await,
+                        _ => host.forward_dynamic(&tcp(0)).await,
+                    };
+                    let handle = handle.unwrap();
+                    let mut events = handle.events();
+                    let mut stream = client(&handle).await;
+                    if *what == "dynamic" {
+                        stream.write_all(&[5, 1, 0]).await.unwrap();
+                        let mut greeting = [0; 2];
+                        stream.read_exact(&mut greeting).await.unwrap();
+                        let to = [&[5, 1, 0, 1, 127, 0, 0, 1][..], &port.to_be_bytes()].concat();
+                        stream.write_all(&to).await.unwrap();
+                    }
+                    let ForwardEvent::Refused { error, .. } = event(&mut events).await else {
+                        panic!("the client was served");
+                    };
+                    is_disabled::<()>(Err(error));
+                }
+                _ => {
+                    is_disabled(host.direct_tcpip("127.0.0.1", port, ("127.0.0.1", 0)).await);
+                    is_disabled(host.forward_local(&forward(tcp(0))).await);
+                    is_disabled(host.forward_dynamic(&tcp(0)).await);
+                    is_disabled(host.forward_remote(&forward(tcp(0))).await);
+                    is_disabled(host.listen_remote(&tcp(0)).await);
+                    // The connection itself knows, whoever asks it.
+                    let connection = host.connection();
+                    is_disabled(connection.direct_streamlocal("/tmp/any").await);
+                    // Sessions go on.
+                    let output = host.run(&Command::exec("echo here")).await.unwrap();
+                    assert_eq!(output.stdout, b"here\n");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn exit_on_forward_failure_means_nothing_runs_on_a_server_that_was_not_verified() {
+    let (sshd, [lax, known]) = impostor();
+    let engine = Engine::new(Settings::default(), Default::default());
+    let all = [lax.as_str(), known.as_str(), "ExitOnForwardFailure=yes"];
+    let strict = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &all).await;
+    let plain = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &[&lax, &known]).await;
+    let echo = Command::exec("echo here");
+    // On a new connection; behind one that did not ask for that, in a new session and in a spare one.
+    for _ in 0..3 {
+        let error = strict.run(&echo).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::HostKey, "{error}");
+        assert_eq!(error.execution(), trunkline::Execution::DidNotStart);
+        assert!(
+            error
+                .to_string()
+                .contains("forwarding disabled due to host key check failure")
+        );
+        assert_eq!(plain.run(&echo).await.unwrap().stdout, b"here\n");
+    }
+    assert_eq!(strict.warm().await.unwrap_err().kind(), ErrorKind::HostKey);
+}
+
+#[tokio::test]
+async fn everybody_who_shares_an_unverified_connection_is_told_once() {
+    let (sshd, [lax, known]) = impostor();
+    let engine = Engine::new(Settings::default(), Default::default());
+    for _ in 0..2 {
+        let told = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let interaction = {
+            let told = told.clone();
+            Interaction::new(Arc::new(trunkline::prompt::Never), move |text| {
+                told.lock().unwrap().push(text.to_owned());
+            })
+        };
+        let mut request = Request::new(sshd.alias().parse().unwrap(), Arc::new(World::current().unwrap()));
+        request.ssh_args = vec!["-F".into(), sshd.ssh_config().into()];
+        for option in [&lax, &known] {
+            request.ssh_args.extend(["-o".into(), option.into()]);
+        }
+        let host = engine.host_for(&request, &interaction).await.unwrap();
+        for _ in 0..2 {
+            host.run(&Command::exec("true")).await.unwrap();
+        }
+        let told = told.lock().unwrap().clone();
+        let disabled = told
+            .iter()
+            .filter(|text| text.contains("disabled") && text.contains("man-in-the-middle"));
+        assert_eq!(disabled.count(), 1, "{told:?}");
+        let changed = told.iter().filter(|text| text.contains("HAS CHANGED"));
+        assert_eq!(changed.count(), 1, "{told:?}");
+        assert_eq!(host.warnings().len(), 2);
+    }
 }

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::thread;
 
-use trunkline_testkit::write_ssh_config;
+use trunkline_testkit::{KeyPair, KeyType, write_ssh_config};
 
 use crate::home::{Home, assert_status, finish, finish_with, server, sshd, text, wait_until};
 use crate::stock::{self, Stock};
@@ -242,4 +242,69 @@ fn a_jump_goes_through_the_warm_connection_of_the_jump_host() {
     through();
     through();
     assert_eq!((jump.authentications(), target.authentications()), (1, 2));
+}
+
+/// A daemon that serves a server whose key is not the one that is known.
+fn unverified() -> Stock {
+    let server = server();
+    let other = KeyPair::generate(server.dir(), "other", KeyType::Ed25519).unwrap();
+    let line = format!("[127.0.0.1]:{} {}\n", server.port(), other.public_key());
+    let known = server.dir().join("changed");
+    std::fs::write(&known, line).unwrap();
+    let config = server.dir().join("lax");
+    let mut entry = server.host_entry(server.alias()).with("StrictHostKeyChecking no");
+    entry.known_hosts = known;
+    write_ssh_config(&config, [entry]).unwrap();
+    Stock::with_config(server, config)
+}
+
+#[test]
+fn nothing_leans_on_a_server_that_was_not_verified() {
+    const DISABLED: &str = "disabled to avoid man-in-the-middle attacks";
+    let stock = unverified();
+    let alias = stock.server.alias();
+    let output = stock.on("echo here");
+    assert_status(&output, 0);
+    assert_eq!(text(&output.stdout), "here\n");
+    assert!(
+        text(&output.stderr).contains("HAS CHANGED"),
+        "{}",
+        text(&output.stderr)
+    );
+    let (target, port) = (echo(), free_port());
+    let forward = format!("127.0.0.1:{port}:127.0.0.1:{target}");
+    let socks = format!("127.0.0.1:{port}");
+    for (kind, what) in [("-L", &forward), ("-R", &forward), ("-D", &socks)] {
+        let output = stock.control(&["forward", kind, what]);
+        assert!(!output.status.success(), "{kind}");
+        assert!(
+            text(&output.stderr).contains(DISABLED),
+            "{kind} {}",
+            text(&output.stderr)
+        );
+        // Beside a session.
+        let output = finish(stock.ssh().args([kind, what, alias, "true"]));
+        assert!(
+            text(&output.stderr).contains(DISABLED),
+            "{kind} {}",
+            text(&output.stderr)
+        );
+        assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "{kind}");
+    }
+    let to = format!("127.0.0.1:{target}");
+    let output = finish_with(stock.ssh().args(["-W", &to, alias]), b"hello");
+    assert!(!output.status.success());
+    assert_eq!(text(&output.stdout), "");
+    // In proxy mode ssh listens by itself, and asks for each client.
+    let mut proxied = stock.ssh();
+    proxied.args(["-O", "proxy", "-L", &forward, alias]);
+    let command = format!(
+        "while ! [ -e {0}/go ]; do sleep 0.01; done",
+        stock.home.path("").display()
+    );
+    let mut running = proxied.arg(command).spawn().unwrap();
+    wait_until("ssh listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    assert!(!works(port));
+    std::fs::write(stock.home.path("go"), "").unwrap();
+    running.wait().unwrap();
 }

@@ -346,7 +346,7 @@ fn refusal(error: &Error) -> (OpenFailure, String) {
         Error::Refused {
             reason, description, ..
         } if *reason != 0 => (OpenFailure(*reason), description.to_string()),
-        Error::Usage(why) => (OpenFailure::ADMINISTRATIVELY_PROHIBITED, why.clone()),
+        Error::Usage(_) | Error::HostKey(_) => (OpenFailure::ADMINISTRATIVELY_PROHIBITED, error.to_string()),
         other => (OpenFailure::CONNECT_FAILED, other.to_string()),
     }
 }

@@ -45,6 +45,11 @@ impl Client<'_> {
             streams = streams.typed(typed);
         }
         drop(fds);
+        // Before the command is on its way, which must not wait for whoever reads it.
+        let stderr = match self.door.host().await {
+            Ok(host) => self.warn(&host, stderr).await?,
+            Err(_) => stderr,
+        };
         let started = tokio::select! {
             started = start(self.door, &request, command) => started,
             () = self.packets.left() => return Ok(ControlFlow::Break(())),
@@ -132,6 +137,23 @@ impl Client<'_> {
         }
         self.packets.reply(id, &Reply::SessionOpened).await?;
         self.complain(error, stderr).await
+    }
+
+    /// Tells the client's user that the server was not verified, as their ssh would have.
+    async fn warn(&mut self, host: &Host, stderr: OwnedFd) -> anyhow::Result<OwnedFd> {
+        for warning in host.warnings() {
+            let told = stderr.try_clone()?;
+            let telling = async {
+                if let Ok(mut output) = Output::new(told) {
+                    let _ = output.write_all(vec![format!("{warning}\r\n").into()]).await;
+                }
+            };
+            tokio::select! {
+                () = telling => {}
+                () = self.packets.left() => {}
+            }
+        }
+        Ok(stderr)
     }
 
     /// Tells the client's user why the session has ended, which the protocol has no words for.

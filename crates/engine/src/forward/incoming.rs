@@ -135,7 +135,7 @@ impl Incoming {
     pub(crate) async fn global(&self, request: GlobalRequest) -> Option<Bytes> {
         let (reply, answer) = oneshot::channel();
         self.ops.upgrade()?.send(Op::Global { request, reply }).ok()?;
-        answer.await.ok().flatten()
+        answer.await.ok()?.ok().flatten()
     }
 
     /// Sends a global request whose answer nobody waits for.

@@ -24,8 +24,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Listens, and carries each client to the target through the host's connections.
 ///
 /// # Errors
-/// As [`listen::bind`].
+/// As [`listen::bind`]; a server that was not verified.
 pub(crate) async fn forward(host: &Host, forward: &Forward) -> Result<ForwardHandle, Error> {
+    // Each client would be refused; whoever asks for the forwarding is to hear of it.
+    host.check_verified("Port forwarding")?;
     let Bound { listeners, failed } = listen::bind(&forward.listen, host.config()).await?;
     let shared = Shared::new(listeners.iter().map(Listener::address).collect());
     let serving = serve(host.clone(), listeners, forward.target.clone(), shared.clone());
@@ -190,7 +192,7 @@ pub(super) async fn ask(
 /// RFC 4254 section 5.1's reason codes, in SOCKS's words.
 pub(super) fn reply_to(error: &Error) -> Reply {
     match error {
-        Error::Refused { reason: 1, .. } => Reply::NotAllowed,
+        Error::Refused { reason: 1, .. } | Error::HostKey(_) => Reply::NotAllowed,
         Error::Refused { reason: 2, .. } | Error::Network { .. } => Reply::Refused,
         _ => Reply::Failed,
     }

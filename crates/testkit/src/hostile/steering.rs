@@ -81,10 +81,11 @@ impl Steering {
         matches!(self, S::SftpText | S::SftpStatus | S::SftpStderr)
     }
 
-    /// Plays it to one client, until the client closes the connection or the script is to close it.
+    /// Plays it to one client, once.
     pub(super) async fn play(self, mut wire: Wire) -> io::Result<()> {
         // A client that has had enough resets the connection, and a write fails: that is how it should be.
-        if self.act(&mut wire).await.is_ok() && self != Steering::Greeting {
+        if self.act(&mut wire).await.is_ok() {
+            wire.finish().await?;
             wire.until_closed().await;
         }
         Ok(())
@@ -97,6 +98,8 @@ impl Steering {
             S::Greeting => return wire.send_raw(&line(b"")).await,
             S::OldIdentification => return wire.send_raw(format!("SSH-1.5-{NAME}\r\n").as_bytes()).await,
             S::Identification => wire.exchange_banners(&format!("{BANNER} {NAME}")).await?,
+            // Nothing comes ahead of an answer that such a server has not given.
+            S::Methods | S::Questions => wire.exchange_banners("SSH-2.0-other_1.0").await?,
             _ => wire.exchange_banners(BANNER).await?,
         }
         let mut init = KexInit::default();
