@@ -75,6 +75,10 @@ pub enum ConfigError {
     /// `ssh -G` refused: a bad option in a file (named with its line) or among the arguments.
     #[error("ssh refuses the configuration: {0}")]
     Refused(String),
+    /// An option, or a variable that takes part, with a control character in it: `ssh -G` prints values as they are, a line
+    /// for each directive, so that what follows a line feed would be read as another directive.
+    #[error("{0} contains a control character, which no value of ssh_config can hold")]
+    ControlCharacter(String),
     /// `ssh -G` did not finish, most likely because of a `Match exec`.
     #[error("ssh -G did not finish within {0:?}; look for a Match exec that hangs or waits for input")]
     TimedOut(Duration),

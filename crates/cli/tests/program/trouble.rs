@@ -272,3 +272,115 @@ fn output_that_cannot_be_written_is_a_failure_that_says_so() {
     let output = command.spawn().unwrap().wait_with_output().unwrap();
     assert_said(&output, &["No space left on device", "the command finished"]);
 }
+
+/// Whatever somebody else puts into an option's value stays in it: `ssh -G` prints a line for each directive, and what
+/// follows a line feed would be read as another one.
+#[test]
+fn a_line_feed_in_an_option_never_becomes_a_directive() {
+    let (server, home) = (server(), Home::new());
+    let config = server.ssh_config().display().to_string();
+    let alias = server.alias().to_owned();
+    let mark = home.path("ran");
+    let evil = format!("\nproxycommand touch {}\nlocalcommand touch {0}", mark.display());
+    let inventory = home.path("inventory.yml");
+    let host = serde_json::json!({ "ansible_ssh_common_args": format!("-F {config} -o 'SetEnv=A=b{evil}'") });
+    let all = serde_json::json!({ "all": { "hosts": { alias.as_str(): host } } });
+    fs::write(&inventory, all.to_string()).unwrap();
+    let options: Vec<String> = [
+        "SetEnv=A=b",
+        "RemoteCommand=true",
+        "LocalCommand=true",
+        "Tag=a",
+        "HostName=127.0.0.1",
+    ]
+    .iter()
+    .map(|option| format!("{option}{evil}"))
+    .collect();
+    let mut tries: Vec<Vec<String>> = Vec::new();
+    let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+    for option in &options {
+        tries.push(words(&["ssh", "-F", &config, "-o", option, &alias]));
+        tries.push(words(&["ssh", "-F", &config, "-o", option, &alias, "true"]));
+    }
+    let [set_env, ..] = &options[..] else {
+        unreachable!()
+    };
+    let attached = format!("-o{set_env}");
+    let user = format!("me{evil}");
+    let at = format!("{user}@{alias}");
+    let place = format!("{alias}:/dev/null");
+    let here = home.path("here").display().to_string();
+    tries.extend([
+        words(&["ssh", "-F", &config, &attached, &alias, "true"]),
+        words(&["ssh", "-F", &config, "-l", &user, &alias, "true"]),
+        words(&["ssh", "-F", &config, "-i", &format!("/key{evil}"), &alias, "true"]),
+        words(&[
+            "ssh",
+            "-F",
+            &config,
+            "-L",
+            &format!("/sock{evil}:127.0.0.1:1"),
+            &alias,
+            "true",
+        ]),
+        words(&["ssh", "-F", &format!("{config}{evil}"), &alias, "true"]),
+        words(&["ssh", "-F", &config, &at, "true"]),
+        words(&["ssh", "-F", &config, "-J", &at, &alias, "true"]),
+        words(&["cp", "-F", &config, "-o", set_env, &place, &here]),
+        words(&["explain", "-F", &config, "-o", set_env, &alias]),
+        words(&["warm", "-F", &config, "-o", set_env, &alias]),
+        words(&["run", "-F", &config, "-o", set_env, &alias, "--", "true"]),
+        words(&["run", "-i", &inventory.display().to_string(), "all", "--", "true"]),
+    ]);
+    for words in &tries {
+        for apart in [true, false] {
+            let mut command = home.trunkline();
+            if apart {
+                command.arg("--no-daemon");
+            }
+            let output = finish(command.args(words));
+            assert!(
+                !mark.exists(),
+                "{words:?} ran a command here: {}",
+                describe(&output)
+            );
+            assert!(!output.status.success(), "{words:?} {}", describe(&output));
+        }
+    }
+    // In words that say what is wrong, without the line feed.
+    let output = finish(home.trunkline().args(&tries[1]));
+    assert_said(&output, &["control character", "SetEnv=A=b\\012proxycommand"]);
+}
+
+#[test]
+fn a_variable_with_a_line_feed_never_becomes_a_directive() {
+    let (server, home) = (server(), Home::new());
+    let mark = home.path("ran");
+    let evil = format!("/sock\nproxycommand touch {}\n", mark.display());
+    // ssh prints the sockets of forwardings expanded.
+    let mut command = to(&home, &server, &["LocalForward ${PLACE} 127.0.0.1:1"]);
+    let output = finish(command.env("PLACE", &evil));
+    assert!(!mark.exists(), "{}", describe(&output));
+    assert_said(&output, &["PLACE", "control character"]);
+    // A variable that only a shell reads may hold anything.
+    let lines = ["PermitLocalCommand yes", "LocalCommand test -n \"${PLACE}\""];
+    let mut command = to(&home, &server, &lines);
+    let output = finish(command.env("PLACE", &evil));
+    assert_status(&output, 0);
+    assert_eq!(text(&output.stdout), "ran\n");
+}
+
+#[test]
+fn a_command_may_have_as_many_lines_as_it_likes() {
+    let (server, home) = (server(), Home::new());
+    let output = home.on(&server, "echo one\necho two");
+    assert_status(&output, 0);
+    assert_eq!(text(&output.stdout), "one\ntwo\n");
+    // The one control character that an option may be.
+    let output = finish(
+        home.ssh(&server)
+            .args(["-e", "\x1d", server.alias(), "echo three"]),
+    );
+    assert_status(&output, 0);
+    assert_eq!(text(&output.stdout), "three\n");
+}

@@ -1,6 +1,6 @@
 //! Runs `ssh -G` and remembers what it said.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStrExt;
@@ -15,6 +15,7 @@ use lru::LruCache;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Child;
 use tokio::sync::{OnceCell, Semaphore};
+use trunkline_text::Printable;
 
 use super::dump::{self, Directive};
 use super::files::{Sources, Stamp};
@@ -352,14 +353,17 @@ impl Resolver {
         for argument in &request.ssh_args {
             sources.note_argument(argument);
         }
+        let breaking = Breaking::among(&sources.variables, &request.world);
         // Thousands of answers would each keep the names of thousands of hosts.
         sources.aliases = Vec::new();
         sources.control_paths = Vec::new();
         let (directives, default_host_key_algorithms) = tokio::try_join!(
-            self.dump(&program.0, request, &[]),
+            self.dump(&program.0, request, &[], &breaking),
             self.default_host_key_algorithms(&program, request),
         )?;
-        let asked = self.ask_for_tokens(&program.0, request, &directives).await?;
+        let asked = self
+            .ask_for_tokens(&program.0, request, &directives, &breaking)
+            .await?;
         let read = |world: &World| {
             let around = Surroundings {
                 world,
@@ -428,7 +432,9 @@ impl Resolver {
             ssh_args: vec!["-F".into(), "none".into()],
             world: Arc::clone(&request.world),
         };
-        let directives = self.dump(&program.0, &unconfigured, &[]).await?;
+        let directives = self
+            .dump(&program.0, &unconfigured, &[], &Breaking::default())
+            .await?;
         let list = directives
             .iter()
             .find(|directive| directive.keyword == "hostkeyalgorithms");
@@ -448,6 +454,7 @@ impl Resolver {
         program: &Path,
         request: &Request,
         directives: &[Directive],
+        breaking: &Breaking,
     ) -> Result<Asked, ConfigError> {
         let uses = |token: &str| {
             directives.iter().any(|directive| {
@@ -464,7 +471,7 @@ impl Resolver {
         } else {
             "LocalForward=/%C/ 127.0.0.1:1"
         };
-        let directives = self.dump(program, request, &["-o", probe]).await?;
+        let directives = self.dump(program, request, &["-o", probe], breaking).await?;
         let answer = directives
             .iter()
             .filter(|directive| directive.keyword == "localforward")
@@ -487,17 +494,21 @@ impl Resolver {
         program: &Path,
         request: &Request,
         first: &[&str],
+        breaking: &Breaking,
     ) -> Result<Vec<Directive>, ConfigError> {
-        match self.run_ssh(program, request, first, &[]).await {
+        check_arguments(&request.ssh_args)?;
+        let output = match self.run_ssh(program, request, first, &[]).await {
             // `SessionType subsystem` and `ForkAfterAuthentication` want a command even for -G. Any will do, but it
             // is given only then, since with a RemoteCommand ssh refuses one.
             Err(ConfigError::Refused(complaint))
                 if WANTS_COMMAND.iter().any(|text| complaint.contains(text)) =>
             {
-                self.run_ssh(program, request, first, &["true"]).await
+                self.run_ssh(program, request, first, &["true"]).await?
             }
-            other => other,
-        }
+            other => other?,
+        };
+        breaking.check(&output)?;
+        Ok(dump::parse(&output))
     }
 
     async fn run_ssh(
@@ -506,7 +517,7 @@ impl Resolver {
         request: &Request,
         first: &[&str],
         remote_command: &[&str],
-    ) -> Result<Vec<Directive>, ConfigError> {
+    ) -> Result<Vec<u8>, ConfigError> {
         let mut command = request.world.command(program);
         command.arg("-G").args(first).args(&request.ssh_args);
         if let Some(port) = request.destination.port {
@@ -543,7 +554,70 @@ impl Resolver {
                 reason,
             });
         }
-        Ok(dump::parse(&output))
+        Ok(output)
+    }
+}
+
+/// Refuses arguments that `ssh -G` would print as more than one line. A file cannot hold them: its lines end there, too.
+///
+/// A session's command is not among them. What may hold any other control character is the value of `-e`.
+///
+/// # Errors
+/// [`ConfigError::ControlCharacter`].
+fn check_arguments(arguments: &[OsString]) -> Result<(), ConfigError> {
+    let is_escape_character = |argument: &OsString| {
+        let byte = argument
+            .as_bytes()
+            .strip_prefix(b"-e")
+            .unwrap_or(argument.as_bytes());
+        matches!(byte, [byte] if !LINE_BREAKS.contains(byte))
+    };
+    let mut before: Option<&OsString> = None;
+    for argument in arguments {
+        let bytes = argument.as_bytes();
+        let held = bytes.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t');
+        let for_escapes = before.is_some_and(|before| before == "-e") || bytes.starts_with(b"-e");
+        if held && !(for_escapes && is_escape_character(argument)) {
+            let shown = Printable::line(bytes).to_string();
+            return Err(ConfigError::ControlCharacter(format!("the option \"{shown}\"")));
+        }
+        before = Some(argument);
+    }
+    Ok(())
+}
+
+/// What ends a line, or a value, for whoever reads it.
+const LINE_BREAKS: [u8; 3] = *b"\n\r\0";
+
+/// Variables with line breaks in them that the configuration mentions. ssh prints the values of some directives expanded
+/// (sockets of forwardings, ControlPath); others are for a shell, which may have any value.
+#[derive(Debug, Default)]
+struct Breaking(Vec<(String, OsString)>);
+
+impl Breaking {
+    fn among(mentioned: &BTreeSet<String>, world: &World) -> Self {
+        let is_break = |byte: &u8| LINE_BREAKS.contains(byte);
+        // What is nothing but line breaks is in every output, and has nothing to say.
+        let breaks =
+            |value: &OsStr| value.as_bytes().iter().any(is_break) && !value.as_bytes().iter().all(is_break);
+        let found = mentioned.iter().filter_map(|name| {
+            let value = world.var(name).filter(|value| breaks(value))?;
+            Some((name.clone(), value.to_owned()))
+        });
+        Self(found.collect())
+    }
+
+    /// Whether one of them is in what ssh printed: a value is put in as it is, in one go (misc.c,
+    /// `vdollar_percent_expand`).
+    fn check(&self, output: &[u8]) -> Result<(), ConfigError> {
+        let holds = |value: &OsString| {
+            let value = value.as_bytes();
+            output.windows(value.len()).any(|part| part == value)
+        };
+        match self.0.iter().find(|(_, value)| holds(value)) {
+            Some((name, _)) => Err(ConfigError::ControlCharacter(format!("the variable {name}"))),
+            None => Ok(()),
+        }
     }
 }
 
