@@ -21,6 +21,8 @@
 mod command_world;
 mod dump;
 pub(crate) mod files;
+#[doc(hidden)]
+pub mod fuzzing;
 mod host;
 mod resolver;
 mod sharing;

@@ -100,6 +100,8 @@ impl Fields {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -127,5 +129,16 @@ mod tests {
         let (left, not_understood) = fields.left();
         assert_eq!(left.len(), 1);
         assert_eq!(not_understood.len(), 2);
+    }
+
+    proptest! {
+        #[test]
+        fn what_ssh_prints_is_read_as_it_was_printed(
+            directives in proptest::collection::vec(("[a-z0-9]{1,12}", "[!-~][ -~é]{0,12}[!-~]"), 0..8),
+        ) {
+            let printed: String = directives.iter().map(|(k, v)| format!("{k} {v}\n")).collect();
+            let read: Vec<_> = parse(printed.as_bytes()).into_iter().map(|d| (d.keyword, d.value)).collect();
+            prop_assert_eq!(read, directives);
+        }
     }
 }

@@ -564,7 +564,7 @@ impl Resolver {
 ///
 /// # Errors
 /// [`ConfigError::ControlCharacter`].
-fn check_arguments(arguments: &[OsString]) -> Result<(), ConfigError> {
+pub(super) fn check_arguments(arguments: &[OsString]) -> Result<(), ConfigError> {
     let is_escape_character = |argument: &OsString| {
         let byte = argument
             .as_bytes()
@@ -807,6 +807,8 @@ impl HostConfig {
 #[cfg(test)]
 mod tests {
     use std::fs;
+
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -1209,5 +1211,47 @@ mod tests {
         let path = std::env::join_paths([place.folder.path(), Path::new("/usr/bin")]).unwrap();
         world.env.insert("PATH".into(), path);
         assert_eq!(ssh_program(&world).unwrap(), Path::new("/usr/bin/ssh"));
+    }
+
+    proptest! {
+        #[test]
+        fn an_option_is_one_line_or_refused(
+            before in "[a-z =]{0,8}",
+            control in proptest::char::range('\0', '\u{1f}'),
+            after in "[ -~]{0,8}",
+            letter in proptest::sample::select(&["-o", "-l", "-i", "-F", "-J", "-L", "-e", ""]),
+        ) {
+            let value = format!("{before}{control}{after}");
+            let arguments = [letter.into(), OsString::from(&value)];
+            let attached = [OsString::from(format!("{letter}{value}"))];
+            let alone = letter == "-e" && value.len() == 1 && !"\n\r\0".contains(control);
+            for arguments in [&arguments[..], &attached[..]] {
+                prop_assert_eq!(check_arguments(arguments).is_ok(), control == '\t' || alone);
+            }
+        }
+
+        #[test]
+        fn options_without_control_characters_are_left_to_ssh(value in "[ -~\u{a0}-\u{ff}]{0,16}") {
+            prop_assert!(check_arguments(&["-o".into(), value.into()]).is_ok());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_variable_brings_into_the_dump_is_one_line_or_refused() {
+        let mut place = Place::new("Host db\n HostName db.example\n LocalForward ${PLACE} 127.0.0.1:1\n");
+        place
+            .world
+            .env
+            .insert("PLACE".into(), "/sock\nproxycommand evil".into());
+        let error = Resolver::new().resolve(&place.request("db")).await.unwrap_err();
+        assert_eq!(error, ConfigError::ControlCharacter("the variable PLACE".into()));
+        place.world.env.insert("PLACE".into(), "/sock".into());
+        assert!(Resolver::new().resolve(&place.request("db")).await.is_ok());
+        // One that nothing mentions may hold anything: a shell's exported functions have lines.
+        place
+            .world
+            .env
+            .insert("BASH_FUNC_f%%".into(), "() {\n true\n}".into());
+        assert!(Resolver::new().resolve(&place.request("db")).await.is_ok());
     }
 }

@@ -1,0 +1,49 @@
+//! What the fuzz targets call.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+
+use super::dump::{self, Directive};
+use super::host::{HostConfig, Surroundings};
+use super::tokens::Asked;
+use super::world::Account;
+use super::{ConfigError, World, resolver};
+
+/// Reads what `ssh -G` printed.
+#[must_use]
+pub fn dump(output: &[u8]) -> Vec<Directive> {
+    dump::parse(output)
+}
+
+/// Makes a host of what `ssh -G` printed, if it is one.
+pub fn host(output: &[u8]) -> Option<HostConfig> {
+    let world = World {
+        cwd: "/".into(),
+        umask: 0o077,
+        env: BTreeMap::new(),
+    };
+    let account = Account {
+        uid: 0,
+        name: "user".into(),
+        home: "/home/user".into(),
+    };
+    let around = Surroundings {
+        world: &world,
+        account: &account,
+        local_host: "localhost",
+        original_host: "host",
+        config_file: None,
+        asked: Asked::default(),
+        default_host_key_algorithms: &[],
+    };
+    HostConfig::read(dump::parse(output), around).ok()
+}
+
+/// Whether a value may stand behind `-o`.
+///
+/// # Errors
+/// [`ConfigError::ControlCharacter`].
+pub fn option(value: &[u8]) -> Result<(), ConfigError> {
+    resolver::check_arguments(&["-o".into(), OsString::from_vec(value.to_vec())])
+}
