@@ -124,7 +124,7 @@ mod tests {
         let mut finder = Finder::default();
         let text = b"welcome\r\nto \x1bthis\r\nSSH-2.0-OpenSSH_9.2p1 Debian\r\nrest";
         let (id, used) = finder.find(text).unwrap();
-        assert_eq!(finder.greeting(), "to \u{fffd}this");
+        assert_eq!(finder.greeting(), "to \\033this");
         let id = id.unwrap();
         assert_eq!(id.as_str(), "SSH-2.0-OpenSSH_9.2p1 Debian");
         assert!(id.is_openssh());

@@ -125,7 +125,7 @@ mod tests {
         ---------------
         db1: network
         ---------------
-        connection refused  (the command did not start)
+        connection refused\\007 (the command did not start)
         ---------------
         web04: exit status 2
         ---------------

@@ -100,9 +100,10 @@ impl fmt::Display for Execution {
     }
 }
 
-/// Words that may come from a server, in one line.
+/// Words that may come from a server, in one line: where they have several, a space stands between them.
 fn printable(text: &str) -> String {
-    Printable::line(text).into_string()
+    let line: Vec<_> = text.lines().collect();
+    Printable::line(line.join(" ")).into_string()
 }
 
 /// A time as people compare them: tenths of a second below a minute, then whole units.
@@ -152,8 +153,11 @@ mod tests {
             name: "SEGV\x1b[2J".to_owned(),
             core,
         };
-        assert_eq!(signaled(false).to_string(), "killed by SIGSEGV [2J");
-        assert_eq!(signaled(true).to_string(), "killed by SIGSEGV [2J (core dumped)");
+        assert_eq!(signaled(false).to_string(), "killed by SIGSEGV\\033[2J");
+        assert_eq!(
+            signaled(true).to_string(),
+            "killed by SIGSEGV\\033[2J (core dumped)"
+        );
         let words = [
             Execution::DidNotStart,
             Execution::MayHaveStarted,

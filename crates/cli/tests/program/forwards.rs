@@ -58,7 +58,11 @@ fn ssh_and_trunkline_say_the_same_of_forwardings_that_cannot_be_had() {
         (fatal, "-L", format!("{live}:x:1")),
         (&[], "-L", format!("{stale}:x:1")),
         (&["-o", "StreamLocalBindUnlink=yes"], "-L", format!("{stale}:x:1")),
-        (&[], "-L", "/nonexistent/socket:x:1".to_owned()),
+        (
+            &[],
+            "-L",
+            format!("{}:x:1", home.path("missing/socket").display()),
+        ),
         (&[], "-R", format!("{taken}:x:1")),
         (fatal, "-R", format!("{taken}:x:1")),
         (&[], "-R", format!("{live}:x:1")),

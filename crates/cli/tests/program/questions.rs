@@ -167,15 +167,16 @@ fn two_programs_on_one_terminal_ask_one_after_the_other() {
 
 #[test]
 fn the_terminal_is_restored_however_a_question_ends() {
-    let ends: [(&str, &dyn Fn(&Home, &Terminal)); 4] = [
+    type End<'a> = &'a dyn Fn(&Home, &Terminal);
+    let ends: [(&str, End<'_>); 4] = [
         ("SIGTERM", &|_, terminal| {
-            kill_process(terminal.pid(), Signal::TERM).unwrap()
+            kill_process(terminal.pid(), Signal::TERM).unwrap();
         }),
         ("SIGHUP", &|_, terminal| {
-            kill_process(terminal.pid(), Signal::HUP).unwrap()
+            kill_process(terminal.pid(), Signal::HUP).unwrap();
         }),
         ("SIGINT", &|_, terminal| {
-            kill_process(terminal.pid(), Signal::INT).unwrap()
+            kill_process(terminal.pid(), Signal::INT).unwrap();
         }),
         ("the daemon's end", &|home, _| {
             kill_process(home.daemon().unwrap(), Signal::KILL).unwrap();

@@ -583,7 +583,7 @@ impl<'a> Up<'a> {
                         UploadEvent::OwnerRefused(_) => ended = Some(Ended::InPlace),
                         UploadEvent::Failed(status) => {
                             may_be_full = status.code == sftp::StatusCode::FAILURE;
-                            ended = Some(self.failed(item, status, exclusive, counted));
+                            ended = Some(self.failed(item, &status, exclusive, counted));
                         }
                         _ => {}
                     }
@@ -626,7 +626,7 @@ impl<'a> Up<'a> {
     }
 
     /// What an upload's failure means before anything was written: the file could not be made.
-    fn failed(&self, item: &Item, status: Status, exclusive: bool, written: u64) -> Ended {
+    fn failed(&self, item: &Item, status: &Status, exclusive: bool, written: u64) -> Ended {
         let message = self.refused(item, status.clone());
         match status.code {
             _ if !exclusive || written > 0 => Ended::Failed(message),
@@ -1213,7 +1213,7 @@ impl SmallUp<'_> {
                     }
                 }
                 ManyUploadEvent::OwnerRefused { file, .. } => {
-                    self.in_place.extend(self.files.known.remove(&file))
+                    self.in_place.extend(self.files.known.remove(&file));
                 }
                 ManyUploadEvent::Failed { file, status } => {
                     let Some(item) = self.files.known.remove(&file) else {

@@ -439,7 +439,10 @@ impl Upload {
 
     /// Asks for pieces of the source, before the file is open too: the disk can be read meanwhile.
     fn want(&mut self, id: LaneId, piece: u64, room: bool) {
-        while room {
+        if !room {
+            return;
+        }
+        loop {
             let lane = &mut self.lanes[id];
             let memory = self.held == 0 || self.held < self.options.memory;
             if !memory || !lane.pace.has_room(lane.work.prepared) {
