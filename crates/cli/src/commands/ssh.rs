@@ -296,7 +296,7 @@ impl Talk<'_> {
                         }
                         continue;
                     }
-                    if let Some(outcome) = self.handle(reply).await? {
+                    if let Some(outcome) = self.handle(reply)? {
                         return Ok(outcome);
                     }
                 }
@@ -363,7 +363,7 @@ impl Talk<'_> {
         EscapeFilter::new(escape, Available::Own { command_line })
     }
 
-    async fn handle(&mut self, reply: Result<Reply, ClientError>) -> anyhow::Result<Option<Outcome>> {
+    fn handle(&mut self, reply: Result<Reply, ClientError>) -> anyhow::Result<Option<Outcome>> {
         let reply = match reply {
             Ok(reply) => reply,
             Err(ClientError::Gone) => {
@@ -522,7 +522,7 @@ impl Talk<'_> {
             if let Ok(Reply::Done) = reply {
                 return Ok(Outcome::Code(0));
             }
-            if let Some(outcome) = self.handle(reply).await? {
+            if let Some(outcome) = self.handle(reply)? {
                 return Ok(outcome);
             }
         }
