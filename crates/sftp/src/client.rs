@@ -656,7 +656,7 @@ mod tests {
         });
         assert_eq!(client.limits().max_read, 5_000);
         let mut body = BytesMut::new();
-        [0, 100_000, 4_000, 7]
+        [0, 100_000, 4_500, 7]
             .into_iter()
             .for_each(|limit| body.put_u64(limit));
         client.handle_bytes(version()).unwrap();
@@ -665,7 +665,7 @@ mod tests {
             .unwrap();
         assert_eq!(
             (client.limits().max_read, client.limits().max_write),
-            (5_000, 4_000)
+            (5_000, 4_500)
         );
     }
 

@@ -184,7 +184,7 @@ fn a_rejected_channel_leaves_the_table() {
     let failed = ChannelEvent::OpenFailed {
         id,
         reason: OpenFailure::ADMINISTRATIVELY_PROHIBITED,
-        description: "no\u{fffd}[2J".into(),
+        description: "no\\033[2J".into(),
     };
     assert_eq!(events(&mut channels), [failed]);
     // What is asked of it afterwards goes nowhere.
