@@ -33,7 +33,7 @@ pub struct CommandWorld {
 ///
 /// What might tell a script where to go counts even where it keeps sessions apart: `SSH_CONNECTION` (the way back to
 /// where the user came from), `TMUX`, `TERM`, `DISPLAY`, `SSH_AUTH_SOCK`.
-const PASSED_OVER: [&str; 20] = [
+const PASSED_OVER: [&str; 22] = [
     // Of shells. `PWD` is looked at by itself.
     "_",
     "OLDPWD",
@@ -55,6 +55,10 @@ const PASSED_OVER: [&str; 20] = [
     "WEZTERM_PANE",
     "WINDOW",
     "WINDOWID",
+    // Who answers questions, which decides no more about where one gets than a terminal does: Ansible's plugin sets it to
+    // hand over a PIN while it logs in, and not for what runs then.
+    "SSH_ASKPASS",
+    "SSH_ASKPASS_REQUIRE",
     // `trunkline up` sets it to the ssh that asks. What that ssh read is in the key by itself.
     "TRUNKLINE_SSH",
 ];
