@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use trunkline_sftp::transfer::{Download, DownloadOptions, ManyDownload, Plan, Striped, Walk, WalkOptions};
-use trunkline_sftp::{Client, Config, FileAttributes, Handle, OpenFlags, Request};
+use trunkline_sftp::{Client, Config, FileAttributes, Handle, OpenFlags, Reply, Request};
 
 /// SSH_FXP_VERSION 3 with limits@openssh.com.
 const VERSION: &[u8] = b"\0\0\0\x1e\x02\0\0\0\x03\0\0\0\x12limits@openssh.com\0\0\0\x011";
@@ -21,14 +21,9 @@ fuzz_target!(|input: (bool, u8, Vec<(u8, u8, &[u8])>, &[u8])| {
     if piece & 1 == 0 && client.handle_bytes(Bytes::from_static(VERSION)).is_err() {
         return;
     }
-    let handle = || Handle(Bytes::from_static(b"h"));
     let path = || Bytes::from_static(b"p");
     for request in [
-        Request::Open {
-            path: path(),
-            flags: OpenFlags::READ,
-            attributes: FileAttributes::default(),
-        },
+        open(),
         Request::Read {
             handle: handle(),
             offset: 0,
@@ -74,3 +69,40 @@ fuzz_target!(|input: (bool, u8, Vec<(u8, u8, &[u8])>, &[u8])| {
         while walk.poll_event().is_some() {}
     }
 });
+
+fn open() -> Request {
+    Request::Open {
+        path: Bytes::from_static(b"p"),
+        flags: OpenFlags::READ,
+        attributes: FileAttributes::default(),
+    }
+}
+
+/// A handle, as only a server gives one.
+fn handle() -> Handle {
+    let mut client = Client::new(&Config {
+        early_requests: false,
+        largest_request: None,
+    });
+    let version = Bytes::from_static(b"\0\0\0\x05\x02\0\0\0\x03");
+    client.handle_bytes(version).expect("a version without extensions");
+    client.request(open());
+    let mut sent = Vec::new();
+    while let Some(bytes) = client.poll_transmit() {
+        sent.extend_from_slice(&bytes);
+    }
+    // The answer repeats the number that the last request, SSH_FXP_OPEN, has behind its length and type.
+    let mut packets = &sent[..];
+    let mut id = [0; 4];
+    while let Some((length, rest)) = packets.split_first_chunk::<4>() {
+        let (packet, rest) = rest.split_at(u32::from_be_bytes(*length) as usize);
+        id.copy_from_slice(&packet[1..5]);
+        packets = rest;
+    }
+    let reply = [&b"\0\0\0\x0a\x66"[..], &id, b"\0\0\0\x01h"].concat();
+    client.handle_bytes(Bytes::from(reply)).expect("an answer to what was asked");
+    match client.poll_event() {
+        Some((_, Ok(Reply::Handle(handle)))) => handle,
+        other => panic!("no handle: {other:?}"),
+    }
+}
