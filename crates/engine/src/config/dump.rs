@@ -13,8 +13,8 @@ pub struct Directive {
 /// [`Fields::parse`] then refuses to call understood.
 pub(crate) fn parse(output: &[u8]) -> Vec<Directive> {
     let text = String::from_utf8_lossy(output);
+    // Only a line feed ends a line: ssh prints a carriage return of a quoted argument as it stands.
     text.split('\n')
-        .map(|line| line.strip_suffix('\r').unwrap_or(line))
         .filter(|line| !line.trim().is_empty())
         .map(|line| {
             let (keyword, value) = line.split_once(' ').unwrap_or((line, ""));
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_value_keeps_its_spaces() {
-        let read = parse(b"identityfile ~/with  space\nCanonicalizePermittedCnames none\nalone\r\n\n");
+        let read = parse(b"identityfile ~/with  space\nCanonicalizePermittedCnames none\nproxycommand a\r\nalone\n\n");
         let pairs: Vec<_> = read
             .iter()
             .map(|d| (d.keyword.as_str(), d.value.as_str()))
@@ -116,6 +116,7 @@ mod tests {
             [
                 ("identityfile", "~/with  space"),
                 ("canonicalizepermittedcnames", "none"),
+                ("proxycommand", "a\r"),
                 ("alone", "")
             ]
         );
