@@ -341,11 +341,7 @@ impl Connection {
         let begun = Instant::now();
         self.send(Op::Ping { reply });
         match tokio::time::timeout(limit, answer).await {
-            Ok(Ok(())) => {
-                let rtt = begun.elapsed();
-                self.inner.metrics.set_rtt(Some(rtt));
-                Ok(rtt)
-            }
+            Ok(Ok(())) => Ok(begun.elapsed()),
             Ok(Err(_)) => Err(self.gone()),
             Err(_) => Err(Error::Timeout {
                 doing: format!(

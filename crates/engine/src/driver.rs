@@ -337,7 +337,10 @@ impl Driver {
         self.unanswered = 0;
         self.released = false;
         self.metrics.received(n as u64, now);
-        match self.proto.handle_received(now) {
+        let handled = self.proto.handle_received(now);
+        // Credit that the server waited for has told a round trip, too.
+        self.metrics.set_rtt(self.proto.rtt());
+        match handled {
             Ok(()) => Ok(true),
             Err(error) => {
                 // What came before the error still counts: an exit status in front of a DISCONNECT, say.

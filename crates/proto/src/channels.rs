@@ -508,9 +508,10 @@ impl Channels {
         self.rtt.measured(time, now);
     }
 
-    /// The round-trip time as far as known: the shortest of the last 10 to 20 seconds with measurements.
+    /// The shortest round trip of the last 10 to 20 seconds with measurements; `None` until something was measured:
+    /// what was assumed may be that of a proxy.
     pub fn rtt(&self) -> Option<Duration> {
-        self.rtt.get()
+        self.rtt.shortest()
     }
 
     /// What was received is handled next.
@@ -614,7 +615,7 @@ impl Channels {
 
     /// The application has read `n` bytes of a channel's data.
     pub fn consumed(&mut self, id: ChannelId, n: usize, now: Instant) {
-        let rtt = self.rtt();
+        let rtt = self.rtt.get();
         let Some(channel) = self.table.get_mut(&id) else {
             return;
         };

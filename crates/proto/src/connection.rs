@@ -607,7 +607,7 @@ impl Connection {
         self.channels.drained();
     }
 
-    /// The round-trip time as far as known.
+    /// The round-trip time that the server's answers have shown; `None` until one has been timed.
     pub fn rtt(&self) -> Option<Duration> {
         self.channels.rtt()
     }

@@ -88,8 +88,14 @@ impl RoundTrip {
         self.shortest[0] = Some(self.shortest[0].map_or(time, |shortest| shortest.min(time)));
     }
 
+    /// The shortest that was measured.
+    pub(crate) fn shortest(&self) -> Option<Duration> {
+        self.shortest.into_iter().flatten().min()
+    }
+
+    /// The same; until something was measured what was assumed.
     pub(crate) fn get(&self) -> Option<Duration> {
-        self.shortest.into_iter().flatten().min().or(self.assumed)
+        self.shortest().or(self.assumed)
     }
 }
 

@@ -369,6 +369,16 @@ fn a_server_that_waits_for_credit_on_a_long_path_gets_a_larger_window() {
 }
 
 #[test]
+fn a_round_trip_that_was_assumed_is_not_told_as_measured() {
+    let (mut channels, _) = session(0);
+    // A relay or a proxy next door answers TCP at once, however far the server is.
+    channels.assume_rtt(Duration::from_micros(100));
+    assert_eq!(channels.rtt(), None);
+    channels.answered_after(Duration::from_millis(100), Instant::now());
+    assert_eq!(channels.rtt(), Some(Duration::from_millis(100)));
+}
+
+#[test]
 fn a_server_that_asks_and_does_not_read_is_refused_in_bounded_memory() {
     let requests = |id: ChannelId| {
         [
