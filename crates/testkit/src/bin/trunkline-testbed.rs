@@ -1,4 +1,4 @@
-//! A fleet of stock sshd servers for demonstrations and benchmarks: prints where they are as one line of JSON, runs
+//! A fleet of stock sshd servers, or of hostile ones, for demonstrations, tests and benchmarks: prints where they are as one line of JSON, runs
 //! until standard input ends, and leaves nothing behind.
 
 use std::io::{self, Write};
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde::Serialize;
+use trunkline_testkit::hostile::{RawServer, Steering};
 use trunkline_testkit::{Error, LogLevel, Relay, Sshd, write_ssh_config};
 
 /// Starts sshd servers on loopback until standard input ends.
@@ -30,6 +31,10 @@ struct Arguments {
     /// Answers at every loopback address (127.0.0.1, 127.0.0.2, …), so that a client sees as many hosts.
     #[arg(long)]
     any_address: bool,
+    /// Servers whose words would steer a terminal instead of sshd, one for each place that a server has words in; the
+    /// aliases are the places' names.
+    #[arg(long)]
+    steering: bool,
 }
 
 /// What the program prints.
@@ -61,6 +66,9 @@ struct Host {
 
 fn main() -> Result<(), Error> {
     let arguments = Arguments::parse();
+    if arguments.steering {
+        return run_steering();
+    }
     let mut servers = Vec::new();
     let mut relays = Vec::new();
     let mut entries = Vec::new();
@@ -118,11 +126,44 @@ fn main() -> Result<(), Error> {
         hosts,
     };
     write_ssh_config(&testbed.ssh_config, entries)?;
+    run(&testbed)
+}
+
+/// Servers whose words would steer a terminal.
+fn run_steering() -> Result<(), Error> {
+    let mut servers = Vec::new();
+    for steering in Steering::ALL {
+        servers.push((format!("{steering:?}"), RawServer::steering(*steering)?));
+    }
+    let dir = tempfile::Builder::new().prefix("trunkline-steering-").tempdir()?;
+    let hosts = servers.iter().map(|(_, server)| Host {
+        address: server.addr().ip().to_string(),
+        port: server.addr().port(),
+        user: server.host_entry("raw").user,
+        key: server.client_key().private_path().to_owned(),
+        host_keys: Vec::new(),
+        known_hosts: server.known_hosts(),
+        log: PathBuf::new(),
+    });
+    let testbed = Testbed {
+        dir: dir.path().to_owned(),
+        ssh_config: dir.path().join("testbed_ssh_config"),
+        aliases: servers.iter().map(|(name, _)| name.clone()).collect(),
+        ports: servers.iter().map(|(_, server)| server.addr().port()).collect(),
+        hosts: hosts.collect(),
+    };
+    let entries = servers.iter().map(|(name, server)| server.host_entry(name));
+    write_ssh_config(&testbed.ssh_config, entries)?;
+    run(&testbed)
+}
+
+/// Says where everything is, and waits until standard input ends.
+fn run(testbed: &Testbed) -> Result<(), Error> {
     let mut stdout = io::stdout();
     writeln!(
         stdout,
         "{}",
-        serde_json::to_string(&testbed).map_err(io::Error::from)?
+        serde_json::to_string(testbed).map_err(io::Error::from)?
     )?;
     stdout.flush()?;
     io::copy(&mut io::stdin().lock(), &mut io::sink())?;

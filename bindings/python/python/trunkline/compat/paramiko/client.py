@@ -160,11 +160,12 @@ class SSHClient:
             client = asked()
             if client is None:
                 raise SSHException("the client is gone")
-            ours = (client._host_keys.lookup(shown_name) or {}).get(key.get_name())
-            if ours is None:
+            known = client._host_keys.lookup(shown_name) or {}
+            if not known:
                 client._policy.missing_host_key(client, shown_name, key)
-            elif ours != key:
-                raise BadHostKeyException(hostname, key, ours)
+            elif known.get(key.get_name()) != key:
+                # A host that is known by a key of another type is no unknown host: an impostor chooses what he shows.
+                raise BadHostKeyException(hostname, key, known.get(key.get_name()) or next(iter(known.values())))
 
         transport.believe(verify, self._known_hosts, list(known))
         self._transport = transport

@@ -42,7 +42,8 @@ _IDENTITIES = ("id_rsa", "id_ecdsa", "id_ed25519")
 class SSHClient:
     """A connection to one host, which is made at once. See ``ParallelSSHClient`` for the arguments.
 
-    A host that known_hosts know by another key is refused; one that they do not know is believed, as by parallel-ssh.
+    A host that known_hosts list with another key is refused. One that they do not list is believed, as by parallel-ssh, and
+    its key is remembered for as long as the client lives: when it connects again, another key is refused.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class SSHClient:
         self._native: _native.PrivateHost | None = None
         self._sftp: _native.Sftp | None = None
         self._proxy: SSHClient | None = None
+        self._host_key = _HostKey()
         self.pool = _pool or Pool(1)
         if proxy_host is not None:
             self._proxy = SSHClient(
@@ -151,7 +153,7 @@ class SSHClient:
             "known_types": [],
             "disabled": [],
         }
-        host = _native.PrivateHost(explicit, self._keys, _believed, _answers(self.password), over)
+        host = _native.PrivateHost(explicit, self._keys, self._host_key, _answers(self.password), over)
         try:
             yield host.ready(self.timeout)
         except BaseException:
@@ -367,8 +369,20 @@ def _key(name: str, content: bytes) -> _native.Key:
         raise PKeyFileError(str(error)) from error
 
 
-def _believed(host: str, key: bytes, objection: tuple[bool, str] | None) -> bool:
-    return objection is None or objection[0]
+class _HostKey:
+    """The key by which a host that known_hosts do not list is known while its client lives. It does not keep the client."""
+
+    def __init__(self) -> None:
+        self._first: bytes | None = None
+
+    def __call__(self, host: str, key: bytes, objection: tuple[bool, str] | None) -> bool:
+        """Whether to believe a key."""
+        if objection is not None:
+            is_unknown, _ = objection
+            if not is_unknown or self._first not in (None, key):
+                return False
+        self._first = key
+        return True
 
 
 def _answers(password: str | None) -> Callable[[str, str, bool], str | None]:
