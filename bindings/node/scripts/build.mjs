@@ -11,7 +11,9 @@ const here = dirname(dirname(fileURLToPath(import.meta.url)));
 const workspace = dirname(dirname(here));
 const profile = process.env.TRUNKLINE_PROFILE ?? 'release';
 
-const cargo = spawnSync('cargo', ['build', '--locked', '--package', 'trunkline-node', '--profile', profile], {
+// For tests, as the workspace's tests are built: for one package alone, cargo would compile what it depends on once more.
+const packages = profile === 'dev' ? ['--workspace', '--lib'] : ['--package', 'trunkline-node'];
+const cargo = spawnSync('cargo', ['build', '--locked', ...packages, '--profile', profile], {
   cwd: workspace,
   stdio: 'inherit',
 });
