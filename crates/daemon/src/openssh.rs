@@ -77,7 +77,7 @@ impl Masters {
         let key = host.sharing_key();
         let mut table = self.known();
         let known = table.entry(key).or_insert_with(|| {
-            let own = host.own_master(&self.mux);
+            let own = Master::of_user(&host, &self.mux);
             Known {
                 host,
                 master: own.unwrap_or_else(|| Master::at(self.folder.join(key.to_string()))),

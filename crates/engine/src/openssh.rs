@@ -5,14 +5,14 @@
 mod found;
 mod process;
 
+pub use crate::config::complaint;
 pub use found::find_masters;
 
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, SystemTime};
-use trunkline_text::Printable;
 
 use openssh_mux_client::Connection;
 use tokio::process::Command;
@@ -68,6 +68,16 @@ impl Master {
             path: path.into(),
             host: None,
         }
+    }
+
+    /// The master that the user's own configuration names, outside of `ours`, the folder of the mux sockets.
+    #[must_use]
+    pub fn of_user(host: &HostConfig, ours: &Path) -> Option<Self> {
+        let path = host.control_path.as_ref()?;
+        (path.parent() != Some(ours)).then(|| Self {
+            path: path.clone(),
+            host: Some(host.original_host.clone()),
+        })
     }
 
     /// Asks it for a sign of life.
@@ -176,33 +186,4 @@ fn ssh(world: &World) -> Result<Command, Error> {
     let mut command = world.command(program);
     command.kill_on_drop(true);
     Ok(command)
-}
-
-/// What ssh wrote before it gave up, in a line, without its debug messages and what it says to everyone without a
-/// terminal.
-#[must_use]
-pub fn complaint(stderr: &[u8]) -> String {
-    let text = Printable::text(stderr);
-    let lines: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with("debug") && !line.starts_with("Pseudo-terminal"))
-        .collect();
-    if lines.is_empty() {
-        "it gave no reason".into()
-    } else {
-        lines.join("; ")
-    }
-}
-
-impl HostConfig {
-    /// The master that the user's own configuration names, outside of `ours`, the folder of the mux sockets.
-    #[must_use]
-    pub fn own_master(&self, ours: &std::path::Path) -> Option<Master> {
-        let path = self.control_path.as_ref()?;
-        (path.parent() != Some(ours)).then(|| Master {
-            path: path.clone(),
-            host: Some(self.original_host.clone()),
-        })
-    }
 }

@@ -74,7 +74,7 @@ pub(crate) async fn of_host(request: &HostRequest) -> anyhow::Result<Option<Foun
         trunkline::config::Request::new(request.destination.clone(), Arc::new(request.world.clone()));
     asked.ssh_args.clone_from(&request.ssh_args);
     let config = Resolver::new().resolve(&asked).await?;
-    let Some(master) = config.own_master(&place()?.mux()) else {
+    let Some(master) = Master::of_user(&config, &place()?.mux()) else {
         return Ok(None);
     };
     let state = master.state().await;

@@ -15,7 +15,7 @@ pub struct SharingKey([u8; 32]);
 
 impl SharingKey {
     /// A key that no other host has or will have: it shares with nobody.
-    pub(crate) fn unique() -> Self {
+    pub fn unique() -> Self {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         Self::of(&[("private", number.to_string())])

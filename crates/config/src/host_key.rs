@@ -12,13 +12,13 @@ mod update;
 
 pub use update::{KeyUpdate, ProvenUpdate};
 
-use crate::config::{StrictHostKeyChecking, UpdateHostKeys};
 use crate::keys;
 use crate::known_hosts::{
     self, Appended, CertificateRefusal, CertificateVerdict, KnownHosts, KnownHostsError, Location,
     RevokedKeys, Verdict, lookup_name,
 };
 use crate::prompt::{Prompt, PromptKind, Prompter};
+use crate::ssh_config::{StrictHostKeyChecking, UpdateHostKeys};
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use std::net::IpAddr;
@@ -394,9 +394,9 @@ fn hint(refusal: Option<&CertificateRefusal>) -> String {
 /// `now` is the time in seconds since 1970, for certificates.
 ///
 /// ```no_run
-/// # async fn example(policy: trunkline::host_key::Policy, key: &[u8], now: u64) -> Result<(), Box<dyn std::error::Error>> {
-/// use trunkline::host_key::{Decision, Server, decide};
-/// use trunkline::prompt::Standard;
+/// # async fn example(policy: trunkline_config::host_key::Policy, key: &[u8], now: u64) -> Result<(), Box<dyn std::error::Error>> {
+/// use trunkline_config::host_key::{Decision, Server, decide};
+/// use trunkline_config::prompt::Standard;
 ///
 /// let trust = policy.load()?;
 /// let server = Server { name: "db.example", port: 22, alias: None, address: None };
@@ -717,7 +717,7 @@ const CONTINUE: &str = "Are you sure you want to continue connecting (yes/no/[fi
 
 /// What `VisualHostKey` shows of a host key: its fingerprint, and the picture of it that people recognise (sshkey.c,
 /// `fingerprint_randomart`).
-pub(crate) fn picture(key: &[u8]) -> String {
+pub fn picture(key: &[u8]) -> String {
     let kind = signature::key_type(key).unwrap_or_default();
     let bits = match signature::rsa_bits(key) {
         Ok(Some(bits)) => bits,

@@ -22,24 +22,27 @@ pub struct Interaction {
 /// One client of a program that lends its connections: all that is done for the same one is one use of them. Clones of an
 /// [`Interaction`] stand for the same.
 #[derive(Clone, Default)]
-pub(crate) struct Client(Arc<()>);
+pub struct Client(Arc<()>);
 
 /// A client that may be gone.
 #[derive(Clone)]
-pub(crate) struct KnownClient(Weak<()>);
+pub struct KnownClient(Weak<()>);
 
 impl Client {
-    pub(crate) fn known(&self) -> KnownClient {
+    /// The same, without keeping it.
+    pub fn known(&self) -> KnownClient {
         KnownClient(Arc::downgrade(&self.0))
     }
 }
 
 impl KnownClient {
-    pub(crate) fn is_there(&self) -> bool {
+    /// Whether anything is still done for it.
+    pub fn is_there(&self) -> bool {
         self.0.strong_count() > 0
     }
 
-    pub(crate) fn is(&self, client: &Client) -> bool {
+    /// Whether it is `client`.
+    pub fn is(&self, client: &Client) -> bool {
         // The weak reference keeps the place in memory from being another's.
         self.0.as_ptr() == Arc::as_ptr(&client.0)
     }
@@ -77,7 +80,8 @@ impl Interaction {
         &*self.prompter
     }
 
-    pub(crate) fn client(&self) -> &Client {
+    /// Whom this is done for.
+    pub fn client(&self) -> &Client {
         &self.client
     }
 
@@ -88,7 +92,7 @@ impl Interaction {
 
     /// The same, with questions that name a host: this one, unless they name another.
     #[must_use]
-    pub(crate) fn about(mut self, user: &str, host: &str) -> Self {
+    pub fn about(mut self, user: &str, host: &str) -> Self {
         self.prompter = Arc::new(About {
             host: format!("{user}@{host}"),
             prompter: self.prompter,
@@ -97,13 +101,13 @@ impl Interaction {
     }
 
     /// Tells the user of something that others will be told of with [`Self::warn_once`].
-    pub(crate) fn warn(&self, text: &str) {
+    pub fn warn(&self, text: &str) {
         self.is_news(text);
         self.notice(text);
     }
 
     /// Tells the user something that they have not been told yet.
-    pub(crate) fn warn_once(&self, text: &str) {
+    pub fn warn_once(&self, text: &str) {
         if self.is_news(text) {
             self.notice(text);
         }

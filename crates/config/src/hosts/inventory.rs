@@ -10,8 +10,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::Target;
-use crate::config::World;
 use crate::destination::Destination;
+use crate::ssh_config::World;
 
 /// Groups, hosts, and of their variables those that decide how a host is reached.
 ///

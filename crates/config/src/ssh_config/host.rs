@@ -297,11 +297,11 @@ impl HostConfig {
     /// it known_hosts files, or a [`Login`](crate::Login) that knows the key.
     ///
     /// ```
-    /// use trunkline::config::HostConfig;
+    /// use trunkline_config::ssh_config::HostConfig;
     ///
     /// let mut host = HostConfig::explicit("db1.example", 22, "monitor")?;
     /// host.user_known_hosts_files = vec!["/etc/monitor/known_hosts".into()];
-    /// # Ok::<(), trunkline::config::ConfigError>(())
+    /// # Ok::<(), trunkline_config::ssh_config::ConfigError>(())
     /// ```
     ///
     /// # Errors
@@ -313,7 +313,7 @@ impl HostConfig {
             umask: 0o077,
             env: BTreeMap::new(),
             vantage: Vantage::default(),
-            limits: crate::config::Limits::default(),
+            limits: crate::ssh_config::Limits::default(),
         };
         let around = Surroundings {
             world: &world,
@@ -877,7 +877,7 @@ pub(crate) mod tests {
             umask: 0o22,
             env,
             vantage: Vantage::default(),
-            limits: crate::config::Limits::default(),
+            limits: crate::ssh_config::Limits::default(),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::ffi::OsStr;
 
-use crate::config::{ConfigError, World, files::Sources};
+use crate::ssh_config::{ConfigError, World, files::Sources};
 
 /// The names on `Host` lines (those without wildcards) that match `pattern`, in the order of the files, each once.
 ///
@@ -27,7 +27,7 @@ pub fn matching_aliases(
 }
 
 /// match.c `match_pattern_list`: a negated match decides against, whatever else matches.
-pub(crate) fn in_list(name: &str, list: &str) -> bool {
+pub fn in_list(name: &str, list: &str) -> bool {
     let mut found = false;
     for pattern in list
         .split(',')
@@ -94,8 +94,8 @@ mod tests {
             cwd: "/".into(),
             umask: 0,
             env: std::collections::BTreeMap::new(),
-            vantage: crate::config::Vantage::default(),
-            limits: crate::config::Limits::default(),
+            vantage: crate::ssh_config::Vantage::default(),
+            limits: crate::ssh_config::Limits::default(),
         };
         let names = |pattern| matching_aliases(pattern, &world, Some(config.as_os_str())).unwrap();
         assert_eq!(names("web*"), ["web1", "web2", "web3", "web-old"]);

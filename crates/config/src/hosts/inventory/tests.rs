@@ -30,8 +30,8 @@ impl Place {
                 cwd: folder.path().into(),
                 umask: 0o22,
                 env,
-                vantage: crate::config::Vantage::default(),
-                limits: crate::config::Limits::default(),
+                vantage: crate::ssh_config::Vantage::default(),
+                limits: crate::ssh_config::Limits::default(),
             },
             _folder: folder,
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 
 use super::{Inventory, InventoryError, ini, tree};
-use crate::config::World;
+use crate::ssh_config::World;
 
 /// Reads `source` and what lies beside it into `inventory`.
 pub(super) async fn load(

@@ -21,7 +21,7 @@ const MAX_KEY_FILE: u64 = 1 << 20;
 /// The file is read again by [`unlock`](Self::unlock); no secret stays in memory in between.
 ///
 /// ```no_run
-/// use trunkline::keys::{KeyError, KeyFile};
+/// use trunkline_config::keys::{KeyError, KeyFile};
 ///
 /// # fn ask_user() -> String { String::new() }
 /// let file = KeyFile::open("/home/me/.ssh/id_ed25519".as_ref())?;

@@ -33,7 +33,7 @@ const MAX_LINE: usize = 64 << 10;
 /// What the known_hosts files hold.
 ///
 /// ```
-/// use trunkline::known_hosts::{KnownHosts, Verdict};
+/// use trunkline_config::known_hosts::{KnownHosts, Verdict};
 ///
 /// let line = b"*.example ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti\n";
 /// let mut known = KnownHosts::default();

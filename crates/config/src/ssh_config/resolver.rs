@@ -24,7 +24,6 @@ use super::tokens::{self, Asked};
 use super::world::Account;
 use super::{CommandWorld, ConfigError, World};
 use crate::destination::Destination;
-use crate::openssh;
 
 /// Resolves destinations through the user's own `ssh -G`, once for each that is asked for.
 ///
@@ -93,7 +92,7 @@ impl Request {
     }
 
     /// Whether the caller's own options set a directive, named in lower case: by `-o`, or by `letter`.
-    pub(crate) fn sets(&self, directive: &str, letter: u8) -> bool {
+    pub fn sets(&self, directive: &str, letter: u8) -> bool {
         typed_options(&self.ssh_args).iter().any(|(option, value)| {
             let key = value.as_ref().filter(|_| *option == b'o').map(|value| {
                 let value = value.as_bytes().trim_ascii_start();
@@ -679,7 +678,7 @@ impl Run {
             }
             (output, status)
         };
-        Ok((status.success(), output, openssh::complaint(&complaint)))
+        Ok((status.success(), output, self::complaint(&complaint)))
     }
 }
 
@@ -775,6 +774,23 @@ pub fn ssh_program(world: &World) -> Result<PathBuf, ConfigError> {
         .ok_or_else(|| ConfigError::NoProgram(path.to_string_lossy().into_owned()))
 }
 
+/// What ssh wrote before it gave up, in a line, without its debug messages and what it says to everyone without a
+/// terminal.
+#[must_use]
+pub fn complaint(stderr: &[u8]) -> String {
+    let text = Printable::text(stderr);
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with("debug") && !line.starts_with("Pseudo-terminal"))
+        .collect();
+    if lines.is_empty() {
+        "it gave no reason".into()
+    } else {
+        lines.join("; ")
+    }
+}
+
 /// The configuration of the first, over those behind it. `None` for none.
 fn complete(world: &World, answers: &[Arc<Answer>]) -> Option<Arc<HostConfig>> {
     let behind = |jump, answer: &Arc<Answer>| Some(answer.complete(world, jump));
@@ -835,8 +851,8 @@ mod tests {
                     cwd: folder.path().into(),
                     umask: 0o22,
                     env,
-                    vantage: crate::config::Vantage::default(),
-                    limits: crate::config::Limits::default(),
+                    vantage: crate::ssh_config::Vantage::default(),
+                    limits: crate::ssh_config::Limits::default(),
                 },
                 folder,
             };
@@ -1018,7 +1034,7 @@ mod tests {
         let place = Place::new("Host sub\n SessionType subsystem\nHost fork\n ForkAfterAuthentication yes\n");
         let resolver = Resolver::new();
         let config = resolver.resolve(&place.request("sub")).await.unwrap();
-        assert_eq!(config.session_type, crate::config::SessionType::Subsystem);
+        assert_eq!(config.session_type, crate::ssh_config::SessionType::Subsystem);
         assert!(
             resolver
                 .resolve(&place.request("fork"))

@@ -111,7 +111,7 @@ impl World {
     }
 
     /// A program that runs in this world, with nothing of this process's own.
-    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         local_program(program, self)
     }
 

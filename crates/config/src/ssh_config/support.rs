@@ -153,7 +153,7 @@ const KINDS: [Kind; 4] = [
 impl HostConfig {
     /// Whether the configuration allows one of these algorithms, which the engine does not have. `kind` is as in
     /// [`trunkline_proto::Error::NothingInCommon`], `theirs` the server's names with commas between.
-    pub(crate) fn only_ssh_could(&self, kind: &str, theirs: &str) -> bool {
+    pub fn only_ssh_could(&self, kind: &str, theirs: &str) -> bool {
         KINDS.iter().filter(|known| known.name == kind).any(|known| {
             (known.configured)(self)
                 .iter()
@@ -163,7 +163,7 @@ impl HostConfig {
 
     /// Whether the configuration allows more ways to open a connection (key exchange, host keys) than the engine has, as
     /// for a server that knows nothing newer than SHA-1. ssh's own defaults do not.
-    pub(crate) fn allows_older(&self) -> bool {
+    pub fn allows_older(&self) -> bool {
         KINDS[..2]
             .iter()
             .any(|kind| (kind.configured)(self).iter().any(|name| !(kind.has)(name)))

@@ -181,8 +181,8 @@ mod tests {
             cwd: "/elsewhere".into(),
             umask: 0,
             env: [("V".into(), "%h".into())].into(),
-            vantage: crate::config::Vantage::default(),
-            limits: crate::config::Limits::default(),
+            vantage: crate::ssh_config::Vantage::default(),
+            limits: crate::ssh_config::Limits::default(),
         };
         let account = Account {
             uid: 7,

@@ -7,7 +7,7 @@
 //!
 //! ```no_run
 //! use std::sync::Arc;
-//! use trunkline::config::{Request, Resolver, World};
+//! use trunkline_config::ssh_config::{Request, Resolver, World};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let resolver = Resolver::new();
@@ -34,9 +34,9 @@ mod world;
 
 pub use command_world::CommandWorld;
 pub use dump::Directive;
-pub(crate) use files::control_paths;
+pub use files::control_paths;
 pub use host::{HostConfig, IdentityFile, LocalCommand, Proxy};
-pub use resolver::{RESOLVING, Request, Resolver, ssh_program};
+pub use resolver::{RESOLVING, Request, Resolver, complaint, ssh_program};
 pub use sharing::SharingKey;
 pub use support::Reason;
 pub use values::{

@@ -40,10 +40,7 @@ pub(crate) struct Sources {
 ///
 /// # Errors
 /// [`super::ConfigError::NoAccount`].
-pub(crate) fn control_paths(
-    world: &World,
-    config_file: Option<&OsStr>,
-) -> Result<Vec<String>, super::ConfigError> {
+pub fn control_paths(world: &World, config_file: Option<&OsStr>) -> Result<Vec<String>, super::ConfigError> {
     let account = Account::current()?;
     let sources = Sources::scan(&account, world, config_file);
     let home = account.home.to_string_lossy().replace('%', "%%");
@@ -435,7 +432,7 @@ mod tests {
                     umask: 0,
                     env,
                     vantage: super::super::Vantage::default(),
-                    limits: crate::config::Limits::default(),
+                    limits: crate::ssh_config::Limits::default(),
                 },
                 folder,
                 account,

@@ -135,7 +135,7 @@ mod tests {
             umask: 0o22,
             env: env.collect(),
             vantage: super::super::Vantage::default(),
-            limits: crate::config::Limits::default(),
+            limits: crate::ssh_config::Limits::default(),
         }
     }
 

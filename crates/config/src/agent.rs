@@ -32,8 +32,8 @@ const MAX_IDENTITIES: u32 = 2048;
 /// A connection to an agent.
 ///
 /// ```no_run
-/// # async fn example() -> Result<(), trunkline::agent::AgentError> {
-/// use trunkline::agent::Agent;
+/// # async fn example() -> Result<(), trunkline_config::agent::AgentError> {
+/// use trunkline_config::agent::Agent;
 ///
 /// let mut agent = Agent::connect("/run/user/1000/ssh-agent".as_ref()).await?;
 /// let keys = agent.identities().await?;
@@ -87,7 +87,7 @@ impl Agent {
     }
 
     /// The bare connection, for a stranger's requests.
-    pub(crate) fn into_stream(self) -> UnixStream {
+    pub fn into_stream(self) -> UnixStream {
         self.stream
     }
 

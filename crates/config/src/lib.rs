@@ -1,0 +1,16 @@
+//! What is known before a socket opens: destinations and lists of hosts, what ssh_config says of them, known_hosts and
+//! what follows from it, keys and agents, and who answers questions.
+
+pub mod agent;
+pub mod destination;
+#[doc(hidden)]
+pub mod fuzzing;
+pub mod host_key;
+pub mod hosts;
+pub mod interaction;
+pub mod keys;
+pub mod known_hosts;
+mod local_program;
+pub mod os_bytes;
+pub mod prompt;
+pub mod ssh_config;
