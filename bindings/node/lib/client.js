@@ -24,6 +24,8 @@ class Client extends EventEmitter {
     this._config = undefined;
     this._ready = false;
     this._ending = false;
+    /** Whether a host that known_hosts do not name is refused: connect() does, ssh2 does not. */
+    this._strict = false;
     /** Listeners by what they listen on. @type {Map<string, Listener>} */
     this._listeners = new Map();
   }
@@ -42,7 +44,7 @@ class Client extends EventEmitter {
       this._id = hub.connectTo(destinationOptions(config));
       return this._connecting(config, config.destination);
     }
-    const options = connectOptions(config);
+    const options = connectOptions(config, this._strict);
     this._id = hub.connect(options);
     this._connecting(config, `${options.host} port ${options.port}`);
     if (options.overStream) this._carry(/** @type {import('./index').ConnectConfig} */ (config), this._id + 1);

@@ -4,6 +4,7 @@
 
 const { Client, sessionOptions } = require('./client');
 const { hub } = require('./hub');
+const { printable } = require('./native');
 
 /**
  * Connects.
@@ -16,6 +17,7 @@ function connect(where, more) {
   const config = typeof where === 'string' ? { ...more, destination: where } : where;
   return new Promise((resolve, reject) => {
     const client = new Client();
+    client._strict = true;
     client.once('ready', () => {
       client.removeListener('error', reject);
       resolve(new Connection(client));
@@ -67,8 +69,8 @@ class Connection {
     };
     if (check && result.code !== 0) {
       const how = result.signal === undefined ? `status ${result.code}` : result.signal;
-      const error = new Error(`the command ended with ${how}: ${stderr.toString().trim()}`);
-      throw Object.assign(error, { level: 'command', code: 'ERR_EXIT', result });
+      const error = new Error(`the command ended with ${how}: ${printable(stderr.toString().trim())}`);
+      throw Object.assign(error, { level: 'command', code: 'ERR_EXIT', execution: 'finished', mayPass: false, result });
     }
     return /** @type {any} */ (result);
   }

@@ -16,6 +16,8 @@ export interface SshError extends Error {
   kind: string;
   /** Whether the command that was asked for may have run. Only after "did not start" is it safe to try again. */
   execution: 'did not start' | 'may have started' | 'finished';
+  /** Whether such a failure may pass by itself, so that another attempt is worth while. It says nothing of the command. */
+  mayPass: boolean;
   /** RFC 4254's reason for a refused channel. */
   reason?: number;
 }
@@ -62,7 +64,8 @@ export interface ConnectConfig {
   hostHash?: string;
   /**
    * known_hosts files that the host key is checked against; by default the user's and the system's. A key that differs from
-   * what they say is refused; a host that they do not know passes, as for ssh2. false: any key passes. Nothing is written.
+   * what they say is refused, and so is a host that they do not name. Only a Client whose program names no files takes such a
+   * host, as ssh2 does. false: any key passes. Nothing is written.
    */
   knownHosts?: string | string[] | false;
   /** Milliseconds between signs of life that the server is asked for; 0, none. */

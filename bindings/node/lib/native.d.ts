@@ -9,7 +9,7 @@ export interface ConnectOptions {
   passphrase?: string;
   agent?: string;
   agentForward: boolean;
-  hostKeys: 'any' | 'files' | 'program';
+  hostKeys: 'any' | 'known' | 'known or new' | 'program';
   knownHosts: string[];
   keepaliveInterval: number;
   keepaliveCountMax: number;
@@ -96,6 +96,7 @@ export interface Fault {
   code: string | number;
   kind: string;
   execution: 'did not start' | 'may have started' | 'finished';
+  mayPass: boolean;
   reason?: number;
 }
 
@@ -131,6 +132,10 @@ export declare class Hub {
   held(): number[];
 }
 
+/** Text without what a terminal would act on. */
+export function printable(text: string): string;
+
 export interface Native {
   Hub: typeof Hub;
+  printable: typeof printable;
 }

@@ -88,11 +88,25 @@ function knownHosts(config) {
 }
 
 /**
+ * Who judges the host key. A key that differs from what known_hosts say is refused. A host that they do not name is refused,
+ * too, but by an ssh2 Client whose program has not said a word of it: ssh2 looks at no known_hosts.
+ * @param {import('./index').ConnectConfig} config
+ * @param {boolean} strict
+ * @returns {'any' | 'known' | 'known or new' | 'program'}
+ */
+function hostKeys({ hostVerifier, knownHosts }, strict) {
+  if (typeof hostVerifier === 'function') return 'program';
+  if (knownHosts === false) return 'any';
+  return strict || knownHosts !== undefined ? 'known' : 'known or new';
+}
+
+/**
  * What the engine takes.
  * @param {import('./index').ConnectConfig} config
+ * @param {boolean} strict whether a host that known_hosts do not name is refused
  * @returns {import('./native').ConnectOptions}
  */
-function connectOptions(config) {
+function connectOptions(config, strict) {
   const username = config.username ?? config.user;
   if (typeof username !== 'string') throw new Error('Invalid username');
   const agent = typeof config.agent === 'string' && config.agent !== '' ? config.agent : undefined;
@@ -116,7 +130,7 @@ function connectOptions(config) {
     passphrase: passphrase === undefined ? undefined : Buffer.from(passphrase).toString(),
     agent,
     agentForward: config.agentForward === true,
-    hostKeys: typeof config.hostVerifier === 'function' ? 'program' : config.knownHosts === false ? 'any' : 'files',
+    hostKeys: hostKeys(config, strict),
     knownHosts: knownHosts(config),
     keepaliveInterval: count(config.keepaliveInterval, 0),
     keepaliveCountMax: count(config.keepaliveCountMax, 3),

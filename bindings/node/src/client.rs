@@ -80,8 +80,9 @@ impl Client {
         let config = options.host_config()?;
         let host_keys = match options.host_keys.as_str() {
             "any" => HostKeys::Any,
-            "files" => HostKeys::Files,
-            _ => HostKeys::Program,
+            "program" => HostKeys::Program,
+            "known or new" => HostKeys::KnownOrNew,
+            _ => HostKeys::Known,
         };
         let mut program = Program::new(target, outbox, host_keys);
         program.password = options.password.clone().map(Zeroizing::new);
@@ -108,7 +109,7 @@ impl Client {
         outbox: &Arc<Outbox>,
         worlds: &Worlds,
     ) -> Result<Begun, Fault> {
-        let mut program = Program::new(target, outbox, HostKeys::Files);
+        let mut program = Program::new(target, outbox, HostKeys::Known);
         program.password = options.password.clone().map(Zeroizing::new);
         program.passphrase = options.passphrase.clone().map(Zeroizing::new);
         program.answers = options.try_keyboard;
@@ -523,9 +524,12 @@ struct Program {
 
 /// Who judges host keys.
 enum HostKeys {
+    /// Nobody.
     Any,
-    /// known_hosts; unknown hosts pass, as for ssh2.
-    Files,
+    /// known_hosts.
+    Known,
+    /// known_hosts, and hosts that they do not name pass, as for ssh2.
+    KnownOrNew,
     Program,
 }
 
@@ -596,7 +600,8 @@ impl HostKeyVerifier for Program {
         Box::pin(async move {
             match self.host_keys {
                 HostKeys::Any => Ok(()),
-                HostKeys::Files => match files {
+                HostKeys::Known => files,
+                HostKeys::KnownOrNew => match files {
                     Err(HostKeyError::Unknown { .. }) => Ok(()),
                     files => files,
                 },

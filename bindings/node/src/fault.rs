@@ -15,7 +15,7 @@ pub(crate) struct Fault {
     level: &'static str,
     /// The system's name of the error, or `ERR_` and the kind; of a file operation the server's status, a number.
     code: Code,
-    kind: &'static str,
+    kind: ErrorKind,
     execution: Execution,
     /// RFC 4254's reason for a refused channel.
     reason: Option<u32>,
@@ -89,7 +89,7 @@ impl Fault {
             message: message.to_owned(),
             level,
             code: Code::Name(code_of(kind)),
-            kind: kind.as_str(),
+            kind,
             execution: Execution::DidNotStart,
             reason: None,
         }
@@ -104,8 +104,9 @@ impl Fault {
             "message": self.message,
             "level": self.level,
             "code": code,
-            "kind": self.kind,
+            "kind": self.kind.as_str(),
             "execution": self.execution.as_str(),
+            "mayPass": self.kind.may_pass(),
         });
         if let Some(reason) = self.reason {
             value["reason"] = reason.into();
@@ -131,9 +132,10 @@ impl From<&Error> for Fault {
             };
             let mut fault = Self::own(message, "sftp", kind);
             fault.code = Code::Status(status.code.0);
+            fault.execution = error.execution();
             return fault;
         }
-        let (level, code) = match root(error) {
+        let (level, code) = match error.root() {
             Error::Network { source, doing } if doing.starts_with("looking up") => {
                 ("client-dns", system_code(source).unwrap_or("ENOTFOUND"))
             }
@@ -148,7 +150,7 @@ impl From<&Error> for Fault {
             Error::Refused { .. } => ("client-ssh", code_of(kind)),
             _ => ("client", code_of(kind)),
         };
-        let reason = match root(error) {
+        let reason = match error.root() {
             Error::Refused { reason, .. } if *reason != 0 => Some(*reason),
             _ => None,
         };
@@ -156,7 +158,7 @@ impl From<&Error> for Fault {
             message: error.to_string(),
             level,
             code: Code::Name(code),
-            kind: kind.as_str(),
+            kind,
             execution: error.execution(),
             reason,
         }
@@ -174,11 +176,13 @@ impl From<&Failure> for Fault {
             (ErrorKind::Authentication, "client-authentication"),
             (ErrorKind::Configuration, "client"),
             (ErrorKind::Limit, "client-ssh"),
+            (ErrorKind::File, "sftp"),
         ];
-        let (kind, level) = kinds
+        let kind = ErrorKind::from_name(&failure.kind).unwrap_or(ErrorKind::Local);
+        let level = kinds
             .into_iter()
-            .find(|(kind, _)| kind.as_str() == failure.kind)
-            .unwrap_or((ErrorKind::Local, "client"));
+            .find_map(|(named, level)| (named == kind).then_some(level))
+            .unwrap_or("client");
         let mut fault = Self::own(&failure.message, level, kind);
         fault.execution = [Execution::DidNotStart, Execution::Finished]
             .into_iter()
@@ -197,14 +201,6 @@ impl From<Failure> for Fault {
 impl From<Fault> for napi::Error {
     fn from(fault: Fault) -> Self {
         Self::new(napi::Status::GenericFailure, fault.message)
-    }
-}
-
-/// What is behind a lost connection.
-fn root(error: &Error) -> &Error {
-    match error {
-        Error::Lost { cause, .. } => root(cause),
-        error => error,
     }
 }
 

@@ -19,3 +19,12 @@ mod runtime;
 mod sftp;
 mod stdio;
 mod stream;
+
+use napi_derive::napi;
+use trunkline_text::Printable;
+
+/// A server's text without what a terminal would act on, for messages that are put together in JavaScript.
+#[napi]
+pub fn printable(text: String) -> String {
+    Printable::text(text).into_string()
+}

@@ -33,9 +33,10 @@ pub struct ConnectOptions {
     pub agent: Option<String>,
     /// Whether sessions may be lent the agent.
     pub agent_forward: bool,
-    /// Who judges the host key: "any" (nobody), "files" (known_hosts, and unknown hosts pass), "program".
+    /// Who judges the host key: "known" (known_hosts), "known or new" (the same, and hosts that they do not name pass),
+    /// "any" (nobody), "program".
     pub host_keys: String,
-    /// known_hosts files, for "files".
+    /// known_hosts files.
     pub known_hosts: Vec<String>,
     /// Milliseconds between keep-alive requests; 0 for none.
     pub keepalive_interval: f64,

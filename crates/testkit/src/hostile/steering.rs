@@ -98,9 +98,11 @@ impl Steering {
             S::Greeting => return wire.send_raw(&line(b"")).await,
             S::OldIdentification => return wire.send_raw(format!("SSH-1.5-{NAME}\r\n").as_bytes()).await,
             S::Identification => wire.exchange_banners(&format!("{BANNER} {NAME}")).await?,
-            // Nothing comes ahead of an answer that such a server has not given.
-            S::Methods | S::Questions => wire.exchange_banners("SSH-2.0-other_1.0").await?,
-            _ => wire.exchange_banners(BANNER).await?,
+            S::KexNames | S::CipherNames | S::DisconnectInKeyExchange => {
+                wire.exchange_banners(BANNER).await?;
+            }
+            // Nothing comes ahead of an answer that such a server has not given, and no session that nobody asked for.
+            _ => wire.exchange_banners("SSH-2.0-other_1.0").await?,
         }
         let mut init = KexInit::default();
         match self {

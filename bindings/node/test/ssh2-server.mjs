@@ -1,0 +1,50 @@
+// The server of the real ssh2, for what OpenSSH's does not do.
+
+import { once } from 'node:events';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import ssh2 from 'ssh2-original';
+
+const { Server, utils } = ssh2;
+
+/** A host key, and one that leads in. */
+export const hostKey = utils.generateKeyPairSync('ed25519');
+export const userKey = utils.generateKeyPairSync('ed25519');
+
+/**
+ * Starts a server of the real ssh2 that lasts until the test has ended.
+ * @param {import('node:test').TestContext} t
+ * @param {(connection: object) => void} onConnection what the server does with a client; by default it lets everybody in
+ * @param {object} [options] of the server
+ */
+export async function ssh2Server(t, onConnection, options = {}) {
+  const connections = new Set();
+  const server = new Server({ hostKeys: [hostKey.private], ...options }, (connection) => {
+    connections.add(connection);
+    // A client that goes is no error of the test's.
+    connection.on('error', () => {}).on('close', () => connections.delete(connection));
+    onConnection(connection);
+  });
+  server.listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  t.after(() => {
+    for (const connection of connections) connection._sock?.destroy();
+    return new Promise((resolve) => server.close(resolve));
+  });
+  const { port } = server.address();
+  const folder = mkdtempSync(join(tmpdir(), 'trunkline-ssh2-'));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const known = join(folder, 'known_hosts');
+  writeFileSync(known, `[127.0.0.1]:${port} ${hostKey.public}\n`);
+  return { host: '127.0.0.1', port, username: 'user', password: 'sesame', knownHosts: known };
+}
+
+/** Lets everybody in, and gives each session to `onSession`. */
+export function sessions(onSession) {
+  return (connection) => {
+    connection.on('authentication', (context) => context.accept());
+    connection.on('ready', () => connection.on('session', (accept, reject) => onSession(accept, reject, connection)));
+  };
+}
