@@ -7,7 +7,8 @@ import { join } from 'node:path';
 
 import ssh2 from 'ssh2-original';
 
-const { Server, utils } = ssh2;
+const { Server } = ssh2;
+export const { utils } = ssh2;
 
 /** A host key, and one that leads in. */
 export const hostKey = utils.generateKeyPairSync('ed25519');

@@ -3,12 +3,14 @@
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { test } from 'node:test';
 
 import { Client, connect } from '../lib/index.mjs';
-import { sessions, ssh2Server } from './ssh2-server.mjs';
+import { sessions, ssh2Server, utils } from './ssh2-server.mjs';
 import { all, also, ask, config, ending, fresh, servers, testbed } from './testbed.mjs';
 
 // Host keys.
@@ -47,6 +49,27 @@ test('connect() refuses a host that it does not know, a Client takes it as ssh2 
   }
 });
 
+test('a host that is known by keys of other types only is one that has changed', async (t) => {
+  const [host] = await servers(t);
+  const folder = mkdtempSync(join(tmpdir(), 'trunkline-home-'));
+  const before = process.env.HOME;
+  t.after(() => {
+    process.env.HOME = before;
+    rmSync(folder, { recursive: true });
+  });
+  mkdirSync(join(folder, '.ssh'));
+  // The user's own file, and a server that shows another key than the one that it holds.
+  process.env.HOME = folder;
+  writeFileSync(join(folder, '.ssh', 'known_hosts'), `[${host.address}]:${host.port} ${utils.generateKeyPairSync('ecdsa', { bits: 256 }).public}\n`);
+  const ssh = fresh();
+  const closed = ending(ssh);
+  ssh.connect(config(host, { knownHosts: undefined }));
+  const [error] = await once(ssh, 'error');
+  assert.equal(error.code, 'ERR_HOST_KEY');
+  assert.match(error.message, /HAS CHANGED/);
+  await closed;
+});
+
 // Server text.
 
 /** Whether a terminal would act on something in it: a control character, or one that turns a line around. */
@@ -63,12 +86,13 @@ function strings(told) {
 }
 
 test('nothing that a server says reaches a program with what a terminal would act on', async (t) => {
-  const { steering } = await testbed(t, '--steering');
-  assert.ok(steering.length >= 16);
-  for (const server of steering) {
+  const { hosts, aliases } = await testbed(t, '--steering');
+  assert.ok(hosts.length >= 16);
+  for (const [at, server] of hosts.entries()) {
+    const place = aliases[at];
     const heard = [];
     const hear = (...told) => told.forEach((each) => heard.push(...strings(each)));
-    for (const session of server.about_files ? ['sftp'] : ['exec', 'sftp']) {
+    for (const session of place.startsWith('Sftp') ? ['sftp'] : ['exec', 'sftp']) {
       const ssh = fresh();
       const closed = ending(ssh);
       for (const event of ['error', 'banner', 'greeting', 'handshake', 'close']) ssh.on(event, hear);
@@ -106,10 +130,10 @@ test('nothing that a server says reaches a program with what a terminal would ac
       });
       await closed;
     }
-    for (const text of heard) assert.ok(!steers(text), `${server.place}: ${JSON.stringify(text)}`);
+    for (const text of heard) assert.ok(!steers(text), `${place}: ${JSON.stringify(text)}`);
     // These are looked at and not always shown.
-    if (['Service', 'SftpText', 'SftpStderr'].includes(server.place)) continue;
-    assert.ok(heard.some((text) => text.includes('steered')), `${server.place}: nobody hears it: ${heard.join('\n')}`);
+    if (['Service', 'SftpText', 'SftpStderr'].includes(place)) continue;
+    assert.ok(heard.some((text) => text.includes('steered')), `${place}: nobody hears it: ${heard.join('\n')}`);
   }
 });
 
