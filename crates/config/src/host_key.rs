@@ -776,11 +776,8 @@ mod tests {
     }
 
     pub(super) fn line(hosts: &str, key: &[u8]) -> String {
-        format!(
-            "{hosts} {} {}\n",
-            keys::key_type(key).unwrap(),
-            STANDARD.encode(key)
-        )
+        let name = signature::key_type(key).unwrap();
+        format!("{hosts} {name} {}\n", STANDARD.encode(key))
     }
 
     pub(super) fn trust(files: &[(&str, String)]) -> Trust {
@@ -1167,6 +1164,23 @@ mod tests {
     }
 
     #[test]
+    fn a_certificates_principal_may_be_a_pattern_in_small_letters() {
+        for (principals, is_ours) in [
+            ("*.example", true),
+            ("hos?.exampl*", true),
+            ("elsewhere,host.*", true),
+            ("*", true),
+            ("*.EXAMPLE", false),
+            ("*.examples", false),
+            ("!elsewhere", false),
+        ] {
+            let (shown, ca) = certificate(&["-h", "-n", principals, "-V", VALIDITY]);
+            let decision = decided_with_ca(&shown, &ca, &SERVER, WITHIN);
+            assert_eq!(matches!(decision, Decision::Accept(_)), is_ours, "{principals}");
+        }
+    }
+
+    #[test]
     fn a_certificate_has_to_be_good_in_every_respect() {
         let host: &[&str] = &["-h", "-n", "host.example", "-V", VALIDITY];
         let (shown, ca) = certificate(host);
@@ -1203,6 +1217,11 @@ mod tests {
             refusal(decide(&strict, &trusting, &SERVER, &shown, WITHIN)),
             CertificateRefusal::Algorithm { .. }
         ));
+        let (nobodys, ca) = certificate(&["-h", "-V", VALIDITY]);
+        assert_eq!(
+            refusal(decided_with_ca(&nobodys, &ca, &SERVER, WITHIN)),
+            CertificateRefusal::NoPrincipals
+        );
         let (user, ca) = certificate(&["-n", "host.example", "-V", VALIDITY]);
         assert_eq!(
             refusal(decided_with_ca(&user, &ca, &SERVER, WITHIN)),

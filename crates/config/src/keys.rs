@@ -20,6 +20,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use std::path::PathBuf;
+use trunkline_proto::certificate::Certificate;
 use trunkline_proto::wire::Reader;
 
 /// The public half of a key, or a certificate for one: what a line of a `.pub` file holds.
@@ -215,6 +216,18 @@ pub fn key_type(blob: &[u8]) -> Option<&'static str> {
         .iter()
         .map(|(known, _)| *known)
         .find(|known| *known == name)
+}
+
+/// The plain key in a certificate's blob; a blob that is no certificate as it is. `None` for a certificate that cannot be
+/// read.
+pub(crate) fn without_certificate(blob: Bytes) -> Option<Bytes> {
+    match Reader::new(&blob).name() {
+        Ok(name) if is_certificate_algorithm(name) => {
+            let certificate = Certificate::parse(&blob).ok()?;
+            Some(Bytes::copy_from_slice(certificate.key_blob()))
+        }
+        _ => Some(blob),
+    }
 }
 
 /// The plain key type behind a public key algorithm: `ssh-rsa` for `rsa-sha2-512`, and for a certificate

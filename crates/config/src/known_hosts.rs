@@ -23,6 +23,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use trunkline_proto::certificate::{CertType, Certificate};
+use trunkline_proto::wire::Reader;
 
 /// The largest file that is read, in bytes: some 100,000 hosts.
 const MAX_FILE: u64 = 64 << 20;
@@ -98,9 +99,10 @@ impl KnownHosts {
                 Marker::CertAuthority => known.cert_authority = true,
                 Marker::Revoked => {}
                 Marker::Plain => {
-                    // A revoked key must not draw the negotiation to its type.
+                    // Neither a revoked key nor a certificate must draw the negotiation to its type.
                     let listed = known.plain.contains(&entry.line.key_type);
-                    if !listed && self.revocation(name, &entry.line.key).is_none() {
+                    let is_plain = keys::key_type(&entry.line.key).is_some();
+                    if is_plain && !listed && self.revocation(name, &entry.line.key).is_none() {
                         known.plain.push(entry.line.key_type);
                     }
                 }
@@ -182,7 +184,7 @@ impl KnownHosts {
     /// Checks a host certificate that `host` showed on `port`, at the time `now` (seconds since 1970).
     ///
     /// A `@cert-authority` line for the host has to hold the certificate's authority; the certificate
-    /// has to be one for hosts, to name the host (or its `alias`) among its principals or to have none, to be within its
+    /// has to be one for hosts, to have the host (or its `alias`) among its principals, some of which may be patterns, to be within its
     /// time, to have no critical options, and to be signed with one of `ca_algorithms` (CASignatureAlgorithms).
     /// Neither its key nor its authority may be `@revoked`. sshkey.c, `sshkey_cert_check_host`.
     pub fn check_certificate<S: AsRef<str>>(
@@ -318,6 +320,9 @@ pub enum CertificateRefusal {
         /// The names it holds.
         principals: Vec<String>,
     },
+    /// It is for no host at all.
+    #[error("it names no host (its list of principals is empty)")]
+    NoPrincipals,
     /// Its time has not come.
     #[error("it is not valid yet")]
     NotYetValid {
@@ -377,9 +382,18 @@ fn refusal<S: AsRef<str>>(
             at: certificate.valid_before(),
         });
     }
-    // PROTOCOL.certkeys: no principals means all. Wildcards are not expanded for hosts that ssh connects to.
+    // As OpenSSH 10.3 and later: a principal may be a pattern, and a certificate without any is for nobody
+    // (PROTOCOL.certkeys once said for everybody).
     let principals = certificate.principals();
-    if !principals.is_empty() && !principals.iter().any(|principal| principal == host) {
+    let is_ours = |principal: &String| {
+        // Unlike a line's pattern it is compared to the letter.
+        !principal.bytes().any(|byte| byte.is_ascii_uppercase())
+            && matches_pattern(host.as_bytes(), principal.as_bytes())
+    };
+    if principals.is_empty() {
+        return Some(CertificateRefusal::NoPrincipals);
+    }
+    if !principals.iter().any(is_ours) {
         return Some(CertificateRefusal::OtherHost {
             host: host.to_owned(),
             principals: principals.to_vec(),
@@ -501,7 +515,7 @@ impl RevokedKeys {
             source,
         })?;
         let file: Arc<Path> = file.into();
-        let mut keys = Vec::new();
+        let mut revoked = Vec::new();
         for (index, line) in content.split(|&b| b == b'\n').enumerate() {
             let line = line.trim_ascii();
             if line.is_empty() || line.starts_with(b"#") {
@@ -511,12 +525,13 @@ impl RevokedKeys {
                 file: file.clone(),
                 line: index + 1,
             };
-            match PublicKey::parse(line) {
-                Some(key) => keys.push((at, key.blob)),
+            // A certificate stands for the key in it (authfile.c, `sshkey_check_revoked`).
+            match PublicKey::parse(line).and_then(|key| keys::without_certificate(key.blob)) {
+                Some(key) => revoked.push((at, key)),
                 None => return Err(KnownHostsError::NotAKeyList { at }),
             }
         }
-        Ok(Self { keys })
+        Ok(Self { keys: revoked })
     }
 
     /// Where `key` is listed as revoked, if it is. Ask for a certificate's key and its CA's too.
@@ -539,7 +554,9 @@ struct Entry {
 pub(crate) struct Line {
     pub(crate) marker: Marker,
     pub(crate) hosts: Hosts,
+    /// Of the plain key, where the line holds a certificate.
     pub(crate) key_type: &'static str,
+    /// A certificate without a marker is no key that a host shows, so such a line is never equal to one.
     pub(crate) key: Bytes,
 }
 
@@ -577,15 +594,19 @@ impl Line {
         let key = STANDARD
             .decode(encoded)
             .map_err(|_| "the key is not valid base64")?;
-        let key_type = keys::key_type(&key).ok_or("the key is of a type that is not known here")?;
-        if key_type.as_bytes() != name {
+        if Reader::new(&key).name().map(str::as_bytes) != Ok(name) {
             return Err("the key is not of the type that the line says");
         }
+        let key = Bytes::from(key);
+        let plain = keys::without_certificate(key.clone()).ok_or("the certificate cannot be read")?;
+        let key_type = keys::key_type(&plain).ok_or("the key is of a type that is not known here")?;
         Ok(Some(Self {
             marker,
             hosts,
             key_type,
-            key: key.into(),
+            // hostfile.c compares what a marker is about by the key in a certificate (`sshkey_equal_public`), and
+            // what a host is known by as it stands.
+            key: if marker == Marker::Plain { key } else { plain },
         }))
     }
 }

@@ -155,8 +155,8 @@ impl Certificate {
         &self.key_id
     }
 
-    /// The host names or user names that it is for. None at all means every one in PROTOCOL.certkeys; OpenSSH's
-    /// `ssh` refuses such a certificate for a host.
+    /// The host names or user names that it is for. None at all meant every one once; since 10.3 OpenSSH takes such a
+    /// certificate for nobody's.
     pub fn principals(&self) -> &[String] {
         &self.principals
     }

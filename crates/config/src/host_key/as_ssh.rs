@@ -13,6 +13,8 @@ struct SideBySide {
     shown: Bytes,
     algorithm: &'static str,
     proxy: String,
+    /// What a `RevokedHostKeys` file holds, where there is to be one.
+    revoked: Option<String>,
 }
 
 impl SideBySide {
@@ -40,6 +42,7 @@ impl SideBySide {
             "host.example",
             "host.pub",
         ]);
+        run(&["-q", "-s", "ca", "-I", "id", "-h", "-n", "ca.example", "ca.pub"]);
         trunkline_testkit::make_privilege_separation_folder().unwrap();
         let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         let mut proxy = format!("/usr/sbin/sshd -i -f /dev/null -o UsePAM=no -h {}", path("host"));
@@ -58,6 +61,7 @@ impl SideBySide {
             shown,
             algorithm,
             proxy,
+            revoked: None,
         }
     }
 
@@ -75,6 +79,11 @@ impl SideBySide {
             for file in [&theirs, &ours] {
                 std::fs::write(file, known_hosts).unwrap();
             }
+            let revoked_file = self.revoked.as_ref().map(|lines| {
+                let file = self.folder.path().join("revoked");
+                std::fs::write(&file, lines).unwrap();
+                file
+            });
             let ssh = Command::new("ssh")
                 .args([
                     "-F",
@@ -90,6 +99,11 @@ impl SideBySide {
                 .arg(format!("-oHostKeyAlgorithms={}", self.algorithm))
                 .arg(format!("-oStrictHostKeyChecking={name}"))
                 .args(alias.map(|alias| format!("-oHostKeyAlias={alias}")))
+                .args(
+                    revoked_file
+                        .iter()
+                        .map(|file| format!("-oRevokedHostKeys={}", file.display())),
+                )
                 .args(["-p", &port.to_string(), "Host.Example", "true"])
                 .output()
                 .expect("this test needs ssh");
@@ -103,6 +117,7 @@ impl SideBySide {
             let policy = Policy {
                 user_files: vec![ours.clone()],
                 global_files: vec![],
+                revoked_file,
                 ..policy(strict)
             };
             let server = Server {
@@ -134,7 +149,7 @@ impl SideBySide {
 #[test]
 fn ssh_itself_decides_the_same_about_plain_keys() {
     let both = SideBySide::new(false);
-    let (own, other) = (both.shown.clone(), key(2));
+    let (own, other, certificate) = (both.shown.clone(), key(2), both.blob("host-cert.pub"));
     let salted = {
         let file = both.folder.path().join("hashed");
         known_hosts::append(&file, &["host.example"], &own, true).unwrap();
@@ -158,6 +173,8 @@ fn ssh_itself_decides_the_same_about_plain_keys() {
         line("@revoked *", &own),
         line("@cert-authority *", &own),
         line("@revoked @revoked host.example", &own),
+        line("@revoked *", &certificate) + &line("host.example", &own),
+        line("host.example", &certificate),
         line("@unknown host.example", &own),
         salted,
         mistyped,
@@ -193,6 +210,7 @@ fn ssh_itself_decides_the_same_about_plain_keys() {
 fn ssh_itself_decides_the_same_about_certificates() {
     let both = SideBySide::new(true);
     let (own, ca, other) = (both.blob("host.pub"), both.blob("ca.pub"), key(2));
+    let (certificate, certified_ca) = (both.blob("host-cert.pub"), both.blob("ca-cert.pub"));
     for known_hosts in [
         String::new(),
         line("@cert-authority *.example", &ca),
@@ -206,6 +224,13 @@ fn ssh_itself_decides_the_same_about_certificates() {
         line("@revoked *", &ca) + &line("@cert-authority *", &ca),
         line("@revoked *", &own) + &line("@cert-authority *", &ca),
         line("@revoked *", &ca) + &line("host.example", &own),
+        // Where a line holds a certificate, what counts is the key in it.
+        line("@revoked *", &certificate) + &line("@cert-authority *", &ca),
+        line("@revoked elsewhere", &certificate) + &line("@cert-authority *", &ca),
+        line("@revoked *", &certified_ca) + &line("@cert-authority *", &ca),
+        line("@cert-authority *", &certified_ca),
+        line("host.example", &certificate),
+        line("host.example", &certificate) + &line("host.example", &own),
     ] {
         both.agree(&known_hosts, 22, None);
         both.agree(&known_hosts, 2222, None);
@@ -217,4 +242,22 @@ fn ssh_itself_decides_the_same_about_certificates() {
         22,
         Some("alias"),
     );
+}
+
+#[test]
+fn ssh_itself_decides_the_same_about_a_revocation_files_lines() {
+    for certified in [false, true] {
+        let mut both = SideBySide::new(certified);
+        let line = |blob: &Bytes| line("", blob).trim_start().to_owned();
+        let named = |name: &str| line(&both.blob(name));
+        let revoked: Vec<String> = ["host.pub", "host-cert.pub", "ca.pub", "ca-cert.pub"]
+            .map(named)
+            .into();
+        let known_hosts = super::tests::line("@cert-authority *", &both.blob("ca.pub"))
+            + &super::tests::line("host.example", &both.blob("host.pub"));
+        for lines in revoked.into_iter().chain([line(&key(2)), String::new()]) {
+            both.revoked = Some(lines);
+            both.agree(&known_hosts, 22, None);
+        }
+    }
 }

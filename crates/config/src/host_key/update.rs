@@ -33,7 +33,8 @@ impl KeyUpdate {
     /// files. To be called only if the host key was accepted with
     /// [`may_update`](super::Accepted::may_update), and once a connection.
     ///
-    /// `algorithms` is HostKeyAlgorithms: keys of other types are not learned, but not forgotten either.
+    /// `algorithms` is HostKeyAlgorithms: keys of other types are not learned, and those that the files know are removed,
+    /// as ssh does (clientloop.c, `hostkeys_find`).
     /// Returns `None` when there is nothing to do, or when the files say more than ssh writes itself and a
     /// person has to decide: a wildcard or a longer list of names, a `@cert-authority` or `@revoked` line for
     /// the host, or one of the keys under another name.
@@ -72,7 +73,7 @@ impl KeyUpdate {
             if line.marker != Marker::Plain || line.hosts.is_complex() || is_partly_ours {
                 return None;
             }
-            if offered.contains(&line.key) {
+            if listed.contains(&&line.key) {
                 known.push(&line.key);
             } else if !remove.contains(&line.key) {
                 remove.push(line.key.clone());
@@ -304,10 +305,11 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_not_accepted_are_neither_learned_nor_forgotten() {
+    fn keys_that_are_not_accepted_are_not_learned_and_forgotten() {
         let dsa = Writer::new().string("ssh-dss").string("x").finish();
         let lines = line("host.example", &key(1)) + &line("host.example", &dsa);
-        assert_eq!(plan(&lines, &[&key(1), &dsa]), None);
+        let update = plan(&lines, &[&key(1), &dsa]).unwrap();
+        assert_eq!((update.unproven, update.remove), (vec![], vec![dsa.clone()]));
         assert_eq!(plan(&line("host.example", &key(1)), &[&dsa]), None);
     }
 
