@@ -22,6 +22,7 @@ use trunkline::{
 };
 use trunkline_daemon::client::session;
 use trunkline_daemon::protocol::{Exit, Request};
+use trunkline_daemon::pump::{drain, feed};
 use trunkline_daemon::stdio::{Input, Output};
 
 use crate::block::Blocks;
@@ -310,7 +311,7 @@ impl Feed {
                 None
             }
             Self::Input(mut input, mut writer) => {
-                Box::pin(input.feed(&mut writer)).await;
+                Box::pin(feed(&mut input, &mut writer)).await;
                 Some(writer)
             }
             Self::Ended(writer) => Some(writer),
@@ -336,7 +337,7 @@ impl Taken {
         match self {
             Self::JavaScript(_) => {}
             Self::Written(mut output, mut reader, route) => {
-                if let Err(error) = output.drain(&mut reader).await {
+                if let Err(error) = drain(&mut reader, &mut output).await {
                     hang_up(control, over).await;
                     return Err(Fault::local(&format!("writing the command's output: {error}")));
                 }

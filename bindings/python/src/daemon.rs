@@ -11,7 +11,7 @@ use bytes::BytesMut;
 use pyo3::prelude::*;
 use tokio::net::UnixStream;
 use trunkline::config::Request;
-use trunkline_daemon::client::{Client, ClientError, session};
+use trunkline_daemon::client::{self, Client, ClientError, session};
 use trunkline_daemon::place::Place;
 use trunkline_daemon::protocol::{
     self, HostRequest, Program, Reply, SessionRequest, Stdio, TerminalInfo, Tty,
@@ -37,7 +37,7 @@ impl Reach {
                 process,
             } => {
                 let process = process.clone();
-                Client::connect_from_here(place, starter.as_ref(), async move || {
+                client::connect_from_here(place, starter.as_ref(), async move || {
                     // Python is waited for where that holds up no connection.
                     let engine = move || Python::attach(|_| process.engine().clone());
                     tokio::task::spawn_blocking(engine)

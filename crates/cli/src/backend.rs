@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use trunkline::config::World;
 use trunkline::{Engine, MemoryPlace};
-use trunkline_daemon::client::{Client, ClientError, Starter};
+use trunkline_daemon::client::{self, Client, ClientError, Starter};
 use trunkline_daemon::place::Place;
 use trunkline_daemon::protocol::HostRequest;
 
@@ -52,13 +52,13 @@ impl Backend {
     pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
         let place = place()?;
         if self.no_daemon {
-            return Ok(Client::to_engine(self.engine(&place)?.clone()).await?);
+            return Ok(client::to_engine(self.engine(&place)?.clone()).await?);
         }
         let program = std::env::current_exe().context("finding the program's own file")?;
         let starter = Starter {
             command: vec![program.into(), "daemon".into(), "--detach".into()],
         };
-        Client::connect_from_here(&place, Some(&starter), async || Ok(self.engine(&place)?.clone())).await
+        client::connect_from_here(&place, Some(&starter), async || Ok(self.engine(&place)?.clone())).await
     }
 
     /// A connection to a daemon that runs, of whatever version, to end it; `None` where there is none.

@@ -2,7 +2,6 @@
 //! what follows from it, keys and agents, and who answers questions.
 
 pub mod agent;
-pub mod destination;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod host_key;
@@ -10,7 +9,8 @@ pub mod hosts;
 pub mod interaction;
 pub mod keys;
 pub mod known_hosts;
-mod local_program;
-pub mod os_bytes;
+pub mod local_program;
 pub mod prompt;
 pub mod ssh_config;
+
+pub use trunkline_request::{destination, os_bytes};

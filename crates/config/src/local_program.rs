@@ -11,10 +11,10 @@ use std::fmt::Write as _;
 use rustix::process::{Resource, getrlimit};
 use tokio::process::Command;
 
-use crate::ssh_config::{Limits, World};
+use trunkline_request::{Limits, World, current_umask};
 
 /// `program` in `world`. Arguments and streams are the caller's to add.
-pub(crate) fn local_program(program: impl AsRef<OsStr>, world: &World) -> Command {
+pub fn local_program(program: impl AsRef<OsStr>, world: &World) -> Command {
     let mut command = match restored(world) {
         None => Command::new(program),
         Some(script) => {
@@ -34,7 +34,7 @@ pub(crate) fn local_program(program: impl AsRef<OsStr>, world: &World) -> Comman
 /// The shell's commands that give a child what its caller has and this process has not; `None` where there is nothing.
 fn restored(world: &World) -> Option<String> {
     let mut script = String::new();
-    if world.umask != super::ssh_config::current_umask() {
+    if world.umask != current_umask() {
         let _ = write!(script, "umask {:04o}; ", world.umask & 0o7777);
     }
     let ours = Limits::current();

@@ -18,6 +18,7 @@
 //! # }
 //! ```
 
+mod account;
 mod command_world;
 mod dump;
 pub(crate) mod files;
@@ -29,8 +30,6 @@ mod sharing;
 mod support;
 mod tokens;
 mod values;
-mod vantage;
-mod world;
 
 pub use command_world::CommandWorld;
 pub use dump::Directive;
@@ -39,14 +38,12 @@ pub use host::{HostConfig, IdentityFile, LocalCommand, Proxy};
 pub use resolver::{RESOLVING, Request, Resolver, complaint, ssh_program};
 pub use sharing::SharingKey;
 pub use support::Reason;
+pub use trunkline_request::{Difference, Limits, Vantage, World};
 pub use values::{
     AddKeysToAgent, AddressFamily, ControlMaster, ControlPersist, FingerprintHash, Forward, ForwardAgent,
     ForwardTarget, IpQos, Listen, LogLevel, PermitRemoteOpen, PubkeyAuthentication, RekeyLimit, RequestTty,
     SessionType, StrictHostKeyChecking, UpdateHostKeys, WeakCryptoWarning,
 };
-pub use vantage::{Difference, Vantage};
-pub(crate) use world::current_umask;
-pub use world::{Limits, World};
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -56,7 +53,7 @@ use std::time::Duration;
 /// # Errors
 /// [`ConfigError::NoAccount`].
 pub fn user_config_file() -> Result<PathBuf, ConfigError> {
-    Ok(world::Account::current()?.home.join(".ssh/config"))
+    Ok(account::Account::current()?.home.join(".ssh/config"))
 }
 
 /// Why a destination could not be resolved. The same failure may answer several waiting callers, hence `Clone`.

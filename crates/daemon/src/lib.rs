@@ -9,24 +9,20 @@ mod forwards;
 mod listening;
 mod mux;
 mod openssh;
-pub mod place;
-pub mod protocol;
+pub mod pump;
+pub mod reports;
 pub mod server;
 mod session;
 pub mod sink;
-mod socket;
-pub mod stdio;
-pub mod terminal;
 
-pub use socket::FrameError;
+use trunkline_control::socket;
+pub use trunkline_control::socket::FrameError;
+pub use trunkline_control::{place, protocol, stdio, terminal};
 
 /// What the fuzz targets reach that nobody else should.
 #[doc(hidden)]
 pub mod fuzzing {
-    /// Decodes what a client may send, as the daemon does.
-    pub fn request(bytes: &[u8]) -> Option<(crate::protocol::Request, usize)> {
-        crate::socket::decode(bytes).ok().flatten()
-    }
+    pub use trunkline_control::fuzzing::request;
 
     /// Decodes what a client of a mux socket may send, without its length; whether it is a request.
     pub fn mux_request(packet: &[u8]) -> bool {

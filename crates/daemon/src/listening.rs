@@ -9,7 +9,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use trunkline::config::Listen;
 use trunkline::{Error, Host, IncomingConnection};
 
-use crate::protocol::{Exit, Failure, Reply, Request, Stdio};
+use crate::protocol::{Exit, Reply, Request, Stdio};
+use crate::reports::failure;
 use crate::session::{Streams, begun, tunnel};
 
 /// Connections that wait for one client. Those beyond wait in the engine, which refuses what is too much.
@@ -101,7 +102,7 @@ impl Waiting {
                 },
                 offered = next => {
                     let Some((connection, _place)) = offered else {
-                        return Ok(Reply::Failed(Failure::from(&listening.ended().await)));
+                        return Ok(Reply::Failed(failure(&listening.ended().await)));
                     };
                     let number = self.number();
                     let originator = connection.originator().to_owned();

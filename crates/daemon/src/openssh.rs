@@ -22,9 +22,9 @@ use trunkline::{Engine, Error};
 
 use crate::place::{Place, make_private};
 use crate::protocol::{
-    Escapes, Exit, Failure, HostReport, HostRequest, MasterReport, Program, Reply, Request, SessionRequest,
-    Stdio,
+    Escapes, Exit, Failure, HostReport, HostRequest, Program, Reply, Request, SessionRequest, Stdio,
 };
+use crate::reports;
 use crate::server::{address, engine_request};
 
 /// What is read of a session's output at a time.
@@ -202,7 +202,7 @@ impl Masters {
                 sharing: key.to_string(),
                 mux_sockets: Vec::new(),
                 connections: Vec::new(),
-                master: Some(MasterReport::new(&known.master, &state)),
+                master: Some(reports::master(&known.master, &state)),
             });
         }
         reports

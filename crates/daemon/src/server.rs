@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 use trunkline::config::{HostConfig, SharingKey};
 use trunkline::memory::HostId;
 use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
-use trunkline::tune::Choice;
+use trunkline::tune::{self, Choice};
 use trunkline::{Engine, Error, HostStatus, Interaction, LaneStatus};
 use zeroize::Zeroizing;
 
@@ -25,8 +25,9 @@ use crate::mux;
 use crate::openssh::Masters;
 use crate::place::{Place, PlaceError, words};
 use crate::protocol::{
-    ConnectionReport, Explanation, Failure, HostReport, HostRequest, Reply, Request, SessionRequest, VERSION,
+    ConnectionReport, Explanation, HostReport, HostRequest, Reply, Request, SessionRequest, VERSION,
 };
+use crate::reports::failure;
 use crate::session;
 use crate::socket::{FrameReader, split};
 
@@ -344,7 +345,7 @@ pub(crate) async fn ending(stop: &watch::Sender<Option<bool>>) {
 }
 
 fn outcome(result: Result<Reply, Error>) -> Reply {
-    result.unwrap_or_else(|error| Reply::Failed(Failure::from(&error)))
+    result.unwrap_or_else(|error| Reply::Failed(failure(&error)))
 }
 
 /// Runs a session while its client's frames come in.
@@ -561,7 +562,7 @@ async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
         .memory()
         .facts(&HostId::new(&config.hostname, config.port, &config.user));
     let mut memory = Vec::new();
-    let choice = Choice::remembered(engine.memory(), &config);
+    let choice = tune::remembered(engine.memory(), &config);
     if let Some(facts) = facts {
         let key = facts.key_fingerprint();
         let mut add = |name: &str, value: Option<String>| {
@@ -605,7 +606,7 @@ async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
 /// Remembers what tuning found, and waits until it is on disk: the client may be the last to use this engine.
 async fn tuned(engine: &Engine, host: &HostRequest, choice: Option<&Choice>) -> Result<Reply, Error> {
     let config = engine.resolve(&engine_request(host)).await?;
-    Choice::remember(choice, engine.memory(), &config);
+    tune::remember(choice, engine.memory(), &config);
     let engine = engine.clone();
     // A panic of the memory's thread was reported when it happened.
     let _ = tokio::task::spawn_blocking(move || engine.memory().flush()).await;

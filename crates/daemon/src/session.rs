@@ -19,9 +19,9 @@ use crate::forwards::Forwards;
 use crate::listening::Waiting;
 use crate::mux::Typed;
 use crate::openssh::Masters;
-use crate::protocol::{
-    Escapes, Exit, Failure, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty,
-};
+use crate::protocol::{Escapes, Exit, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty};
+use crate::pump;
+use crate::reports::failure;
 use crate::server::connection_report;
 use crate::stdio::{Input, Output};
 
@@ -53,7 +53,7 @@ pub(crate) async fn run(
 ) -> Reply {
     match try_run(engine, masters, waiting, request, fds, client).await {
         Ok(reply) => reply,
-        Err(error) => Reply::Failed(Failure::from(&error)),
+        Err(error) => Reply::Failed(failure(&error)),
     }
 }
 
@@ -570,7 +570,7 @@ async fn hold(
     let mut attended = pin!(attend(inputs, framed, replies, None, host, terms));
     loop {
         tokio::select! {
-            error = connection.ended() => return Reply::Failed(Failure::from(&error)),
+            error = connection.ended() => return Reply::Failed(failure(&error)),
             _ = &mut attended => return Reply::Exit(Exit::Status(0)),
             Ok(()) = apart.changed() => {
                 let apart = *apart.borrow_and_update();
@@ -600,7 +600,7 @@ async fn feed(
                 }
             }
         }
-        Source::Fd(mut input) => input.feed(&mut stdin).await,
+        Source::Fd(mut input) => pump::feed(&mut input, &mut stdin).await,
     }
     stdin.finish();
     std::future::pending().await
@@ -673,7 +673,7 @@ async fn drain(
     frame: impl Fn(Vec<u8>) -> Reply,
 ) -> std::io::Result<()> {
     if let Sink::Fd(output) = &mut sink {
-        return output.drain(reader).await;
+        return pump::drain(reader, output).await;
     }
     while let Some(data) = reader.chunk().await {
         if let Sink::Frames = sink {

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::task::JoinSet;
+use trunkline_config::local_program::local_program;
 
 use crate::acknowledge::Acknowledging;
 use crate::config::{AddressFamily, HostConfig, World};
@@ -155,8 +156,7 @@ async fn bind_address(host: &HostConfig, remote: SocketAddr) -> Result<Option<So
 /// Runs a ProxyCommand in the caller's world. Its standard error stays with the log.
 pub(crate) fn proxy_command(command: &str, world: &World) -> Result<Dialed, Error> {
     // As ssh: exec saves the shell's process.
-    let mut child = world
-        .command(world.shell())
+    let mut child = local_program(world.shell(), world)
         .arg("-c")
         .arg(format!("exec {command}"))
         .stdin(Stdio::piped())

@@ -33,7 +33,7 @@ use crate::pool::{Caller, LaneStatus, Lease, Pool};
 use crate::session::{Command, Output, Session};
 use crate::settings::Settings;
 use crate::sftp::Sftp;
-use crate::tune::Choice;
+use crate::tuned::{self, Choice};
 
 /// The SSH engine. One of it serves any number of hosts; clones share everything.
 ///
@@ -158,9 +158,9 @@ impl Engine {
     /// As [`Self::host`].
     pub async fn host_for_copies(&self, request: &Request, interaction: &Interaction) -> Result<Host, Error> {
         let config = self.resolve(request).await?;
-        let choice = Choice::remembered(self.memory(), &config);
+        let choice = tuned::remembered(self.memory(), &config);
         let config = match &choice {
-            Some(choice) => choice.apply_to(config, request),
+            Some(choice) => tuned::apply(choice, config, request),
             None => config,
         };
         let mut host = self.host_with(config, request, interaction)?;

@@ -24,6 +24,7 @@ mod settings;
 pub mod sftp;
 pub mod transfer;
 pub mod tune;
+mod tuned;
 
 pub use channel::{ChannelCloser, ChannelReader, ChannelStream, ChannelWriter, ExitStatus};
 pub use connection::{Connection, ConnectionInfo};

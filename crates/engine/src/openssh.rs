@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use openssh_mux_client::Connection;
 use tokio::process::Command;
+use trunkline_config::local_program::local_program;
 
 use crate::config::{ConfigError, HostConfig, Request, World, ssh_program};
 use crate::error::Error;
@@ -183,7 +184,7 @@ pub fn ssh_for(request: &Request, options: &[OsString]) -> Result<Command, Error
 /// The caller's ssh in the caller's world, asking nobody: what the daemon runs has no terminal of the user's.
 fn ssh(world: &World) -> Result<Command, Error> {
     let program = ssh_program(world).map_err(|error: ConfigError| Error::Config(error.into()))?;
-    let mut command = world.command(program);
+    let mut command = local_program(program, world);
     command.kill_on_drop(true);
     Ok(command)
 }

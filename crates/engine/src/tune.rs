@@ -9,7 +9,7 @@
 //! | `rsync` | rsync over plain ssh, run for real |
 //! | `advice` | what to tell plain ssh, scp and rsync |
 //! | `local` | what this machine alone does |
-//! | `choice` | what is best by the figures; how it is remembered and applied to copies |
+//! | `choice` | what is best by the figures |
 
 mod advice;
 mod choice;
@@ -36,11 +36,13 @@ use crate::interaction::Interaction;
 use crate::session::Command;
 use crate::sftp::Sftp;
 use crate::transfer::{NEAR, SESSIONS_A_CONNECTION, usual_streams};
-pub use choice::Choice;
+use crate::tuned;
+pub use crate::tuned::{Choice, Rates, of, remember, remembered};
 use flow::{Lane, Moved, Names};
 pub use local::{LocalReport, LocalRow, SIZES, SignatureRow, measure_local};
 use plan::{Budget, Cell, Shape, Slot, Stage};
-pub use report::{Advice, CipherRow, Direction, Link, Rates, Report, RequestRow, RsyncRow, StreamsRow};
+use report::keep;
+pub use report::{Advice, CipherRow, Direction, Link, Report, RequestRow, RsyncRow, StreamsRow};
 use rsync::{Rsync, Variant, Work};
 pub(crate) use sample::Samples;
 
@@ -171,7 +173,7 @@ impl Tuning<'_> {
         ciphers.retain(|cipher| self.config.ciphers.iter().any(|allowed| allowed == cipher));
         for stage in Stage::after_link(self.rtt) {
             // What is best so far.
-            let choice = Choice::decide(&self.report, usual.0, usual.1);
+            let choice = choice::decide(&self.report, usual.0, usual.1);
             let best = ciphers.iter().copied().find(|cipher| *cipher == choice.cipher);
             let best = best.unwrap_or(usual.0);
             match stage {
@@ -202,7 +204,7 @@ impl Tuning<'_> {
             }
         }
         self.report.seconds = self.begun.elapsed().as_secs_f64();
-        let choice = Choice::decide(&self.report, usual.0, usual.1);
+        let choice = choice::decide(&self.report, usual.0, usual.1);
         self.report.choice = Choice {
             rsync: advice::rsync_options(&self.report.advice, choice.compression),
             ..choice
@@ -218,7 +220,7 @@ impl Tuning<'_> {
     ) -> Result<(), Error> {
         self.measure_cells(Stage::Ciphers, &plan::cipher_cells(ciphers))
             .await?;
-        let best = Choice::decide(&self.report, usual.0, usual.1).cipher;
+        let best = choice::decide(&self.report, usual.0, usual.1).cipher;
         let rival = ciphers.iter().copied().find(|cipher| *cipher == best);
         if let Some(rival) = rival.filter(|rival| *rival != usual.0) {
             // Once more, against each other: of many ciphers, one is the fastest by chance.
@@ -278,14 +280,14 @@ impl Tuning<'_> {
                 length => length.min(filled.bytes),
             };
             if !compressible {
-                self.report.link.rates.keep(Direction::Up, filled.rate);
+                keep(&mut self.report.link.rates, Direction::Up, filled.rate);
             }
         }
         self.length = lane.length;
         let moved = self
             .find_rate(&lane, Direction::Down, false, false, &mut wanted)
             .await?;
-        self.report.link.rates.keep(Direction::Down, moved.rate);
+        keep(&mut self.report.link.rates, Direction::Down, moved.rate);
         self.lanes.insert((info.cipher, info.compressed), lane);
         Ok(info)
     }
@@ -461,7 +463,7 @@ impl Tuning<'_> {
 
     /// Numbers of sessions, on what is best so far, on as many connections as a copy has.
     async fn measure_streams(&mut self, choice: &Choice) -> Result<(), Error> {
-        let config = choice.apply_to(self.config.clone(), &self.request);
+        let config = tuned::apply(choice, self.config.clone(), &self.request);
         let host = self.engine.host_with(config, &self.request, &self.interaction)?;
         let rounds = self.options.rounds();
         let numbers = if self.options.full { 9 } else { 3 };
@@ -678,7 +680,7 @@ impl Tuning<'_> {
         } else {
             &mut row.incompressible
         };
-        rates.keep(cell.direction, rate);
+        keep(rates, cell.direction, rate);
     }
 
     fn keep_request(&mut self, shape: Shape, direction: Direction, rate: f64) {
@@ -695,7 +697,7 @@ impl Tuning<'_> {
                 });
                 rows.len() - 1
             });
-        rows[at].rates.keep(direction, rate);
+        keep(&mut rows[at].rates, direction, rate);
     }
 
     fn keep_streams(&mut self, streams: usize, direction: Direction, rate: f64) {
@@ -710,7 +712,7 @@ impl Tuning<'_> {
                 });
                 rows.len() - 1
             });
-        rows[at].rates.keep(direction, rate);
+        keep(&mut rows[at].rates, direction, rate);
     }
 
     /// The host as ssh_config has it, or with this cipher and compression alone.

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use trunkline::config::{Request, World};
 use trunkline::sftp::Sftp;
 use trunkline::transfer::{CopyEvent, CopyOptions, Location, Progress, Snapshot, copy};
-use trunkline::tune::Choice;
+use trunkline::tune::{self, Choice};
 use trunkline::{Engine, Error, Host, Interaction, Settings};
 use trunkline_testkit::{Dropbear, Relay, Sshd};
 
@@ -922,7 +922,7 @@ async fn through_a_narrow_link(
     ];
     request.ssh_args.extend(args.iter().map(Into::into));
     let config = engine.resolve(&request).await.unwrap();
-    Choice::remember(tuned.as_ref(), engine.memory(), &config);
+    tune::remember(tuned.as_ref(), engine.memory(), &config);
     let host = engine
         .host_for_copies(&request, &Interaction::none())
         .await

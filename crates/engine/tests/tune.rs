@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use trunkline::config::{Request, World};
 use trunkline::transfer::{CopyOptions, Location, Progress, copy};
-use trunkline::tune::{Choice, Report, Step, TuneOptions, tune};
+use trunkline::tune::{self, Choice, Report, Step, TuneOptions, tune};
 use trunkline::{Engine, Error, Interaction, Settings};
 
 use trunkline_testkit::{Direction, Dropbear, Relay, Sshd};
@@ -69,7 +69,7 @@ async fn every_cipher_that_both_ends_have_is_measured_and_nothing_is_left_on_the
     assert!(report.bytes < (256 << 20) + 16 * 16_000_000, "{}", report.bytes);
     assert!(is_empty(folder.path()));
     let config = engine.resolve(&request).await.unwrap();
-    assert_eq!(Choice::remembered(engine.memory(), &config), None);
+    assert_eq!(tune::remembered(engine.memory(), &config), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,7 +138,7 @@ async fn copies_use_what_is_remembered_but_for_what_the_caller_sets() {
         "request_size": 16384, "streams_up": 3,
     }))
     .unwrap();
-    Choice::remember(Some(&choice), engine.memory(), &config);
+    tune::remember(Some(&choice), engine.memory(), &config);
 
     let host = engine
         .host_for_copies(&plain, &Interaction::none())

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use trunkline::config::{Resolver, World};
 use trunkline::openssh::{Master, MasterState, find_masters};
-use trunkline_daemon::protocol::{HostReport, HostRequest, MasterReport};
+use trunkline_daemon::protocol::{HostReport, HostRequest};
+use trunkline_daemon::reports;
 
 use crate::backend::place;
 
@@ -19,7 +20,7 @@ pub(crate) struct Found {
 impl Found {
     /// As `ls` shows it.
     pub(crate) fn report(&self) -> HostReport {
-        let master = MasterReport::new(&self.master, &self.state);
+        let master = reports::master(&self.master, &self.state);
         let file = self.master.path.file_name().unwrap_or_default();
         HostReport {
             name: self

@@ -106,7 +106,9 @@ mod tests {
 
     #[test]
     fn a_value_keeps_its_spaces() {
-        let read = parse(b"identityfile ~/with  space\nCanonicalizePermittedCnames none\nproxycommand a\r\nalone\n\n");
+        let read = parse(
+            b"identityfile ~/with  space\nCanonicalizePermittedCnames none\nproxycommand a\r\nalone\n\n",
+        );
         let pairs: Vec<_> = read
             .iter()
             .map(|d| (d.keyword.as_str(), d.value.as_str()))

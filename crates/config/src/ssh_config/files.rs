@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use aws_lc_rs::digest::{SHA256, digest};
 
 use super::World;
-use super::world::Account;
+use super::account::Account;
 
 /// What was found in the files that `ssh -G` reads.
 ///

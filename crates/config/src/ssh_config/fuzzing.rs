@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
+use super::account::Account;
 use super::dump::{self, Directive};
 use super::host::{HostConfig, Surroundings};
 use super::tokens::Asked;
-use super::world::Account;
 use super::{ConfigError, World, resolver};
 
 /// Reads what `ssh -G` printed.

@@ -11,6 +11,7 @@ use trunkline_proto::cipher::Cipher;
 use trunkline_proto::kex::KexMethod;
 use trunkline_proto::mac::Mac;
 
+use super::account::Account;
 use super::dump::{Directive, Fields};
 use super::support::IRRELEVANT;
 use super::tokens::{Allowed, Asked, Tokens};
@@ -19,7 +20,6 @@ use super::values::{
     ForwardAgent, ForwardTarget, IpQos, Listen, LogLevel, PermitRemoteOpen, PubkeyAuthentication, RekeyLimit,
     RequestTty, SessionType, StrictHostKeyChecking, UpdateHostKeys, WeakCryptoWarning,
 };
-use super::world::Account;
 use super::{CommandWorld, ConfigError, Vantage, World};
 use crate::destination::Destination;
 

@@ -17,13 +17,14 @@ use tokio::process::Child;
 use tokio::sync::{OnceCell, Semaphore};
 use trunkline_text::Printable;
 
+use super::account::Account;
 use super::dump::{self, Directive};
 use super::files::{Sources, Stamp};
 use super::host::{HostConfig, Proxy, Surroundings};
 use super::tokens::{self, Asked};
-use super::world::Account;
 use super::{CommandWorld, ConfigError, World};
 use crate::destination::Destination;
+use crate::local_program::local_program;
 
 /// Resolves destinations through the user's own `ssh -G`, once for each that is asked for.
 ///
@@ -517,7 +518,7 @@ impl Resolver {
         first: &[&str],
         remote_command: &[&str],
     ) -> Result<Vec<u8>, ConfigError> {
-        let mut command = request.world.command(program);
+        let mut command = local_program(program, &request.world);
         command.arg("-G").args(first).args(&request.ssh_args);
         if let Some(port) = request.destination.port {
             command.arg("-p").arg(port.to_string());

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 
-use super::world::Account;
+use super::account::Account;
 use super::{ConfigError, World};
 
 /// What the tokens of one connection stand for.

@@ -1,151 +1,31 @@
-//! [`Choice`]: what is best on a path, decided from what was measured, remembered, and applied to copies.
+//! What is best on a path, decided from what was measured.
 
-use std::sync::Arc;
-
-use serde::{Deserialize, Serialize};
-use trunkline_proto::cipher::Cipher;
-
-use super::report::{CipherRow, Rates, Report, RequestRow, StreamsRow};
-use crate::config::{HostConfig, Request};
-use crate::memory::{HostFacts, HostId, Memory};
-use crate::transfer::MOST_STREAMS;
-
-/// What is best for moving data on one path. Kept in host memory as JSON.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-#[non_exhaustive]
-pub struct Choice {
-    /// Seconds since 1970 when it was measured.
-    pub measured: u64,
-    /// The cipher, by SSH's name.
-    pub cipher: String,
-    /// The cipher that the engine takes on its own.
-    pub usual_cipher: String,
-    /// Whether to compress whatever is moved.
-    pub compression: bool,
-    /// The largest SFTP request, in bytes; `None` for as large as the server takes.
-    pub request_size: Option<u32>,
-    /// Sessions for a large file from the server, and towards it; `None` where it was not measured.
-    pub streams_down: Option<usize>,
-    /// See `streams_down`.
-    pub streams_up: Option<usize>,
-    /// What one session moves with these settings, and with those that it would have had.
-    pub rates: Rates,
-    /// See `rates`.
-    pub usual_rates: Rates,
-    /// rsync's own options that paid for whatever it copies.
-    pub rsync: Vec<String>,
-}
+use super::report::{CipherRow, Report, RequestRow, StreamsRow};
+use crate::tuned::{Choice, Rates, SMALLEST_REQUEST};
 
 /// How much better something must be than what is usual to be chosen: more than rates differ from run to run.
 pub(super) const WORTH: f64 = 1.08;
 
-/// The smallest request that a choice may ask for: below this, heads outweigh data.
-const SMALLEST_REQUEST: u32 = 1024;
-
-impl Choice {
-    /// What is best by the figures of a report, of which `usual_cipher` and `usual_compression` say what is there without
-    /// a choice. What makes no clear difference is left as it is.
-    pub(super) fn decide(report: &Report, usual_cipher: &str, usual_compression: bool) -> Self {
-        let cipher = best_cipher(&report.ciphers, usual_cipher);
-        let compression = pays(&report.ciphers, &cipher).unwrap_or(usual_compression);
-        let rates = |cipher: &str, compression: bool| {
-            row(&report.ciphers, cipher, compression).map_or_else(Rates::default, |row| row.incompressible)
-        };
-        Self {
-            measured: report.measured,
-            rates: rates(&cipher, compression),
-            usual_rates: rates(usual_cipher, usual_compression),
-            usual_cipher: usual_cipher.to_owned(),
-            cipher,
-            compression,
-            request_size: best_request(&report.requests),
-            streams_down: fewest_streams(&report.streams, |rates| rates.down),
-            streams_up: fewest_streams(&report.streams, |rates| rates.up),
-            rsync: Vec::new(),
-        }
+/// What is best by the figures of a report, of which `usual_cipher` and `usual_compression` say what is there without
+/// a choice. What makes no clear difference is left as it is.
+pub(super) fn decide(report: &Report, usual_cipher: &str, usual_compression: bool) -> Choice {
+    let cipher = best_cipher(&report.ciphers, usual_cipher);
+    let compression = pays(&report.ciphers, &cipher).unwrap_or(usual_compression);
+    let rates = |cipher: &str, compression: bool| {
+        row(&report.ciphers, cipher, compression).map_or_else(Rates::default, |row| row.incompressible)
+    };
+    Choice {
+        measured: report.measured,
+        rates: rates(&cipher, compression),
+        usual_rates: rates(usual_cipher, usual_compression),
+        usual_cipher: usual_cipher.to_owned(),
+        cipher,
+        compression,
+        request_size: best_request(&report.requests),
+        streams_down: fewest_streams(&report.streams, |rates| rates.down),
+        streams_up: fewest_streams(&report.streams, |rates| rates.up),
+        rsync: Vec::new(),
     }
-
-    /// What host memory holds for a host.
-    pub fn remembered(memory: &Memory, config: &HostConfig) -> Option<Self> {
-        Self::of(&memory.facts(&id(config))?)
-    }
-
-    /// What is among the facts about a host.
-    pub fn of(facts: &HostFacts) -> Option<Self> {
-        let choice: Self = serde_json::from_str(facts.tuning.as_ref()?)
-            .inspect_err(|error| tracing::debug!("what tuning found cannot be read: {error}"))
-            .ok()?;
-        Some(Self {
-            request_size: choice.request_size.map(|size| size.max(SMALLEST_REQUEST)),
-            streams_down: choice.streams_down.map(|streams| streams.clamp(1, MOST_STREAMS)),
-            streams_up: choice.streams_up.map(|streams| streams.clamp(1, MOST_STREAMS)),
-            ..choice
-        })
-    }
-
-    /// Has host memory hold a choice, or none, in place of what it held.
-    pub fn remember(choice: Option<&Self>, memory: &Memory, config: &HostConfig) {
-        let json = choice.and_then(|choice| serde_json::to_string(choice).ok());
-        memory.update(&id(config), |facts| facts.tuning = json);
-    }
-
-    /// The configuration for connections that move data. A cipher is only taken if ssh_config allows it, and what the
-    /// caller's own options set stays. Where nothing differs, neither does the result, so that the connections that are
-    /// there are used.
-    pub(crate) fn apply_to(&self, config: Arc<HostConfig>, request: &Request) -> Arc<HostConfig> {
-        let mut tuned = (*config).clone();
-        if self.cipher != self.usual_cipher
-            && !request.sets("ciphers", b'c')
-            && Cipher::from_name(&self.cipher).is_some()
-            && let Some(at) = tuned.ciphers.iter().position(|name| *name == self.cipher)
-        {
-            tuned.ciphers[..=at].rotate_right(1);
-        }
-        if !request.sets("compression", b'C') {
-            tuned.compression = self.compression;
-        }
-        if tuned == *config { config } else { Arc::new(tuned) }
-    }
-
-    /// Sessions for a large file towards the server, or from it.
-    pub(crate) fn streams(&self, upload: bool) -> Option<usize> {
-        if upload {
-            self.streams_up
-        } else {
-            self.streams_down
-        }
-    }
-
-    /// In words, for people.
-    pub fn describe(&self) -> String {
-        let number =
-            |streams: Option<usize>| streams.map_or_else(|| "?".into(), |streams| streams.to_string());
-        let mut parts = vec![
-            self.cipher.clone(),
-            if self.compression {
-                "compressed"
-            } else {
-                "not compressed"
-            }
-            .into(),
-        ];
-        if let Some(size) = self.request_size {
-            parts.push(format!("requests of {} KiB", f64::from(size) / 1024.0));
-        }
-        if self.streams_down.is_some() || self.streams_up.is_some() {
-            parts.push(format!(
-                "{} sessions down and {} up",
-                number(self.streams_down),
-                number(self.streams_up)
-            ));
-        }
-        parts.join(", ")
-    }
-}
-
-fn id(config: &HostConfig) -> HostId {
-    HostId::new(&config.hostname, config.port, &config.user)
 }
 
 pub(super) fn row<'a>(rows: &'a [CipherRow], cipher: &str, compression: bool) -> Option<&'a CipherRow> {
@@ -241,10 +121,10 @@ mod tests {
                 cipher("other", false, 1.0, other),
             ]
         };
-        let chosen = |other| Choice::decide(&report(rows(other)), "usual", false).cipher;
+        let chosen = |other| decide(&report(rows(other)), "usual", false).cipher;
         assert_eq!(chosen(107.0), "usual");
         assert_eq!(chosen(150.0), "other");
-        assert_eq!(Choice::decide(&Report::default(), "usual", true).cipher, "usual");
+        assert_eq!(decide(&Report::default(), "usual", true).cipher, "usual");
     }
 
     #[test]
@@ -257,20 +137,20 @@ mod tests {
             down: Some(1000.0),
             up: Some(30.0),
         };
-        assert_eq!(Choice::decide(&report(rows), "usual", false).cipher, "usual");
+        assert_eq!(decide(&report(rows), "usual", false).cipher, "usual");
     }
 
     #[test]
     fn compression_is_chosen_where_it_gains_for_text_and_costs_nothing_for_other_data() {
         let chosen = |text, random| {
             let rows = vec![cipher("c", false, 100.0, 100.0), cipher("c", true, text, random)];
-            Choice::decide(&report(rows), "c", false).compression
+            decide(&report(rows), "c", false).compression
         };
         assert!(chosen(400.0, 99.0));
         assert!(!chosen(400.0, 60.0));
         assert!(!chosen(101.0, 100.0));
         // What was not measured stays as it is.
-        assert!(Choice::decide(&report(Vec::new()), "c", true).compression);
+        assert!(decide(&report(Vec::new()), "c", true).compression);
     }
 
     #[test]
@@ -301,29 +181,5 @@ mod tests {
         });
         assert_eq!(fewest_streams(&rows, |rates| rates.up), Some(2));
         assert_eq!(fewest_streams(&[], |rates| rates.up), None);
-    }
-
-    #[test]
-    fn what_is_remembered_comes_back_within_bounds() {
-        let memory = Memory::in_memory();
-        let config = HostConfig::explicit("db1.example", 22, "me").unwrap();
-        assert_eq!(Choice::remembered(&memory, &config), None);
-        let mut choice = Choice {
-            cipher: "aes256-ctr".into(),
-            streams_up: Some(3),
-            ..Choice::default()
-        };
-        Choice::remember(Some(&choice), &memory, &config);
-        assert_eq!(Choice::remembered(&memory, &config).as_ref(), Some(&choice));
-        choice.streams_up = Some(1_000_000);
-        choice.request_size = Some(0);
-        Choice::remember(Some(&choice), &memory, &config);
-        let bounded = Choice::remembered(&memory, &config).unwrap();
-        assert_eq!(
-            (bounded.streams_up, bounded.request_size),
-            (Some(MOST_STREAMS), Some(SMALLEST_REQUEST))
-        );
-        Choice::remember(None, &memory, &config);
-        assert_eq!(Choice::remembered(&memory, &config), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Choice;
+use crate::tuned::{Choice, Rates};
 
 /// What [`tune`](super::tune) found on one path. Rates are bytes of payload a second, before compression.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -47,32 +47,13 @@ pub struct Link {
     pub rates: Rates,
 }
 
-/// Bytes a second in each direction; `None` where it was not measured.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Rates {
-    /// From the server to here.
-    pub down: Option<f64>,
-    /// From here to the server.
-    pub up: Option<f64>,
-}
-
-impl Rates {
-    /// The rate of as many bytes down as up, one after the other; that of one direction where the other was not measured.
-    pub fn both(self) -> Option<f64> {
-        match (self.down, self.up) {
-            (Some(down), Some(up)) => Some(2.0 / (1.0 / down + 1.0 / up)),
-            (one, other) => one.or(other),
-        }
-    }
-
-    /// Keeps the better of what is there and what was measured again: whatever disturbs a measurement slows it.
-    pub(super) fn keep(&mut self, direction: Direction, rate: f64) {
-        let kept = match direction {
-            Direction::Down => &mut self.down,
-            Direction::Up => &mut self.up,
-        };
-        *kept = Some(kept.map_or(rate, |kept| kept.max(rate)));
-    }
+/// Keeps the better of what is there and what was measured again: whatever disturbs a measurement slows it.
+pub(super) fn keep(rates: &mut Rates, direction: Direction, rate: f64) {
+    let kept = match direction {
+        Direction::Down => &mut rates.down,
+        Direction::Up => &mut rates.up,
+    };
+    *kept = Some(kept.map_or(rate, |kept| kept.max(rate)));
 }
 
 /// Which way data goes.

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use trunkline_config::local_program::local_program;
+
 use super::report::RsyncRow;
 use super::sample::Samples;
 use crate::config::{Request, ssh_program};
@@ -173,7 +175,7 @@ impl Rsync {
             host.clone()
         };
         let world = &self.request.world;
-        let mut command = world.command("rsync");
+        let mut command = local_program("rsync", world);
         // -I: files of the same length and time differ nevertheless.
         command
             .args(["-tI", "-e", &shell])

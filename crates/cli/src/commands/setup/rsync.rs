@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use trunkline::memory::{HostId, Memory};
-use trunkline::tune::Choice;
+use trunkline::tune;
 
 use super::block::Block;
 use super::{FileArgs, Lines, Outcome, program};
@@ -55,7 +55,7 @@ fn measured() -> anyhow::Result<Vec<String>> {
     let hosts = Memory::open(&state).list();
     let tuned = hosts
         .iter()
-        .filter_map(|(host, facts)| Some((host, Choice::of(facts)?)));
+        .filter_map(|(host, facts)| Some((host, tune::of(facts)?)));
     Ok(tuned
         .map(|(host, choice)| {
             let options = match choice.rsync.join(" ") {

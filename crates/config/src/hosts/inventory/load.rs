@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 
 use super::{Inventory, InventoryError, ini, tree};
+use crate::local_program::local_program;
 use crate::ssh_config::World;
 
 /// Reads `source` and what lies beside it into `inventory`.
@@ -170,8 +171,7 @@ async fn output_of(
         program: program.into(),
         problem,
     };
-    let mut child = world
-        .command(program)
+    let mut child = local_program(program, world)
         .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

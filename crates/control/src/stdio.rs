@@ -14,7 +14,6 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use trunkline::{ChannelReader, ChannelWriter};
 
 /// How a stream can be used without harm to others.
 enum Way {
@@ -48,11 +47,15 @@ impl Way {
     }
 }
 
+/// A descriptor that the runtime watches. Must be called inside a tokio runtime.
+///
+/// # Errors
+/// It cannot be watched: a regular file.
 #[expect(
     deprecated,
     reason = "its replacement is unsafe, for types other than OwnedFd whose descriptor may change"
 )]
-pub(crate) fn watched(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+pub fn watched(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, interest)
 }
 
@@ -67,9 +70,6 @@ fn reopen(fd: &OwnedFd, access: OFlags) -> io::Result<OwnedFd> {
 /// Standard output or error of a client.
 pub struct Output(Way);
 
-/// Pieces of output written at once: 512 KiB of sshd's packets, within IOV_MAX.
-const PIECES: usize = 16;
-
 impl Output {
     /// Takes a descriptor, whose flags stay as they are. Must be called inside a tokio runtime.
     ///
@@ -77,18 +77,6 @@ impl Output {
     /// It is none that can be written to.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         Way::find(fd, OFlags::WRONLY, Interest::WRITABLE).map(Self)
-    }
-
-    /// Writes all that comes from a channel, which is read no faster.
-    ///
-    /// # Errors
-    /// As [`Self::write_all`].
-    pub async fn drain(&mut self, reader: &mut ChannelReader) -> io::Result<()> {
-        let mut pieces = Vec::new();
-        while reader.chunks(&mut pieces, PIECES).await > 0 {
-            pieces = self.write_all(pieces).await?;
-        }
-        Ok(())
     }
 
     /// Writes all of `pieces`, and gives the vector back, empty, to be filled again.
@@ -180,17 +168,6 @@ impl Input {
     /// It is none that can be read from.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         Way::find(fd, OFlags::RDONLY, Interest::READABLE).map(Self)
-    }
-
-    /// Gives a channel all that comes, as long as it takes it, and then its end.
-    pub async fn feed(&mut self, writer: &mut ChannelWriter) {
-        while let Ok(data) = self.read().await {
-            // A command that takes no more input ends the feeding, not the session.
-            if data.is_empty() || writer.send(data).await.is_err() {
-                break;
-            }
-        }
-        writer.finish();
     }
 
     /// The next piece; empty at the end.

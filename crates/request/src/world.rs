@@ -1,4 +1,4 @@
-//! The caller's surroundings, and the local account.
+//! The caller's surroundings.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -8,10 +8,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
-use tokio::process::Command;
 
-use super::{ConfigError, Vantage};
-use crate::local_program::local_program;
+use crate::Vantage;
 
 /// What a caller's request means depends on where it was made: this is that place.
 ///
@@ -110,11 +108,6 @@ impl World {
             .unwrap_or("/bin/sh".as_ref())
     }
 
-    /// A program that runs in this world, with nothing of this process's own.
-    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        local_program(program, self)
-    }
-
     /// `path` as seen from the working folder.
     #[must_use]
     pub fn absolute(&self, path: &Path) -> PathBuf {
@@ -134,7 +127,7 @@ impl std::fmt::Debug for World {
 }
 
 /// Linux tells the mask without changing it, which would race with other threads; elsewhere the usual one is taken.
-pub(crate) fn current_umask() -> u32 {
+pub fn current_umask() -> u32 {
     umask_in(Path::new("/proc/self/status")).unwrap_or(0o022)
 }
 
@@ -144,60 +137,9 @@ fn umask_in(status: &Path) -> Option<u32> {
     u32::from_str_radix(umask.trim(), 8).ok()
 }
 
-/// The local user, from the password database: as for ssh, `HOME` and `USER` decide nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Account {
-    pub(crate) uid: u32,
-    pub(crate) name: String,
-    pub(crate) home: PathBuf,
-}
-
-impl Account {
-    pub(crate) fn current() -> Result<Self, ConfigError> {
-        let uid = nix::unistd::Uid::current();
-        match nix::unistd::User::from_uid(uid) {
-            Ok(Some(user)) => Ok(Self {
-                uid: uid.as_raw(),
-                name: user.name,
-                home: user.dir,
-            }),
-            _ => Err(ConfigError::NoAccount(uid.as_raw())),
-        }
-    }
-
-    /// misc.c `tilde_expand`: `~`, `~/path` and `~user/path`. `None` for an unknown user.
-    pub(crate) fn expand_tilde(&self, path: &str) -> Option<String> {
-        let Some(rest) = path.strip_prefix('~') else {
-            return Some(path.into());
-        };
-        let (name, below) = rest.split_once('/').unwrap_or((rest, ""));
-        let home = if name.is_empty() {
-            self.home.clone()
-        } else {
-            nix::unistd::User::from_name(name).ok()??.dir
-        };
-        let home = home.to_str()?;
-        let slash = if home.ends_with('/') { "" } else { "/" };
-        Some(format!("{home}{slash}{}", below.trim_start_matches('/')))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_tilde_means_the_home_of_the_password_database() {
-        let account = Account {
-            uid: 1,
-            name: "me".into(),
-            home: "/home/me".into(),
-        };
-        assert_eq!(account.expand_tilde("~/.ssh/id").unwrap(), "/home/me/.ssh/id");
-        assert_eq!(account.expand_tilde("/a/~").unwrap(), "/a/~");
-        assert_eq!(account.expand_tilde("~root/x").unwrap(), "/root/x");
-        assert_eq!(account.expand_tilde("~no-such-user-here/x"), None);
-    }
 
     #[test]
     fn a_world_shows_no_values() {

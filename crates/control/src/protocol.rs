@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use trunkline::config::{Vantage, World};
-use trunkline::destination::Destination;
-use trunkline::openssh::{Master, MasterState};
-pub use trunkline::transfer::{CopyEvent, CopyOptions, Snapshot as CopyProgress};
-use trunkline::tune::Choice;
+pub use trunkline_request::copy::{CopyEvent, CopyOptions, Snapshot as CopyProgress};
+use trunkline_request::destination::Destination;
+use trunkline_request::failure::ErrorKind;
+use trunkline_request::tuning::Choice;
+use trunkline_request::{Vantage, World};
 
 /// The protocol's version. A daemon answers clients of its own version only; see [`Reply::Welcome`].
 pub const VERSION: u32 = 4;
@@ -112,7 +112,7 @@ pub struct HostRequest {
     /// What the user typed.
     pub destination: Destination,
     /// ssh's options, as typed.
-    #[serde(with = "trunkline::os_bytes::list")]
+    #[serde(with = "trunkline_request::os_bytes::list")]
     pub ssh_args: Vec<OsString>,
     /// The caller's environment, folder, umask and namespaces. A request from elsewhere than the daemon is refused.
     pub world: World,
@@ -126,7 +126,7 @@ pub struct SessionRequest {
     /// What.
     pub program: Program,
     /// Variables for the session, beside those that SendEnv and SetEnv name. Nothing on this side sees them.
-    #[serde(with = "trunkline::os_bytes::map", default)]
+    #[serde(with = "trunkline_request::os_bytes::map", default)]
     pub env: BTreeMap<OsString, OsString>,
     /// `-t` and `-T`.
     pub tty: Tty,
@@ -159,7 +159,7 @@ pub struct CopyRequest {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum CopyPlace {
     /// An absolute path on this machine.
-    Local(#[serde(with = "trunkline::os_bytes")] PathBuf),
+    Local(#[serde(with = "trunkline_request::os_bytes")] PathBuf),
     /// A path on a host.
     Host(Box<HostRequest>, #[serde(with = "serde_bytes")] Vec<u8>),
 }
@@ -331,7 +331,7 @@ pub enum Reply {
         /// Why.
         reasons: Vec<String>,
         /// Options for ssh, before all others, by which it uses the connection that is kept warm, or becomes it.
-        #[serde(with = "trunkline::os_bytes::list")]
+        #[serde(with = "trunkline_request::os_bytes::list")]
         options: Vec<OsString>,
     },
     /// How far a copy is; at most ten a second.
@@ -391,11 +391,11 @@ pub enum Exit {
 /// An error, with what it means.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// [`trunkline::ErrorKind`]'s name.
+    /// [`ErrorKind`]'s name.
     pub kind: String,
     /// A sentence for the user.
     pub message: String,
-    /// [`trunkline::Execution`]'s words: may the command have run?
+    /// [`Execution`](trunkline_request::failure::Execution)'s words: may the command have run?
     pub execution: String,
 }
 
@@ -403,17 +403,7 @@ impl Failure {
     /// Whether it may pass by itself, so that it is worth trying again later; a kind that this version does not know may
     /// not.
     pub fn may_pass(&self) -> bool {
-        trunkline::ErrorKind::from_name(&self.kind).is_some_and(trunkline::ErrorKind::may_pass)
-    }
-}
-
-impl From<&trunkline::Error> for Failure {
-    fn from(error: &trunkline::Error) -> Self {
-        Self {
-            kind: error.kind().as_str().into(),
-            message: error.to_string(),
-            execution: error.execution().as_str().into(),
-        }
+        ErrorKind::from_name(&self.kind).is_some_and(ErrorKind::may_pass)
     }
 }
 
@@ -453,31 +443,6 @@ pub struct MasterReport {
     pub peer: Option<String>,
     /// Sessions and forwardings of its clients.
     pub sessions: Option<usize>,
-}
-
-impl MasterReport {
-    /// What is known of a master.
-    pub fn new(master: &Master, state: &MasterState) -> Self {
-        let known = match state {
-            MasterState::Alive(known) => Some(known),
-            MasterState::Stale | MasterState::Silent | MasterState::Missing => None,
-        };
-        let name = match state {
-            MasterState::Alive(_) => "alive",
-            MasterState::Stale => "stale",
-            MasterState::Silent => "silent",
-            MasterState::Missing => "missing",
-        };
-        let since = known.and_then(|known| known.since?.duration_since(UNIX_EPOCH).ok());
-        Self {
-            socket: master.path.clone(),
-            state: name.into(),
-            pid: known.map(|known| known.pid),
-            since: since.map(|since| since.as_secs()),
-            peer: known.and_then(|known| known.peer.clone()),
-            sessions: known.and_then(|known| known.clients),
-        }
-    }
 }
 
 /// One connection.

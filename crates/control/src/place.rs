@@ -126,7 +126,7 @@ impl Place {
 }
 
 /// The system's words without Rust's "(os error 20)".
-pub(crate) fn words(error: &io::Error) -> String {
+pub fn words(error: &io::Error) -> String {
     let text = error.to_string();
     match text.find(" (os error ") {
         Some(end) => text[..end].to_owned(),
@@ -135,7 +135,7 @@ pub(crate) fn words(error: &io::Error) -> String {
 }
 
 /// Makes a folder with mode 0700, and checks that it is ours alone.
-pub(crate) fn make_private(folder: &Path) -> Result<(), PlaceError> {
+pub fn make_private(folder: &Path) -> Result<(), PlaceError> {
     let failed = |error| PlaceError::Io {
         folder: folder.to_owned(),
         error,

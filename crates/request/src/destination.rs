@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 /// free of the characters that OpenSSH refuses because they reach a shell through `%h` and `%r`.
 ///
 /// ```
-/// use trunkline_config::destination::Destination;
+/// use trunkline_request::destination::Destination;
 ///
 /// let destination: Destination = "ssh://deploy@db1.example.org:2222".parse()?;
 /// assert_eq!(destination.user.as_deref(), Some("deploy"));
 /// assert_eq!(destination.host, "db1.example.org");
 /// assert_eq!(destination.port, Some(2222));
-/// # Ok::<(), trunkline_config::destination::DestinationError>(())
+/// # Ok::<(), trunkline_request::destination::DestinationError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "Parts", into = "Parts")]

@@ -32,7 +32,7 @@ pub enum FrameError {
 }
 
 /// Both directions of a control socket.
-pub(crate) fn split(stream: UnixStream) -> (FrameReader, FrameWriter) {
+pub fn split(stream: UnixStream) -> (FrameReader, FrameWriter) {
     let stream = Arc::new(stream);
     let reader = FrameReader {
         stream: stream.clone(),
@@ -44,7 +44,7 @@ pub(crate) fn split(stream: UnixStream) -> (FrameReader, FrameWriter) {
 
 /// Reads frames.
 #[derive(Debug)]
-pub(crate) struct FrameReader {
+pub struct FrameReader {
     stream: Arc<UnixStream>,
     buffer: Vec<u8>,
     /// Received, not yet claimed by a frame.
@@ -54,12 +54,12 @@ pub(crate) struct FrameReader {
 impl FrameReader {
     /// The file descriptors that have come and that no frame has claimed. They come no later than the frame that speaks
     /// of them, but may come with an earlier one.
-    pub(crate) fn take_fds(&mut self) -> Vec<OwnedFd> {
+    pub fn take_fds(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.fds)
     }
 
     /// The next frame; `None` at the end. Cancel-safe: bytes of an unfinished frame stay.
-    pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+    pub async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         loop {
             if let Some(frame) = self.take_frame()? {
                 return Ok(Some(frame));
@@ -86,7 +86,7 @@ impl FrameReader {
 }
 
 /// The frame at the start of `bytes`, with the number of bytes it takes up; `None` when there is no whole one yet.
-pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<(T, usize)>, FrameError> {
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<(T, usize)>, FrameError> {
     let Some((head, rest)) = bytes.split_first_chunk::<4>() else {
         return Ok(None);
     };
@@ -106,11 +106,7 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<(T, usi
 const CHUNK: usize = 8 * 1024;
 
 /// Reads what is there, with the descriptors that came along; 0 at the end.
-pub(crate) fn receive(
-    stream: &UnixStream,
-    buffer: &mut Vec<u8>,
-    fds: &mut Vec<OwnedFd>,
-) -> io::Result<usize> {
+pub fn receive(stream: &UnixStream, buffer: &mut Vec<u8>, fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut chunk = [0; CHUNK];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -133,22 +129,18 @@ pub(crate) fn receive(
 
 /// Writes frames.
 #[derive(Debug)]
-pub(crate) struct FrameWriter {
+pub struct FrameWriter {
     stream: Arc<UnixStream>,
 }
 
 impl FrameWriter {
     /// Writes one frame.
-    pub(crate) async fn send<T: Serialize>(&self, frame: &T) -> Result<(), FrameError> {
+    pub async fn send<T: Serialize>(&self, frame: &T) -> Result<(), FrameError> {
         self.send_with(frame, &[]).await
     }
 
     /// Writes one frame with file descriptors, which stay the caller's.
-    pub(crate) async fn send_with<T: Serialize>(
-        &self,
-        frame: &T,
-        fds: &[BorrowedFd<'_>],
-    ) -> Result<(), FrameError> {
+    pub async fn send_with<T: Serialize>(&self, frame: &T, fds: &[BorrowedFd<'_>]) -> Result<(), FrameError> {
         let bytes = encode(frame)?;
         let mut fds = fds;
         let mut sent = 0;

@@ -1,0 +1,368 @@
+//! The client's end of the control socket, and how a daemon is started by the first who needs it.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::UnixStream;
+use trunkline_request::{Difference, Vantage};
+
+use crate::place::{Place, PlaceError};
+use crate::protocol::{Reply, Request, VERSION};
+use crate::socket::{FrameError, FrameReader, FrameWriter, split};
+
+/// Why the daemon could not be reached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// No folder for it.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// None runs, and none was to be started.
+    #[error("no daemon is running")]
+    NotRunning,
+    /// One was started and did not come up.
+    #[error("the daemon did not start: {why}; its log is {log}")]
+    Start {
+        /// What is known.
+        why: String,
+        /// Its log.
+        log: PathBuf,
+    },
+    /// The socket failed or spoke nonsense.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// Somebody else listens on the socket.
+    #[error("{socket} belongs to uid {uid}, not to you: set TRUNKLINE_DIR to a folder of your own")]
+    Stranger {
+        /// Who.
+        uid: u32,
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// It takes connections and says nothing.
+    #[error("the daemon on {socket} does not answer; end its process to get a new one")]
+    Silent {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// It speaks another protocol than this program.
+    #[error(
+        "the daemon speaks protocol {protocol}, this program {VERSION}: use the trunkline that started it, or `trunkline stop`"
+    )]
+    Version {
+        /// The daemon's.
+        protocol: u32,
+    },
+    /// It stands where other hosts are reached, or other files are meant.
+    #[error("the daemon runs in another {0} than this program")]
+    Elsewhere(Difference),
+    /// It went away in the middle.
+    #[error("the daemon ended in the middle of the request")]
+    Gone,
+}
+
+/// How to start a daemon.
+#[derive(Debug, Clone)]
+pub struct Starter {
+    /// The program, with the arguments that make it the daemon.
+    pub command: Vec<OsString>,
+}
+
+/// A connection to the daemon.
+#[derive(Debug)]
+pub struct Client {
+    replies: ReplyReader,
+    requests: RequestWriter,
+}
+
+/// How often a daemon may end, or be replaced, under a client that wants one.
+const ATTEMPTS: usize = 5;
+
+/// How long a daemon may take to say welcome. It does nothing else first, so one that needs longer is stopped or stuck.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long a daemon may take to come up, or one that was stopped to let go of its place.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+impl Client {
+    /// Connects to the daemon. Given a `starter`, starts one where there is none, and replaces one that speaks an older
+    /// protocol: the old one lets its sessions end and takes no more.
+    ///
+    /// Waits for the daemon's welcome, one wake-up of each side. Only that shows that the daemon stands where this process
+    /// does ([`ClientError::Elsewhere`]) and is not just ending, in which case nothing was begun and a new one is started.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn connect(place: &Place, starter: Option<&Starter>) -> Result<Self, ClientError> {
+        for _ in 0..ATTEMPTS {
+            let client = match Self::greeted(place).await {
+                Ok((client, VERSION, there)) => {
+                    return match there.and_then(|there| there.difference(&Vantage::current())) {
+                        Some(what) => Err(ClientError::Elsewhere(what)),
+                        None => Ok(client),
+                    };
+                }
+                Ok((client, protocol, _)) if protocol < VERSION && starter.is_some() => Some(client),
+                Ok((_, protocol, _)) => return Err(ClientError::Version { protocol }),
+                Err(ClientError::Gone) => None,
+                Err(ClientError::NotRunning) => {
+                    start(place, starter).await?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            if let Some(mut old) = client {
+                tracing::info!("replacing a daemon of an older version");
+                old.send(&Request::Stop { at_once: false }).await?;
+                while old.next().await.is_ok() {}
+            }
+            wait_until_free(place).await?;
+        }
+        Err(ClientError::Start {
+            why: "it took the lock but not the socket".into(),
+            log: place.log(),
+        })
+    }
+
+    /// Connects to the daemon that runs, wherever in the system it stands, to ask what it has or to close it. It refuses
+    /// requests about hosts that come from elsewhere.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn connect_anywhere(place: &Place) -> Result<Self, ClientError> {
+        match Self::greeted(place).await? {
+            (client, VERSION, _) => Ok(client),
+            (_, protocol, _) => Err(ClientError::Version { protocol }),
+        }
+    }
+
+    /// Connects to whatever daemon runs, of any version, to send it [`Request::Stop`] and nothing else.
+    ///
+    /// # Errors
+    /// [`ClientError::NotRunning`], or what else is in the way.
+    pub async fn connect_to_stop(place: &Place) -> Result<Self, ClientError> {
+        match Self::greeted(place).await {
+            Ok((client, ..)) => Ok(client),
+            Err(ClientError::Gone) => Err(ClientError::NotRunning),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A client of whoever is at the other end of `stream` and needs no asking: an engine in this process.
+    ///
+    /// # Errors
+    /// [`ClientError::Frame`].
+    pub async fn over(stream: UnixStream) -> Result<Self, ClientError> {
+        let client = Self::new(stream);
+        client.hello().await?;
+        Ok(client)
+    }
+
+    fn new(stream: UnixStream) -> Self {
+        let (reader, writer) = split(stream);
+        Self {
+            replies: ReplyReader(reader),
+            requests: RequestWriter(writer),
+        }
+    }
+
+    /// A connection to the daemon that runs, the version of its protocol, and where it stands.
+    async fn greeted(place: &Place) -> Result<(Self, u32, Option<Vantage>), ClientError> {
+        let Ok(stream) = UnixStream::connect(place.socket()).await else {
+            return Err(ClientError::NotRunning);
+        };
+        // Whoever listens there gets our streams and our environment.
+        let peer = stream.peer_cred().map_err(FrameError::from)?;
+        if peer.uid() != rustix::process::getuid().as_raw() {
+            return Err(ClientError::Stranger {
+                uid: peer.uid(),
+                socket: place.socket(),
+            });
+        }
+        let mut client = Self::new(stream);
+        client.hello().await?;
+        match tokio::time::timeout(ANSWER_LIMIT, client.next()).await {
+            Ok(Ok(Reply::Welcome {
+                protocol, vantage, ..
+            })) => Ok((client, protocol, vantage)),
+            Ok(Ok(_)) => Err(FrameError::Malformed("no welcome".into()).into()),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(ClientError::Silent {
+                socket: place.socket(),
+            }),
+        }
+    }
+
+    /// Introduces this client.
+    async fn hello(&self) -> Result<(), ClientError> {
+        let program = env!("CARGO_PKG_VERSION").to_owned();
+        self.send(&Request::Hello {
+            protocol: VERSION,
+            program,
+        })
+        .await
+    }
+
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// [`ClientError::Frame`].
+    pub async fn send(&self, request: &Request) -> Result<(), ClientError> {
+        self.requests.send(request).await
+    }
+
+    /// Sends a request with file descriptors.
+    ///
+    /// # Errors
+    /// [`ClientError::Frame`].
+    pub async fn send_with(
+        &self,
+        request: &impl Serialize,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ClientError> {
+        self.requests.0.send_with(request, fds).await.map_err(gone)
+    }
+
+    /// The next reply. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`ClientError::Gone`] when the daemon has closed the socket.
+    pub async fn next(&mut self) -> Result<Reply, ClientError> {
+        self.replies.next().await
+    }
+
+    /// Both directions apart.
+    pub fn into_split(self) -> (ReplyReader, RequestWriter) {
+        (self.replies, self.requests)
+    }
+}
+
+/// The replies of a [`Client`].
+#[derive(Debug)]
+pub struct ReplyReader(FrameReader);
+
+impl ReplyReader {
+    /// As [`Client::next`].
+    ///
+    /// # Errors
+    /// As [`Client::next`].
+    pub async fn next(&mut self) -> Result<Reply, ClientError> {
+        match self.0.next::<Reply>().await {
+            Ok(Some(reply)) => Ok(reply),
+            Ok(None) => Err(ClientError::Gone),
+            Err(error) => Err(gone(error)),
+        }
+    }
+}
+
+/// The requests of a [`Client`].
+#[derive(Debug)]
+pub struct RequestWriter(FrameWriter);
+
+impl RequestWriter {
+    /// As [`Client::send`].
+    ///
+    /// # Errors
+    /// As [`Client::send`].
+    pub async fn send(&self, request: &Request) -> Result<(), ClientError> {
+        self.0.send(request).await.map_err(gone)
+    }
+}
+
+/// The daemon's end looks different to who reads and who writes.
+fn gone(error: FrameError) -> ClientError {
+    match &error {
+        FrameError::Io(io)
+            if matches!(
+                io.kind(),
+                io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+            ) =>
+        {
+            ClientError::Gone
+        }
+        _ => error.into(),
+    }
+}
+
+/// Waits until a daemon that takes no more clients has let go of its lock, which it does before its sessions end.
+async fn wait_until_free(place: &Place) -> Result<(), ClientError> {
+    let started = Instant::now();
+    while started.elapsed() < START_LIMIT {
+        // Without the file, or with one that cannot be read, whoever starts a daemon finds out.
+        let Ok(lock) = std::fs::File::open(place.lock()) else {
+            return Ok(());
+        };
+        if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockShared).is_ok() {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Err(ClientError::Gone)
+}
+
+/// Starts a daemon and waits until it listens, or until another that was started meanwhile does.
+async fn start(place: &Place, starter: Option<&Starter>) -> Result<(), ClientError> {
+    place.make()?;
+    let failed = |why: String| ClientError::Start {
+        why,
+        log: place.log(),
+    };
+    let Some((program, arguments)) = starter.and_then(|starter| starter.command.split_first()) else {
+        return Err(ClientError::NotRunning);
+    };
+    // A daemon without a log is better than none.
+    let open = |path: &Path| std::fs::OpenOptions::new().create(true).append(true).open(path);
+    let log = place
+        .make_state()
+        .map_err(io::Error::other)
+        .and_then(|()| open(&place.log()))
+        .or_else(|_| open(Path::new("/dev/null")))
+        .map_err(|error| failed(error.to_string()))?;
+    // Nothing of the first caller's environment is to decide anything for those who come later; what the daemon needs
+    // itself is where its folders are.
+    let kept = [
+        "TRUNKLINE_DIR",
+        "XDG_RUNTIME_DIR",
+        "XDG_STATE_HOME",
+        "XDG_CONFIG_HOME",
+        "XDG_CACHE_HOME",
+        "HOME",
+        "PATH",
+    ];
+    let mut child = tokio::process::Command::new(program)
+        .args(arguments)
+        .env_clear()
+        .envs(
+            kept.iter()
+                .filter_map(|name| Some((name, std::env::var_os(name)?))),
+        )
+        .envs(std::env::vars_os().filter(|(name, _)| name.as_bytes() == b"TRUNKLINE_LOG"))
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .map_err(|error| failed(error.to_string()))?;
+    // It writes a line when it listens, and closes its standard output either way.
+    let mut line = String::new();
+    if let Some(stdout) = &mut child.stdout {
+        let read = tokio::time::timeout(START_LIMIT, stdout.read_to_string(&mut line)).await;
+        read.map_err(|_| failed("it took too long".into()))?
+            .map_err(|error| failed(error.to_string()))?;
+    }
+    if line.trim() == "ready" || line.trim() == "running" {
+        return Ok(());
+    }
+    Err(failed(if line.is_empty() {
+        "it ended at once".into()
+    } else {
+        line.trim().to_owned()
+    }))
+}

@@ -1,0 +1,88 @@
+//! What tuning found for a host, remembered, and applied to the connections and copies that move data.
+
+use std::sync::Arc;
+
+use trunkline_proto::cipher::Cipher;
+pub use trunkline_request::tuning::{Choice, Rates};
+
+use crate::config::{HostConfig, Request};
+use crate::memory::{HostFacts, HostId, Memory};
+use crate::transfer::MOST_STREAMS;
+
+/// The smallest request that a choice may ask for: below this, heads outweigh data.
+pub(crate) const SMALLEST_REQUEST: u32 = 1024;
+
+/// What host memory holds for a host.
+pub fn remembered(memory: &Memory, config: &HostConfig) -> Option<Choice> {
+    of(&memory.facts(&id(config))?)
+}
+
+/// What is among the facts about a host.
+pub fn of(facts: &HostFacts) -> Option<Choice> {
+    let choice: Choice = serde_json::from_str(facts.tuning.as_ref()?)
+        .inspect_err(|error| tracing::debug!("what tuning found cannot be read: {error}"))
+        .ok()?;
+    Some(Choice {
+        request_size: choice.request_size.map(|size| size.max(SMALLEST_REQUEST)),
+        streams_down: choice.streams_down.map(|streams| streams.clamp(1, MOST_STREAMS)),
+        streams_up: choice.streams_up.map(|streams| streams.clamp(1, MOST_STREAMS)),
+        ..choice
+    })
+}
+
+/// Has host memory hold a choice, or none, in place of what it held.
+pub fn remember(choice: Option<&Choice>, memory: &Memory, config: &HostConfig) {
+    let json = choice.and_then(|choice| serde_json::to_string(choice).ok());
+    memory.update(&id(config), |facts| facts.tuning = json);
+}
+
+/// The configuration for connections that move data. A cipher is only taken if ssh_config allows it, and what the
+/// caller's own options set stays. Where nothing differs, neither does the result, so that the connections that are
+/// there are used.
+pub(crate) fn apply(choice: &Choice, config: Arc<HostConfig>, request: &Request) -> Arc<HostConfig> {
+    let mut tuned = (*config).clone();
+    if choice.cipher != choice.usual_cipher
+        && !request.sets("ciphers", b'c')
+        && Cipher::from_name(&choice.cipher).is_some()
+        && let Some(at) = tuned.ciphers.iter().position(|name| *name == choice.cipher)
+    {
+        tuned.ciphers[..=at].rotate_right(1);
+    }
+    if !request.sets("compression", b'C') {
+        tuned.compression = choice.compression;
+    }
+    if tuned == *config { config } else { Arc::new(tuned) }
+}
+
+fn id(config: &HostConfig) -> HostId {
+    HostId::new(&config.hostname, config.port, &config.user)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_comes_back_within_bounds() {
+        let memory = Memory::in_memory();
+        let config = HostConfig::explicit("db1.example", 22, "me").unwrap();
+        assert_eq!(remembered(&memory, &config), None);
+        let mut choice = Choice {
+            cipher: "aes256-ctr".into(),
+            streams_up: Some(3),
+            ..Choice::default()
+        };
+        remember(Some(&choice), &memory, &config);
+        assert_eq!(remembered(&memory, &config).as_ref(), Some(&choice));
+        choice.streams_up = Some(1_000_000);
+        choice.request_size = Some(0);
+        remember(Some(&choice), &memory, &config);
+        let bounded = remembered(&memory, &config).unwrap();
+        assert_eq!(
+            (bounded.streams_up, bounded.request_size),
+            (Some(MOST_STREAMS), Some(SMALLEST_REQUEST))
+        );
+        remember(None, &memory, &config);
+        assert_eq!(remembered(&memory, &config), None);
+    }
+}
