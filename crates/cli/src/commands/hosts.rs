@@ -1,21 +1,21 @@
 //! The commands about connections: `ls`, `check`, `close`, `warm`, `explain`, `stop`.
 
 use std::ffi::OsString;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{anyhow, bail};
-use comfy_table::{Table, presets};
 use trunkline::Printable;
 use trunkline::config::World;
 use trunkline::openssh::MasterState;
 use trunkline_daemon::client::Client;
-use trunkline_daemon::protocol::{ConnectionReport, Explanation, HostReport, HostRequest, Reply, Request};
+use trunkline_daemon::protocol::{Explanation, HostRequest, Reply, Request};
 
 use crate::backend::{Backend, host_request, runtime};
 use crate::commands::masters::{self, Found};
 use crate::questions::Conversation;
+use crate::report::connections::{self, milliseconds};
+use crate::report::fold;
 
 /// Options that decide what a destination means.
 #[derive(Debug, clap::Args)]
@@ -138,6 +138,7 @@ pub(crate) fn ls(args: &LsArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
                 hosts.push(report);
             }
         }
+        hosts.sort_by_cached_key(|host| (fold::natural(&host.name), host.address.clone()));
         Ok(hosts)
     })?;
     let mut out = std::io::stdout();
@@ -147,100 +148,12 @@ pub(crate) fn ls(args: &LsArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     } else if hosts.is_empty() {
         writeln!(out, "no connections")?;
     } else {
-        writeln!(out, "{}", host_table(&hosts))?;
+        let width = std::io::stdout()
+            .is_terminal()
+            .then(|| comfy_table::Table::new().width());
+        write!(out, "{}", connections::table(&hosts, width.flatten()))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn host_table(hosts: &[HostReport]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header([
-        "HOST",
-        "ADDRESS",
-        "STATE",
-        "UP",
-        "RTT",
-        "SESSIONS",
-        "TUNNELS",
-        "SENT",
-        "RECEIVED",
-        "TRANSPORT",
-        "STOCK SSH",
-    ]);
-    for host in hosts {
-        let stock = match host.mux_sockets.len() {
-            0 => String::new(),
-            1 => "1 socket".into(),
-            more => format!("{more} sockets"),
-        };
-        if let Some(master) = &host.master {
-            let warm = if host.pinned { "pinned" } else { "warm" };
-            table.add_row([
-                host.name.clone(),
-                host.address.clone(),
-                if master.state == "alive" {
-                    warm
-                } else {
-                    &*master.state
-                }
-                .to_owned(),
-                master.since.map_or_else(String::new, age),
-                String::new(),
-                master
-                    .sessions
-                    .map_or_else(String::new, |count| count.to_string()),
-                String::new(),
-                String::new(),
-                String::new(),
-                host.transport.clone(),
-                master
-                    .pid
-                    .map_or_else(String::new, |pid| format!("process {pid}")),
-            ]);
-        } else if host.connections.is_empty() {
-            let [name, address] = [&host.name, &host.address];
-            table.add_row([
-                name,
-                address,
-                "listening",
-                "",
-                "",
-                "",
-                "",
-                "",
-                "",
-                &host.transport,
-                &stock,
-            ]);
-        }
-        for connection in &host.connections {
-            table.add_row([
-                host.name.clone(),
-                host.address.clone(),
-                state(host, connection),
-                connection.since.map_or_else(String::new, age),
-                connection.rtt.map_or_else(String::new, milliseconds),
-                connection.sessions.to_string(),
-                connection.tunnels.to_string(),
-                bytes(connection.sent),
-                bytes(connection.received),
-                host.transport.clone(),
-                stock.clone(),
-            ]);
-        }
-    }
-    table
-}
-
-fn state(host: &HostReport, connection: &ConnectionReport) -> String {
-    match (connection.ready, connection.busy, host.pinned) {
-        (false, ..) => "connecting",
-        (_, true, _) => "busy",
-        (.., true) => "pinned",
-        _ => "warm",
-    }
-    .into()
 }
 
 /// `trunkline check`.
@@ -506,38 +419,4 @@ pub(crate) async fn ask(client: &mut Client, request: Request, backend: &Backend
 
 pub(crate) fn unexpected(reply: &Reply) -> anyhow::Error {
     anyhow!("the daemon answered what was not asked: {reply:?}")
-}
-
-fn milliseconds(time: Duration) -> String {
-    format!("{:.1} ms", time.as_secs_f64() * 1e3)
-}
-
-fn age(since: u64) -> String {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs();
-    match now.saturating_sub(since) {
-        seconds @ ..60 => format!("{seconds} s"),
-        seconds @ ..3600 => format!("{} min", seconds / 60),
-        seconds @ ..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-        seconds => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
-    }
-}
-
-fn bytes(count: u64) -> String {
-    indicatif::BinaryBytes(count).to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ages_are_told_in_two_units_at_most() {
-        let ago = |seconds| age(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() - seconds);
-        assert_eq!(ago(90), "1 min");
-        assert_eq!(ago(7_300), "2 h 1 min");
-        assert_eq!(ago(90_000), "1 d 1 h");
-    }
 }

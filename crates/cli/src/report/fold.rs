@@ -24,6 +24,11 @@ pub(crate) fn fold<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> String 
     folded.join(",")
 }
 
+/// What sorts names as people count: web2 before web10.
+pub(crate) fn natural(name: &str) -> impl Ord + use<> {
+    Pattern::of(name)
+}
+
 /// A name, or several that differ in nothing but numbers: the product of its number sets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Pattern {

@@ -10,6 +10,7 @@ use trunkline::Printable;
 
 pub(crate) mod collate;
 pub(crate) mod colours;
+pub(crate) mod connections;
 pub(crate) mod files;
 pub(crate) mod fold;
 pub(crate) mod json;
