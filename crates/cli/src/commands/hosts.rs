@@ -1,7 +1,7 @@
 //! The commands about connections: `ls`, `check`, `close`, `warm`, `explain`, `stop`.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
@@ -16,6 +16,7 @@ use crate::commands::masters::{self, Found};
 use crate::questions::Conversation;
 use crate::report::connections::{self, milliseconds};
 use crate::report::fold;
+use crate::terminal;
 
 /// Options that decide what a destination means.
 #[derive(Debug, clap::Args)]
@@ -148,10 +149,8 @@ pub(crate) fn ls(args: &LsArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     } else if hosts.is_empty() {
         writeln!(out, "no connections")?;
     } else {
-        let width = std::io::stdout()
-            .is_terminal()
-            .then(|| comfy_table::Table::new().width());
-        write!(out, "{}", connections::table(&hosts, width.flatten()))?;
+        let width = terminal::width(&out);
+        write!(out, "{}", connections::table(&hosts, width))?;
     }
     Ok(ExitCode::SUCCESS)
 }

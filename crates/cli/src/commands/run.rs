@@ -29,6 +29,7 @@ use crate::report::lines::{LinePrefixer, Stream};
 use crate::report::progress::Progress;
 use crate::report::{Execution, HostResult, Outcome, collate, json, summary};
 use crate::spool::{HostInput, Stdin};
+use crate::terminal;
 use crate::terminal::interrupts::{Interrupts, status_of};
 
 /// Arguments of `trunkline run`.
@@ -180,7 +181,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     if signal.is_some() {
         eprint!("{}", summary::interrupted(&all));
     }
-    let width = comfy_table::Table::new().width();
+    let width = terminal::width(std::io::stderr());
     eprint!(
         "{}",
         summary::summary(&all, begun.elapsed(), width, view.error_colours)

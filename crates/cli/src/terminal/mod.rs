@@ -4,3 +4,9 @@
 pub(crate) mod command_line;
 pub(crate) mod interrupts;
 pub(crate) mod raw;
+
+/// The columns of the terminal that a stream leads to; `None` where it leads elsewhere, or the terminal does not tell.
+pub(crate) fn width(stream: impl std::os::fd::AsFd) -> Option<u16> {
+    let size = rustix::termios::tcgetwinsize(stream).ok()?;
+    Some(size.ws_col).filter(|columns| *columns > 0)
+}

@@ -5,6 +5,7 @@ use std::process::Command;
 use trunkline_testkit::{Sshd, write_ssh_config};
 
 use crate::home::{Home, assert_status, describe, finish, server, text, wait_until};
+use crate::tty::Terminal;
 
 /// A command about the server's host.
 fn about(home: &Home, server: &Sshd, words: &[&str]) -> Command {
@@ -51,6 +52,31 @@ fn ls_lists_connections_for_people_and_programs() {
         table.contains("HOST") && table.contains(server.alias()) && table.contains("warm"),
         "{table}"
     );
+}
+
+#[test]
+fn tables_are_no_wider_than_the_terminal() {
+    let (server, home) = (server(), Home::new());
+    assert_status(&home.on(&server, "true"), 0);
+    let whole = text(&finish(home.trunkline().arg("ls")).stdout);
+    assert!(whole.lines().any(|line| line.chars().count() > 60), "{whole}");
+    let program = home.trunkline();
+    // The terminal's size is set before the program starts.
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "stty cols 60; \"$0\" ls; echo end-of-table"])
+        .arg(program.get_program());
+    for (name, value) in program
+        .get_envs()
+        .filter_map(|(name, value)| Some((name, value?)))
+    {
+        shell.env(name, value);
+    }
+    let mut terminal = Terminal::start(&shell);
+    let shown = terminal.expect("end-of-table");
+    assert!(terminal.end().success());
+    assert!(shown.contains("HOST") && shown.contains("warm"), "{shown}");
+    assert!(shown.lines().all(|line| line.chars().count() <= 60), "{shown}");
 }
 
 #[test]
