@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context as _;
@@ -46,7 +47,7 @@ impl Stdin {
         let Ok(found) = rustix::fs::fstat(&stdin) else {
             return Ok(Self::Nothing);
         };
-        if rustix::termios::isatty(&stdin) || crate::commands::ssh::is_null_device(&found) {
+        if rustix::termios::isatty(&stdin) || is_null_device(&found) {
             return Ok(Self::Nothing);
         }
         let fd = stdin.as_fd().try_clone_to_owned().context("standard input")?;
@@ -284,6 +285,12 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
     tokio::task::spawn_blocking(work)
         .await
         .map_err(io::Error::other)?
+}
+
+pub(crate) fn is_null_device(found: &rustix::fs::Stat) -> bool {
+    let is_device =
+        rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::CharacterDevice;
+    is_device && std::fs::metadata("/dev/null").is_ok_and(|null| null.rdev() == found.st_rdev)
 }
 
 #[cfg(test)]

@@ -56,6 +56,11 @@ pub fn user_config_file() -> Result<PathBuf, ConfigError> {
     Ok(account::Account::current()?.home.join(".ssh/config"))
 }
 
+/// Bytes in hexadecimal.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Why a destination could not be resolved. The same failure may answer several waiting callers, hence `Clone`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

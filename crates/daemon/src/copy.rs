@@ -80,7 +80,7 @@ async fn location(engine: &Engine, place: &CopyPlace, interaction: &Interaction)
             return Err(Error::Usage(format!("{} is not absolute", path.display())));
         }
         CopyPlace::Host(host, path) => {
-            let asked = crate::server::engine_request(host);
+            let asked = crate::reports::engine_request(host);
             let host = engine.host_for_copies(&asked, interaction).await?;
             let question = format!("Allow shared connection to {}? ", host.config().original_host);
             host.confirm_use(&question).await?;

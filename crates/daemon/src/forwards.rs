@@ -9,7 +9,7 @@ use trunkline::config::{self, Forward, ForwardTarget, HostConfig, Listen};
 use trunkline::{Engine, Error, ForwardEvent, ForwardHandle, Host, Interaction};
 
 use crate::protocol::{ForwardKind, ForwardRequest, HostRequest};
-use crate::server::engine_request;
+use crate::reports::engine_request;
 
 /// Those of one session. They last as long as this.
 pub(crate) struct Forwards<'a> {

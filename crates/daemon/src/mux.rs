@@ -31,7 +31,7 @@ use trunkline::{Engine, Error, Host, Interaction};
 
 use crate::place::{Place, make_private, words};
 use crate::protocol::HostRequest;
-use crate::server::engine_request;
+use crate::reports::engine_request;
 use forwards::Forwards;
 pub(crate) use typed::Typed;
 

@@ -25,7 +25,7 @@ use crate::protocol::{
     Escapes, Exit, Failure, HostReport, HostRequest, Program, Reply, Request, SessionRequest, Stdio,
 };
 use crate::reports;
-use crate::server::{address, engine_request};
+use crate::reports::{address, engine_request};
 
 /// What is read of a session's output at a time.
 const CHUNK: usize = 32 * 1024;

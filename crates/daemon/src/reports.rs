@@ -1,10 +1,20 @@
-//! What the engine tells, in the words of the control protocol.
+//! The control protocol's words for what the engine takes and tells.
 
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use trunkline::LaneStatus;
+use trunkline::config::HostConfig;
 use trunkline::openssh::{Master, MasterState};
 
-use crate::protocol::{Failure, MasterReport};
+use crate::protocol::{ConnectionReport, Failure, HostRequest, MasterReport};
+
+/// A request as the engine takes it.
+pub fn engine_request(host: &HostRequest) -> trunkline::config::Request {
+    let mut request = trunkline::config::Request::new(host.destination.clone(), Arc::new(host.world.clone()));
+    request.ssh_args.clone_from(&host.ssh_args);
+    request
+}
 
 /// What went wrong.
 #[must_use]
@@ -37,5 +47,38 @@ pub fn master(master: &Master, state: &MasterState) -> MasterReport {
         since: since.map(|since| since.as_secs()),
         peer: known.and_then(|known| known.peer.clone()),
         sessions: known.and_then(|known| known.clients),
+    }
+}
+
+/// Whom a host is reached as.
+pub(crate) fn address(config: &HostConfig) -> String {
+    format!("{}@{}:{}", config.user, config.hostname, config.port)
+}
+
+/// What is known of a connection.
+pub(crate) fn connection_report(lane: &LaneStatus) -> ConnectionReport {
+    let info = lane.info.as_ref();
+    ConnectionReport {
+        ready: info.is_some(),
+        since: info
+            .and_then(|info| info.since.duration_since(UNIX_EPOCH).ok())
+            .map(|since| since.as_secs()),
+        server: info.map_or_else(String::new, |info| info.server.clone()),
+        algorithms: info.map_or_else(String::new, |info| {
+            format!(
+                "{}, {}, {}",
+                info.kex.name(),
+                info.host_key_algorithm,
+                info.cipher
+            )
+        }),
+        rtt: lane.rtt,
+        sessions: lane.sessions,
+        tunnels: lane.tunnels,
+        spares: lane.spares,
+        busy: lane.busy,
+        rate: lane.rate,
+        sent: lane.bytes.0,
+        received: lane.bytes.1,
     }
 }

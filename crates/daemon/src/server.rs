@@ -7,7 +7,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -16,7 +16,7 @@ use trunkline::config::{HostConfig, SharingKey};
 use trunkline::memory::HostId;
 use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
 use trunkline::tune::{self, Choice};
-use trunkline::{Engine, Error, HostStatus, Interaction, LaneStatus};
+use trunkline::{Engine, Error, HostStatus, Interaction};
 use zeroize::Zeroizing;
 
 use crate::copy;
@@ -24,10 +24,8 @@ use crate::listening::Waiting;
 use crate::mux;
 use crate::openssh::Masters;
 use crate::place::{Place, PlaceError, words};
-use crate::protocol::{
-    ConnectionReport, Explanation, HostReport, HostRequest, Reply, Request, SessionRequest, VERSION,
-};
-use crate::reports::failure;
+use crate::protocol::{Explanation, HostReport, HostRequest, Reply, Request, SessionRequest, VERSION};
+use crate::reports::{address, connection_report, engine_request, failure};
 use crate::session;
 use crate::socket::{FrameReader, split};
 
@@ -484,13 +482,6 @@ impl Prompter for Asking {
     }
 }
 
-/// A request as the engine takes it.
-pub fn engine_request(host: &HostRequest) -> trunkline::config::Request {
-    let mut request = trunkline::config::Request::new(host.destination.clone(), Arc::new(host.world.clone()));
-    request.ssh_args.clone_from(&host.ssh_args);
-    request
-}
-
 /// What a host's configuration says, where it is left to the system's ssh.
 async fn for_openssh(
     engine: &Engine,
@@ -613,10 +604,6 @@ async fn tuned(engine: &Engine, host: &HostRequest, choice: Option<&Choice>) -> 
     Ok(Reply::Done)
 }
 
-pub(crate) fn address(config: &HostConfig) -> String {
-    format!("{}@{}:{}", config.user, config.hostname, config.port)
-}
-
 /// The hosts that have connections, and those that stock ssh may connect to at any time.
 fn list(engine: &Engine, mux: Option<&mux::Sockets>) -> Vec<HostReport> {
     let mut sockets = mux.map(mux::Sockets::listening).unwrap_or_default();
@@ -663,32 +650,5 @@ fn host_report(host: &HostConfig, key: SharingKey) -> HostReport {
         mux_sockets: Vec::new(),
         connections: Vec::new(),
         master: None,
-    }
-}
-
-pub(crate) fn connection_report(lane: &LaneStatus) -> ConnectionReport {
-    let info = lane.info.as_ref();
-    ConnectionReport {
-        ready: info.is_some(),
-        since: info
-            .and_then(|info| info.since.duration_since(UNIX_EPOCH).ok())
-            .map(|since| since.as_secs()),
-        server: info.map_or_else(String::new, |info| info.server.clone()),
-        algorithms: info.map_or_else(String::new, |info| {
-            format!(
-                "{}, {}, {}",
-                info.kex.name(),
-                info.host_key_algorithm,
-                info.cipher
-            )
-        }),
-        rtt: lane.rtt,
-        sessions: lane.sessions,
-        tunnels: lane.tunnels,
-        spares: lane.spares,
-        busy: lane.busy,
-        rate: lane.rate,
-        sent: lane.bytes.0,
-        received: lane.bytes.1,
     }
 }

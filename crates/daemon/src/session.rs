@@ -21,8 +21,8 @@ use crate::mux::Typed;
 use crate::openssh::Masters;
 use crate::protocol::{Escapes, Exit, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty};
 use crate::pump;
+use crate::reports::connection_report;
 use crate::reports::failure;
-use crate::server::connection_report;
 use crate::stdio::{Input, Output};
 
 /// A command whose output nobody takes any more, or that was sent a signal, gets this long to end before its session is
@@ -74,7 +74,7 @@ async fn try_run(
     if let Program::Incoming(number) = request.program {
         return waiting.carry(number, request.stdio, fds, replies, inputs).await;
     }
-    let asked = crate::server::engine_request(&request.host);
+    let asked = crate::reports::engine_request(&request.host);
     let deadline = request.limit.map(Deadline::after);
     let host = if moves_data(&request.program) {
         engine.host_for_copies(&asked, interaction).await

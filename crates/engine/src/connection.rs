@@ -1,25 +1,48 @@
 //! [`Connection`]: one SSH connection, shared by everything that holds a clone of it.
 
+mod acknowledge;
+mod authentication;
+pub(crate) mod channel;
+pub(crate) mod dial;
+mod driver;
+mod gather;
+pub(crate) mod handshake;
+mod identities;
+pub(crate) mod incoming;
+pub(crate) mod lease;
+pub(crate) mod login;
+pub(crate) mod session;
+
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use trunkline_proto::kex::KexMethod;
 use trunkline_proto::{ChannelKind, GlobalRequest, SessionRequest};
 
-use crate::channel::{ChannelStream, GlobalReply, Op, Ops, channel};
 use crate::config::{ForwardAgent, HostConfig};
 use crate::error::Error;
-use crate::forward::{self, Incoming, SessionBinding};
-use crate::handshake::{self, Handshake};
 use crate::host_key::HostKeyError;
 use crate::interaction::Interaction;
 use crate::metrics::Metrics;
-use crate::pool::Lease;
 use crate::queue::queue;
-use crate::session::{Command, Output, Session, SpareSession};
+use channel::{ChannelStream, GlobalReply, Op, Ops, channel};
+use handshake::{Handshake, LendAgent};
+use incoming::Incoming;
+use lease::Lease;
+use session::{Command, Output, Session, SpareSession};
+
+/// What ties an agent's signatures to one connection (OpenSSH's PROTOCOL.agent, `session-bind@openssh.com`).
+#[derive(Debug, Clone)]
+pub(crate) struct SessionBinding {
+    pub(crate) host_key: Bytes,
+    pub(crate) session_id: Bytes,
+    /// The host key's signature in the first key exchange.
+    pub(crate) signature: Bytes,
+}
 
 /// What is known of a connection once it is authenticated.
 #[derive(Debug, Clone)]
@@ -85,6 +108,7 @@ struct Inner {
     info: Arc<OnceLock<ConnectionInfo>>,
     metrics: Arc<Metrics>,
     incoming: Arc<Incoming>,
+    lend_agent: LendAgent,
     /// Ends a handshake that is under way.
     abandoned: CancellationToken,
 }
@@ -104,6 +128,7 @@ impl Connection {
             info: info.clone(),
             metrics: metrics.clone(),
             incoming: incoming.clone(),
+            lend_agent: handshake.lend_agent,
             abandoned: CancellationToken::new(),
         };
         let abandoned = inner.abandoned.clone();
@@ -193,7 +218,7 @@ impl Connection {
         };
         match self.lend_agent(command) {
             Ok(()) => self.send(open),
-            Err(error) => crate::driver::refuse(open, &error),
+            Err(error) => crate::connection::channel::refuse(open, &error),
         }
         Session::new(self.inner.ops.clone(), parts)
     }
@@ -214,7 +239,7 @@ impl Connection {
                 "the agent is not forwarded to {name}: set ForwardAgent or use -A"
             )));
         }
-        forward::lend_agent(&self.inner.incoming, host, &self.inner.info);
+        (self.inner.lend_agent)(&self.inner.incoming, host, &self.inner.info);
         Ok(())
     }
 
@@ -391,7 +416,7 @@ impl Connection {
     fn send(&self, op: Op) {
         // A driver that has ended drops the operation; whoever waits for its answer hears of the end.
         if let Err(op) = self.inner.ops.send(op) {
-            crate::driver::refuse(op, &self.gone());
+            crate::connection::channel::refuse(op, &self.gone());
         }
     }
 

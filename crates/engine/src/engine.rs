@@ -12,25 +12,24 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{Semaphore, watch};
 use trunkline_proto::{ChannelKind, WindowBudget};
 
-use crate::channel::ChannelStream;
 use crate::config::{
-    ControlMaster, Forward, ForwardAgent, ForwardTarget, HostConfig, Listen, Proxy, Reason, Request,
-    Resolver, SharingKey, Vantage, World,
+    ControlMaster, ForwardAgent, HostConfig, Proxy, Reason, Request, Resolver, SharingKey, Vantage, World,
 };
 use crate::connection::Connection;
-use crate::dial::{self, Dialed};
+use crate::connection::channel::ChannelStream;
+use crate::connection::dial::{self, Dialed};
+use crate::connection::handshake::Handshake;
+use crate::connection::lease::Lease;
+use crate::connection::login::Login;
+use crate::connection::session::{Command, Output, Session};
 use crate::error::Error;
-use crate::forward::RemoteListener;
-use crate::forward::{self, ForwardHandle};
-use crate::handshake::Handshake;
+use crate::forward;
 use crate::hosts;
 use crate::interaction::Interaction;
-use crate::login::Login;
 use crate::memory::{HostId, Memory};
 use crate::metrics::Metrics;
 use crate::permission;
-use crate::pool::{Caller, LaneStatus, Lease, Pool};
-use crate::session::{Command, Output, Session};
+use crate::pool::{Caller, LaneStatus, Pool, Way};
 use crate::settings::Settings;
 use crate::sftp::Sftp;
 use crate::tuned::{self, Choice};
@@ -457,22 +456,6 @@ impl Engine {
     }
 }
 
-/// Where a host's configuration came from, and with it the way there.
-#[derive(Clone)]
-pub(crate) enum Way {
-    /// From ssh_config.
-    Resolved(Request),
-    /// From the program.
-    Given(Login),
-}
-
-impl Way {
-    /// Whether there can be one connection only.
-    fn is_single(&self) -> bool {
-        matches!(self, Self::Given(login) if login.is_over_a_stream())
-    }
-}
-
 impl Inner {
     /// Guards the table of pools, for as long as a look-up takes.
     fn pools(&self) -> MutexGuard<'_, HashMap<SharingKey, Arc<Pool>>> {
@@ -526,6 +509,7 @@ fn connect(engine: &Weak<Inner>, caller: &Caller) -> Connection {
         windows,
         engine_metrics: metrics,
         gate,
+        lend_agent: forward::lend_agent,
         dial,
     })
 }
@@ -856,41 +840,6 @@ impl Host {
             .await
     }
 
-    /// Listens here, on a TCP port or a Unix socket, and carries each client to the target, which the server connects
-    /// to. Addresses, GatewayPorts and StreamLocalBind… mean what they mean to ssh. Connections to the server
-    /// are made as clients need them.
-    ///
-    /// # Errors
-    /// The address or path cannot be listened on.
-    pub async fn forward_local(&self, forward: &Forward) -> Result<ForwardHandle, Error> {
-        forward::forward_local(self, forward).await
-    }
-
-    /// Listens here for SOCKS 4, 4a and 5 clients, and carries each to where it asks, as seen from the server. A client
-    /// is answered once the server has connected, or has not.
-    ///
-    /// # Errors
-    /// As [`Self::forward_local`].
-    pub async fn forward_dynamic(&self, listen: &Listen) -> Result<ForwardHandle, Error> {
-        let forward = Forward {
-            listen: listen.clone(),
-            target: ForwardTarget::Socks,
-        };
-        forward::forward_local(self, &forward).await
-    }
-
-    /// Has the server listen, on a TCP port or a Unix socket, and carries each client to the target, which is connected
-    /// to from here; [`ForwardTarget::Socks`] goes where the client asks, if PermitRemoteOpen allows it.
-    ///
-    /// It holds a connection open, and is established anew on another when that one is lost, until the handle is
-    /// dropped; [`ForwardHandle::events`] tells of it.
-    ///
-    /// # Errors
-    /// The server refuses, or cannot be reached.
-    pub async fn forward_remote(&self, forward: &Forward) -> Result<ForwardHandle, Error> {
-        forward::forward_remote(self, forward).await
-    }
-
     /// The host's first connection, kept from being closed as idle while the lease is there.
     pub(crate) fn hold_connection(&self) -> (Connection, Lease) {
         self.pool.hold_control(&self.caller)
@@ -904,16 +853,6 @@ impl Host {
             connection,
             _lease: lease,
         }
-    }
-
-    /// Has the server of the first connection listen, on a TCP port or a Unix socket, and hands each client over as a
-    /// stream. Unlike [`Self::forward_remote`] it ends with that connection.
-    ///
-    /// # Errors
-    /// The server refuses, or cannot be reached.
-    pub async fn listen_remote(&self, listen: &Listen) -> Result<RemoteListener, Error> {
-        let (connection, lease) = self.hold_connection();
-        forward::listen_remote(connection, lease, listen).await
     }
 
     /// Ends the host's connections at once and for good: sessions and tunnels that are asked for later, or wait for a place,

@@ -24,7 +24,6 @@
 //! ```
 
 mod agent;
-mod incoming;
 mod listen;
 mod local;
 mod remote;
@@ -41,15 +40,13 @@ use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Listen;
+use crate::config::{Forward, ForwardTarget, Listen};
+use crate::engine::Host;
 use crate::error::Error;
 use crate::metrics::Counter;
 
-pub(crate) use agent::{SessionBinding, lend as lend_agent};
-pub(crate) use incoming::Incoming;
-pub(crate) use local::forward as forward_local;
+pub(crate) use agent::lend as lend_agent;
 pub use remote::{IncomingConnection, RemoteListener};
-pub(crate) use remote::{forward as forward_remote, listen as listen_remote};
 
 /// A forwarding. It lasts as long as this: dropping it ends the listening and lets connections that are being carried
 /// go on to their own ends, as `ssh -O cancel` does; [`Self::abort`] ends those too.
@@ -58,6 +55,53 @@ pub struct ForwardHandle {
     shared: Arc<Shared>,
     task: JoinHandle<()>,
     failed: Vec<Error>,
+}
+
+impl Host {
+    /// Listens here, on a TCP port or a Unix socket, and carries each client to the target, which the server connects
+    /// to. Addresses, GatewayPorts and StreamLocalBind… mean what they mean to ssh. Connections to the server
+    /// are made as clients need them.
+    ///
+    /// # Errors
+    /// The address or path cannot be listened on.
+    pub async fn forward_local(&self, forward: &Forward) -> Result<ForwardHandle, Error> {
+        local::forward(self, forward).await
+    }
+
+    /// Listens here for SOCKS 4, 4a and 5 clients, and carries each to where it asks, as seen from the server. A client
+    /// is answered once the server has connected, or has not.
+    ///
+    /// # Errors
+    /// As [`Self::forward_local`].
+    pub async fn forward_dynamic(&self, listen: &Listen) -> Result<ForwardHandle, Error> {
+        let forward = Forward {
+            listen: listen.clone(),
+            target: ForwardTarget::Socks,
+        };
+        local::forward(self, &forward).await
+    }
+
+    /// Has the server listen, on a TCP port or a Unix socket, and carries each client to the target, which is connected
+    /// to from here; [`ForwardTarget::Socks`] goes where the client asks, if PermitRemoteOpen allows it.
+    ///
+    /// It holds a connection open, and is established anew on another when that one is lost, until the handle is
+    /// dropped; [`ForwardHandle::events`] tells of it.
+    ///
+    /// # Errors
+    /// The server refuses, or cannot be reached.
+    pub async fn forward_remote(&self, forward: &Forward) -> Result<ForwardHandle, Error> {
+        remote::forward(self, forward).await
+    }
+
+    /// Has the server of the first connection listen, on a TCP port or a Unix socket, and hands each client over as a
+    /// stream. Unlike [`Self::forward_remote`] it ends with that connection.
+    ///
+    /// # Errors
+    /// The server refuses, or cannot be reached.
+    pub async fn listen_remote(&self, listen: &Listen) -> Result<RemoteListener, Error> {
+        let (connection, lease) = self.hold_connection();
+        remote::listen(connection, lease, listen).await
+    }
 }
 
 impl ForwardHandle {

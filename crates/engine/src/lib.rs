@@ -1,41 +1,31 @@
 //! The trunkline SSH engine: connections, pool, sessions, forwarding.
 
-mod acknowledge;
-mod authentication;
-mod channel;
 mod connection;
-mod dial;
-mod driver;
 mod engine;
 mod error;
 pub mod forward;
-mod gather;
-mod handshake;
-mod identities;
-mod login;
 pub mod memory;
 pub mod metrics;
 pub mod openssh;
 mod permission;
 mod pool;
 mod queue;
-mod session;
 mod settings;
 pub mod sftp;
 pub mod transfer;
 pub mod tune;
 mod tuned;
 
-pub use channel::{ChannelCloser, ChannelReader, ChannelStream, ChannelWriter, ExitStatus};
+pub use connection::channel::{ChannelCloser, ChannelReader, ChannelStream, ChannelWriter, ExitStatus};
+pub use connection::login::{HostKeyVerifier, Login, Verification, refused_by_program};
+pub use connection::session::{Command, Output, Pty, Session, SessionControl, SessionEnd, SessionParts};
 pub use connection::{Connection, ConnectionInfo};
 pub use engine::{Engine, HeldConnection, Host, HostStatus, MemoryPlace};
 pub use error::{Error, ErrorKind, Execution};
 pub use forward::{
     ForwardCounters, ForwardEvent, ForwardEvents, ForwardHandle, IncomingConnection, RemoteListener,
 };
-pub use login::{HostKeyVerifier, Login, Verification, refused_by_program};
 pub use pool::LaneStatus;
-pub use session::{Command, Output, Pty, Session, SessionControl, SessionEnd, SessionParts};
 pub use settings::Settings;
 #[doc(hidden)]
 pub use trunkline_config::fuzzing;

@@ -4,25 +4,42 @@ pub(crate) mod policy;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 use trunkline_proto::{ChannelKind, ServerId};
 
-use crate::channel::ChannelStream;
-use crate::config::{ControlPersist, HostConfig};
+use crate::config::{ControlPersist, HostConfig, Request};
+use crate::connection::channel::ChannelStream;
+use crate::connection::lease::Lease;
+use crate::connection::login::Login;
+use crate::connection::session::{Command, Session, SpareSession};
 use crate::connection::{Connection, ConnectionInfo};
-use crate::engine::Way;
 use crate::error::Error;
 use crate::interaction::{Client, Interaction, KnownClient};
 use crate::memory::{HostId, Memory, Refusal};
-use crate::session::{Command, Session, SpareSession};
 use crate::settings::Settings;
 use policy::{LaneId, Placement, Policy};
 
 /// Makes a new connection to the pool's host, as its caller wants it.
 type Connector = Box<dyn Fn(&Caller) -> Connection + Send + Sync>;
+
+/// Where a host's configuration came from, and with it the way there.
+#[derive(Clone)]
+pub(crate) enum Way {
+    /// From ssh_config.
+    Resolved(Request),
+    /// From the program.
+    Given(Login),
+}
+
+impl Way {
+    /// Whether there can be one connection only.
+    pub(crate) fn is_single(&self) -> bool {
+        matches!(self, Self::Given(login) if login.is_over_a_stream())
+    }
+}
 
 /// Who needs a connection. Callers who share have the same [`SharingKey`](crate::config::SharingKey); in all that is not in
 /// it (time limits, keepalives, what is remembered of keys), a new connection goes by the one who asked for it.
@@ -168,17 +185,19 @@ impl Pool {
                     connection,
                     lease,
                     proven: true,
+                    ..
                 } => connection.start_with(command, Some(lease)),
                 Placed::Open {
                     connection,
                     mut lease,
                     proven: false,
+                    since,
                 } => {
                     let mut session = connection.spare();
                     match session.opened().await {
                         Ok(()) => self.state().policy.session_confirmed(lane),
                         Err(Error::Refused { reason, .. })
-                            if reason != 0 && self.learn_limit(lane, false, lease.placed) =>
+                            if reason != 0 && self.learn_limit(lane, false, since) =>
                         {
                             lease.refused();
                             continue;
@@ -208,13 +227,7 @@ impl Pool {
         state.refresh(now);
         loop {
             let placement = place(&mut state.policy, now);
-            let lease = |lane| Lease {
-                pool: Arc::downgrade(self),
-                lane,
-                tunnel: false,
-                placed: now,
-                refused: false,
-            };
+            let lease = |lane| self.lease(lane, false, now);
             match placement {
                 Placement::Spare(id) => {
                     let lane = state.lanes.get_mut(&id)?;
@@ -236,6 +249,7 @@ impl Pool {
                         connection: state.lanes.get(&id)?.connection.clone(),
                         lease: lease(id),
                         proven,
+                        since: now,
                     };
                     return Some((id, placed));
                 }
@@ -246,6 +260,7 @@ impl Pool {
                         connection: self.connect(&mut state, id, caller),
                         lease: lease(id),
                         proven: true,
+                        since: now,
                     };
                     return Some((id, placed));
                 }
@@ -278,16 +293,7 @@ impl Pool {
             };
             match placed {
                 Some((connection, lane, placed)) => {
-                    break (
-                        connection,
-                        Lease {
-                            pool: Arc::downgrade(self),
-                            lane,
-                            tunnel: true,
-                            placed,
-                            refused: false,
-                        },
-                    );
+                    break (connection, self.lease(lane, true, placed));
                 }
                 None => freed.await,
             }
@@ -315,6 +321,25 @@ impl Pool {
         connection
     }
 
+    /// A place of a session or a tunnel in a lane.
+    fn lease(self: &Arc<Self>, lane: LaneId, tunnel: bool, placed: Instant) -> Lease {
+        let pool = Arc::downgrade(self);
+        Lease::new(move |refused| {
+            let Some(pool) = pool.upgrade() else { return };
+            let now = Instant::now();
+            let mut state = pool.state();
+            if tunnel {
+                state.policy.tunnel_ended(lane, placed, now);
+            } else if refused {
+                state.policy.session_never_opened(lane, placed, now);
+            } else {
+                state.policy.session_ended(lane, placed, now);
+            }
+            drop(state);
+            pool.freed.notify_waiters();
+        })
+    }
+
     /// As [`Self::control`], and counts it as in use until the lease is dropped.
     pub(crate) fn hold_control(self: &Arc<Self>, caller: &Caller) -> (Connection, Lease) {
         let now = Instant::now();
@@ -327,16 +352,7 @@ impl Pool {
         };
         drop(state);
         connection.warn(&caller.interaction);
-        (
-            connection,
-            Lease {
-                pool: Arc::downgrade(self),
-                lane: held,
-                tunnel: true,
-                placed: now,
-                refused: false,
-            },
-        )
+        (connection, self.lease(held, true, now))
     }
 
     /// Has each use confirmed from now on.
@@ -615,11 +631,12 @@ enum Placed {
         spare: Box<SpareSession>,
         lease: Lease,
     },
-    /// `proven`: the server's limit on sessions is known to allow one more.
+    /// `proven`: the server's limit on sessions is known to allow one more. `since`: when its place was given.
     Open {
         connection: Connection,
         lease: Lease,
         proven: bool,
+        since: Instant,
     },
 }
 
@@ -628,49 +645,6 @@ impl Placed {
         match self {
             Self::Spare { connection, .. } | Self::Open { connection, .. } => connection,
         }
-    }
-}
-
-/// A place that a channel takes up in a lane; dropping it gives the place back.
-pub(crate) struct Lease {
-    pool: Weak<Pool>,
-    lane: LaneId,
-    tunnel: bool,
-    placed: Instant,
-    /// Whether the server refused it.
-    refused: bool,
-}
-
-impl Lease {
-    /// The server refused the channel.
-    pub(crate) fn refused(&mut self) {
-        self.refused = true;
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        let Some(pool) = self.pool.upgrade() else { return };
-        let now = Instant::now();
-        let mut state = pool.state();
-        if self.tunnel {
-            state.policy.tunnel_ended(self.lane, self.placed, now);
-        } else if self.refused {
-            state.policy.session_never_opened(self.lane, self.placed, now);
-        } else {
-            state.policy.session_ended(self.lane, self.placed, now);
-        }
-        drop(state);
-        pool.freed.notify_waiters();
-    }
-}
-
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease")
-            .field("lane", &self.lane)
-            .field("tunnel", &self.tunnel)
-            .finish_non_exhaustive()
     }
 }
 
@@ -691,8 +665,7 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
-    use crate::handshake::Handshake;
-    use crate::login::Login;
+    use crate::connection::handshake::Handshake;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_connection_that_has_ended_when_a_session_is_placed_on_it_holds_up_nobody() {
@@ -709,6 +682,7 @@ mod tests {
                     windows: Arc::default(),
                     engine_metrics: Arc::default(),
                     gate: None,
+                    lend_agent: |_, _, _| {},
                     dial: Box::new(|| async { Err(Error::Usage("there is no way".into())) }.boxed()),
                 };
                 let connection = Connection::begin(failing);

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::connection::session::Session;
 use crate::error::Error;
-use crate::session::Session;
 pub use file::File;
 pub(crate) use link::{Attached, Link};
 use link::{Call, Streams};

@@ -40,6 +40,7 @@ use trunkline_text::Printable;
 use crate::engine::Host;
 use crate::error::Error;
 use crate::sftp::{FileAttributes, FileType, Owner, Sftp};
+use crate::tuned::MOST_STREAMS;
 use compression::Flow;
 use lanes::Lanes;
 pub(crate) use lanes::{NEAR, SESSIONS_A_CONNECTION};
@@ -686,8 +687,6 @@ impl Default for Plenty {
 
 /// The rate, in bytes a second, that sessions are to be enough for: what one client core moves.
 const WANTED_RATE: f64 = 300e6;
-/// Sessions at once at most.
-pub(crate) const MOST_STREAMS: usize = 16;
 /// On loopback a second connection costs 10 ms and its sshd's start; it pays for files that take longer.
 const NEAR_STRIPED: u64 = 128 * 1024 * 1024;
 

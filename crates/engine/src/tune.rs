@@ -30,10 +30,10 @@ use futures_util::stream;
 
 use crate::config::{HostConfig, Request};
 use crate::connection::ConnectionInfo;
+use crate::connection::session::Command;
 use crate::engine::{Engine, Host};
 use crate::error::Error;
 use crate::interaction::Interaction;
-use crate::session::Command;
 use crate::sftp::Sftp;
 use crate::transfer::{NEAR, SESSIONS_A_CONNECTION, usual_streams};
 use crate::tuned;

@@ -7,7 +7,9 @@ pub use trunkline_request::tuning::{Choice, Rates};
 
 use crate::config::{HostConfig, Request};
 use crate::memory::{HostFacts, HostId, Memory};
-use crate::transfer::MOST_STREAMS;
+
+/// Sessions at once at most.
+pub(crate) const MOST_STREAMS: usize = 16;
 
 /// The smallest request that a choice may ask for: below this, heads outweigh data.
 pub(crate) const SMALLEST_REQUEST: u32 = 1024;

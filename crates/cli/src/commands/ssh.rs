@@ -6,7 +6,6 @@ use std::fs::File;
 use std::io::{IsTerminal as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -192,15 +191,9 @@ fn kind(stream: impl AsFd, is_terminal: bool) -> Stdio {
         // Closed by whoever started us.
         Err(_) => Stdio::Null,
         Ok(_) if is_terminal => Stdio::Framed,
-        Ok(found) if is_null_device(&found) => Stdio::Null,
+        Ok(found) if crate::spool::is_null_device(&found) => Stdio::Null,
         Ok(_) => Stdio::Passed,
     }
-}
-
-pub(crate) fn is_null_device(found: &rustix::fs::Stat) -> bool {
-    let is_device =
-        rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::CharacterDevice;
-    is_device && std::fs::metadata("/dev/null").is_ok_and(|null| null.rdev() == found.st_rdev)
 }
 
 fn terminal() -> TerminalInfo {

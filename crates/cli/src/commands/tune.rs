@@ -139,7 +139,7 @@ fn print_local(out: &mut impl std::io::Write, report: &LocalReport) -> anyhow::R
 async fn measure(args: &Args, backend: &Backend) -> anyhow::Result<Report> {
     let engine = backend.own_engine()?;
     let host = args.host()?;
-    let request = trunkline_daemon::server::engine_request(&host);
+    let request = trunkline_daemon::reports::engine_request(&host);
     let mut options = TuneOptions::new(args.full);
     if let Some(seconds) = args.time {
         options.time = Duration::from_secs(seconds);

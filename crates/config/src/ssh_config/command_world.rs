@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use aws_lc_rs::digest::{Context, SHA256};
 
 use super::World;
-use super::sharing::hex;
+use super::hex;
 
 /// What decides where a command of the user's leads, as far as its caller does: environment, working folder, umask and
 /// shell. Commands that take part in who is reached or trusted (ProxyCommand, KnownHostsCommand, `Match exec`) make this

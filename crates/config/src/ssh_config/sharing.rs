@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use aws_lc_rs::digest::{Context, SHA256};
 
+use super::hex;
 use super::values::ForwardAgent;
 use super::{CommandWorld, HostConfig};
 
@@ -209,8 +210,4 @@ fn path(path: &Path) -> String {
 fn paths<'a>(list: impl IntoIterator<Item = &'a PathBuf>) -> String {
     let list: Vec<_> = list.into_iter().map(|each| path(each)).collect();
     list.join(" ")
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

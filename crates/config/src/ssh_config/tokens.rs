@@ -155,7 +155,7 @@ impl Tokens<'_> {
         for part in [self.local_host, self.hostname, &self.port.to_string(), self.user] {
             hash.update(part.as_bytes());
         }
-        super::sharing::hex(hash.finish().as_ref())
+        super::hex(hash.finish().as_ref())
     }
 }
 

@@ -4,23 +4,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use bytes::Bytes;
-
 use super::Traffic;
-use super::incoming::{Incoming, ListenKey, Offered};
 use super::splice::{Ahead, LocalStream, splice};
 use crate::agent::{Agent, AgentError};
 use crate::config::{ForwardAgent, HostConfig};
-use crate::connection::ConnectionInfo;
-
-/// What ties an agent's signatures to one connection (OpenSSH's PROTOCOL.agent, `session-bind@openssh.com`).
-#[derive(Debug, Clone)]
-pub(crate) struct SessionBinding {
-    pub(crate) host_key: Bytes,
-    pub(crate) session_id: Bytes,
-    /// The host key's signature in the first key exchange.
-    pub(crate) signature: Bytes,
-}
+use crate::connection::incoming::{Incoming, ListenKey, Offered};
+use crate::connection::{ConnectionInfo, SessionBinding};
 
 /// Lends the host's agent to the server from now on. The first session that asks for it does this; sshd shares the
 /// agent between all sessions of a connection anyway.

@@ -11,8 +11,8 @@ use rustix::fs::Mode;
 use rustix::net::{AddressFamily as Domain, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 
-use super::splice::LocalStream;
-use crate::config::{AddressFamily, HostConfig, Listen};
+use super::splice::{LocalStream, is_of};
+use crate::config::{HostConfig, Listen};
 use crate::error::Error;
 
 /// Connections that may wait to be accepted (ssh.h, `SSH_LISTEN_BACKLOG`).
@@ -127,14 +127,6 @@ fn well_known(name: Option<&str>, gateway_ports: bool) -> Option<[IpAddr; 2]> {
         Some("" | "*") => Some(ALL),
         None | Some("localhost") => Some(LOOPBACK),
         Some(_) => None,
-    }
-}
-
-pub(super) fn is_of(address: SocketAddr, family: AddressFamily) -> bool {
-    match family {
-        AddressFamily::Any => true,
-        AddressFamily::Inet => address.is_ipv4(),
-        AddressFamily::Inet6 => address.is_ipv6(),
     }
 }
 

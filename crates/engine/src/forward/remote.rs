@@ -7,17 +7,17 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{mpsc, oneshot};
 use trunkline_proto::GlobalRequest;
 
-use super::incoming::{Handler, Incoming, ListenKey, Offered};
 use super::local::{ask, reply_to};
 use super::socks::Reply;
 use super::splice::{Ahead, LocalStream, finish, splice};
 use super::{ForwardEvent, ForwardHandle, Shared};
-use crate::channel::ChannelStream;
 use crate::config::{Forward, ForwardTarget, HostConfig, Listen, PermitRemoteOpen};
 use crate::connection::Connection;
+use crate::connection::channel::ChannelStream;
+use crate::connection::incoming::{Handler, Incoming, ListenKey, Offered};
+use crate::connection::lease::Lease;
 use crate::engine::Host;
 use crate::error::{Error, ErrorKind};
-use crate::pool::Lease;
 
 /// Between attempts to have the server listen again: doubled from the first to the second value. A server that lost the
 /// connection keeps the port until it notices.

@@ -1,6 +1,7 @@
 //! A local connection and a channel, joined: bytes both ways, each direction's end carried over by itself.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
@@ -8,8 +9,8 @@ use bytes::{Bytes, BytesMut};
 use tokio::net::{TcpStream, UnixStream};
 
 use super::Traffic;
-use crate::channel::{ChannelReader, ChannelStream, ChannelWriter};
 use crate::config::AddressFamily;
+use crate::connection::channel::{ChannelReader, ChannelStream, ChannelWriter};
 use crate::error::Error;
 
 /// Room for one read from a connection that carries little.
@@ -143,7 +144,7 @@ impl LocalStream {
             .await
             .map_err(|source| Error::network(format!("looking up {host}"), source))?;
         let mut last = io::Error::other("no address of the wanted family");
-        for address in found.filter(|address| super::listen::is_of(*address, family)) {
+        for address in found.filter(|address| is_of(*address, family)) {
             match TcpStream::connect(address).await {
                 Ok(stream) => return Self::from_tcp(stream),
                 Err(error) => last = error,
@@ -224,5 +225,13 @@ impl LocalStream {
             Self::Tcp(stream) => stream.as_fd(),
             Self::Unix(stream) => stream.as_fd(),
         }
+    }
+}
+
+pub(super) fn is_of(address: SocketAddr, family: AddressFamily) -> bool {
+    match family {
+        AddressFamily::Any => true,
+        AddressFamily::Inet => address.is_ipv4(),
+        AddressFamily::Inet6 => address.is_ipv6(),
     }
 }

@@ -18,9 +18,9 @@ use trunkline_sftp::{
 };
 use trunkline_text::Printable;
 
-use crate::channel::{ChannelReader, ChannelWriter};
+use crate::connection::channel::{ChannelReader, ChannelWriter};
+use crate::connection::session::{Session, SessionControl, SessionEnd};
 use crate::error::{Error, Execution};
-use crate::session::{Session, SessionControl, SessionEnd};
 
 /// A session that operations and transfer plans share. Whoever asks for something locks the state machine for as long
 /// as it takes to write a request down; the task that moves the bytes locks it once for each batch of replies.

@@ -12,9 +12,9 @@ use bytes::Bytes;
 
 use super::lanes::Lanes;
 use super::{blocking, folder_and_name, list, shown};
+use crate::connection::session::Command;
 use crate::engine::Host;
 use crate::error::Error;
-use crate::session::Command;
 
 /// The size of a block: what is copied again at most around each place where a copy was cut off.
 pub(super) const BLOCK: u64 = 8 * 1024 * 1024;

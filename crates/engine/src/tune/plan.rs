@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::choice::WORTH;
 use super::report::Direction;
-use crate::transfer::{MOST_STREAMS, NEAR};
+use crate::transfer::NEAR;
+use crate::tuned::MOST_STREAMS;
 
 /// What may be spent in all, over a path with this round trip.
 #[derive(Debug, Clone, Copy)]

@@ -18,15 +18,14 @@ use trunkline_proto::{
     IncomingKind, KeyboardPrompt, OpenFailure, Printable, SessionRequest, Stream,
 };
 
-use crate::channel::{Awaited, ExitStatus, GlobalReply, Op, Port, execution};
+use crate::connection::channel::{
+    Asked, Awaited, ExitStatus, GlobalReply, Op, Port, end_port, execution, refuse,
+};
+use crate::connection::dial::Io;
 use crate::error::{Error, Execution};
 use crate::host_key::HostKeyError;
 use crate::metrics::Metrics;
 use crate::queue;
-
-/// A transport's socket: TCP, a proxy command's pipes, a channel of a jump host.
-pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 /// Room for one read: what fills in one go is a whole batch of sshd's packets.
 const READ_LARGE: usize = 256 * 1024;
@@ -45,7 +44,7 @@ const QUIET: u64 = 4 * 1024;
 /// Turns of the loop before other tasks of the thread get theirs.
 const TURNS: usize = 32;
 
-/// What the handshake has to decide; see [`crate::handshake`].
+/// What the handshake has to decide; see [`crate::connection::handshake`].
 #[derive(Debug)]
 pub(crate) enum Question {
     HostKey(Bytes),
@@ -76,13 +75,6 @@ pub(crate) enum Offer {
 pub(crate) struct KeepAlive {
     pub(crate) interval: Duration,
     pub(crate) count_max: u32,
-}
-
-/// A question that the server's answer to is timed: when it was asked, and what had been received by then.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked {
-    at: Instant,
-    received: u64,
 }
 
 pub(crate) struct Driver {
@@ -917,40 +909,6 @@ impl Port {
     fn end_streams(&mut self) {
         self.stdout = None;
         self.stderr = None;
-    }
-}
-
-/// Tells a channel's consumer that the connection or the channel failed.
-fn end_port(port: &mut Port, error: &Error, execution: Execution) {
-    port.shared.close();
-    // An exit status that has come is the truth, whatever happened to the channel afterwards.
-    let outcome = if port.exit == ExitStatus::Unknown {
-        Err(error.clone().with_execution(execution))
-    } else {
-        Ok(port.exit.clone())
-    };
-    if let Some(started) = port.started.take() {
-        let _ = started.send(outcome.clone().map(drop));
-    }
-    if let Some(done) = port.done.take() {
-        let _ = done.send(outcome);
-    }
-}
-
-/// Answers an operation that no connection will ever do: nothing of it was sent.
-pub(crate) fn refuse(op: Op, error: &Error) {
-    match op {
-        Op::Open { mut port, .. } | Op::Accept { mut port } => {
-            end_port(&mut port, error, Execution::DidNotStart);
-        }
-        Op::Begin { started, .. } => {
-            let _ = started.send(Err(error.clone()));
-        }
-        Op::Global { reply, .. } => {
-            let _ = reply.send(Err(error.clone()));
-        }
-        // The others hear of it by the channel's end or by their answer's sender being dropped.
-        _ => {}
     }
 }
 

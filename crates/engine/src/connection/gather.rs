@@ -20,7 +20,7 @@ use nix::{libc, setsockopt_impl, sockopt_impl};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::acknowledge::Acknowledging;
+use crate::connection::acknowledge::Acknowledging;
 
 /// What is gathered. A quarter of a channel's smallest window: the server never waits for credit meanwhile.
 const LOW_WATER: libc::c_int = 512 * 1024;

@@ -12,20 +12,21 @@ use trunkline_proto::kex::KexMethod;
 use trunkline_proto::mac::Mac;
 use trunkline_proto::{Compression, Config, GlobalRequest, Preferences, RekeyLimit, WindowBudget};
 
-use crate::authentication::Authentication;
-use crate::channel::Op;
 use crate::config::{HostConfig, StrictHostKeyChecking, UpdateHostKeys};
+use crate::connection::SessionBinding;
+use crate::connection::authentication::Authentication;
+use crate::connection::channel::Op;
+use crate::connection::dial::Dialed;
+use crate::connection::driver::{Driver, KeepAlive, Offer, Question};
+use crate::connection::identities::Identities;
+use crate::connection::incoming::Incoming;
+use crate::connection::login::Login;
 use crate::connection::{ConnectionInfo, State};
-use crate::dial::Dialed;
-use crate::driver::{Driver, KeepAlive, Offer, Question};
 use crate::error::Error;
-use crate::forward::{Incoming, SessionBinding};
 use crate::host_key::{self, Accepted, Decision, KeyUpdate, Policy, Server, Trust};
-use crate::identities::Identities;
 use crate::interaction::Interaction;
 use crate::keys;
 use crate::known_hosts;
-use crate::login::Login;
 use crate::memory::{HostFacts, HostId, Memory, Refusal};
 use crate::metrics::Metrics;
 use crate::prompt::{Prompt, PromptKind};
@@ -34,6 +35,9 @@ use crate::queue;
 /// Each step of a handshake must be answered within this time where ConnectTimeout does not say less: sshd itself gives
 /// up after LoginGraceTime, 120 s.
 const STEP_LIMIT: Duration = Duration::from_secs(120);
+
+/// How the agent of a host is lent: by what takes the channels that the server opens towards it.
+pub(crate) type LendAgent = fn(&Incoming, &Arc<HostConfig>, &Arc<OnceLock<ConnectionInfo>>);
 
 /// All that a connection is made from.
 pub(crate) struct Handshake {
@@ -50,6 +54,8 @@ pub(crate) struct Handshake {
     pub(crate) engine_metrics: Arc<Metrics>,
     /// Bounds on handshakes at once: in all, and to this server.
     pub(crate) gate: Option<(Arc<Semaphore>, Arc<Semaphore>)>,
+    /// Lends the user's agent to the server, for the first session that asks for it.
+    pub(crate) lend_agent: LendAgent,
     /// Takes the way to the server.
     pub(crate) dial: Box<dyn Fn() -> BoxFuture<'static, Result<Dialed, Error>> + Send + Sync>,
 }
@@ -111,7 +117,7 @@ pub(crate) async fn run(
         handshake.learn_from(&error);
         ops.close();
         while let Some(op) = ops.try_recv() {
-            crate::driver::refuse(op, &error);
+            crate::connection::channel::refuse(op, &error);
         }
         return error;
     }
@@ -162,7 +168,7 @@ impl Attempt {
         let hung_up = matches!(
             error,
             Error::ClosedByPeer {
-                during: crate::driver::IDENTIFICATION,
+                during: crate::connection::driver::IDENTIFICATION,
                 ..
             }
         );

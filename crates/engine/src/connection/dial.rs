@@ -13,11 +13,14 @@ use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::task::JoinSet;
 use trunkline_config::local_program::local_program;
 
-use crate::acknowledge::Acknowledging;
 use crate::config::{AddressFamily, HostConfig, World};
-use crate::driver::Io;
+use crate::connection::acknowledge::Acknowledging;
+use crate::connection::gather::Gathering;
 use crate::error::Error;
-use crate::gather::Gathering;
+
+/// A transport's socket: TCP, a proxy command's pipes, a channel of a jump host.
+pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 /// RFC 8305 section 5: the time between two connection attempts.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);

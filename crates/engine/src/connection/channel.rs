@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use atomic_waker::AtomicWaker;
 use bytes::{Buf, Bytes};
@@ -16,9 +17,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 use trunkline_proto::{ChannelId, SessionRequest, Started};
 
-use crate::driver::Asked;
+use crate::connection::lease::Lease;
 use crate::error::{Error, Execution};
-use crate::pool::Lease;
 use crate::queue::{self, queue};
 
 /// What a writer may have in the engine at once. Twice what the driver seals in a batch: while one is on its way to the
@@ -628,5 +628,46 @@ pub(crate) fn execution(started: Started) -> Execution {
     match started {
         Started::No => Execution::DidNotStart,
         Started::Maybe | Started::Yes => Execution::MayHaveStarted,
+    }
+}
+
+/// A question that the server's answer to is timed: when it was asked, and what had been received by then.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    pub(super) at: Instant,
+    pub(super) received: u64,
+}
+
+/// Tells a channel's consumer that the connection or the channel failed.
+pub(super) fn end_port(port: &mut Port, error: &Error, execution: Execution) {
+    port.shared.close();
+    // An exit status that has come is the truth, whatever happened to the channel afterwards.
+    let outcome = if port.exit == ExitStatus::Unknown {
+        Err(error.clone().with_execution(execution))
+    } else {
+        Ok(port.exit.clone())
+    };
+    if let Some(started) = port.started.take() {
+        let _ = started.send(outcome.clone().map(drop));
+    }
+    if let Some(done) = port.done.take() {
+        let _ = done.send(outcome);
+    }
+}
+
+/// Answers an operation that no connection will ever do: nothing of it was sent.
+pub(crate) fn refuse(op: Op, error: &Error) {
+    match op {
+        Op::Open { mut port, .. } | Op::Accept { mut port } => {
+            end_port(&mut port, error, Execution::DidNotStart);
+        }
+        Op::Begin { started, .. } => {
+            let _ = started.send(Err(error.clone()));
+        }
+        Op::Global { reply, .. } => {
+            let _ = reply.send(Err(error.clone()));
+        }
+        // The others hear of it by the channel's end or by their answer's sender being dropped.
+        _ => {}
     }
 }

@@ -4,9 +4,9 @@
 use zeroize::Zeroizing;
 
 use crate::config::{HostConfig, PubkeyAuthentication};
-use crate::driver::{Driver, Question};
+use crate::connection::driver::{Driver, Question};
+use crate::connection::identities::{Candidate, Identities, SessionProof};
 use crate::error::Error;
-use crate::identities::{Candidate, Identities, SessionProof};
 use crate::interaction::Interaction;
 use crate::keys;
 use crate::prompt::{Prompt, PromptKind, ServerQuestions};

@@ -6,9 +6,11 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 use trunkline_proto::{SessionRequest, TerminalSize};
 
-use crate::channel::{ChannelParts, ChannelReader, ChannelShared, ChannelWriter, ExitStatus, Op, Ops};
+use crate::connection::channel::{
+    ChannelParts, ChannelReader, ChannelShared, ChannelWriter, ExitStatus, Op, Ops,
+};
+use crate::connection::lease::Lease;
 use crate::error::Error;
-use crate::pool::Lease;
 
 /// What a session is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -339,7 +341,7 @@ fn submit(ops: &Ops, op: Op) {
             host: "the host".into(),
             why: "it had ended before".into(),
         };
-        crate::driver::refuse(op, &ended);
+        crate::connection::channel::refuse(op, &ended);
     }
 }
 
@@ -447,7 +449,7 @@ pub(crate) struct SpareSession {
 impl SpareSession {
     /// Opens one.
     pub(crate) fn open(ops: &Ops) -> Self {
-        let (port, parts) = crate::channel::channel(ops, "another session", false, None);
+        let (port, parts) = crate::connection::channel::channel(ops, "another session", false, None);
         let open = Op::Open {
             kind: trunkline_proto::ChannelKind::Session,
             requests: Vec::new(),

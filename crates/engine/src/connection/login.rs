@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use trunkline_proto::signature::fingerprint;
 
-use crate::dial::Dialed;
-use crate::driver::Io;
+use crate::connection::dial::{Dialed, Io};
 use crate::error::Error;
 use crate::host_key::{Accepted, Decision, HostKeyError, Server};
 use crate::keys::KeyFile;

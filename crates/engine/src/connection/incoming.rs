@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 use trunkline_proto::{ChannelId, GlobalRequest, IncomingKind};
 
-use crate::channel::{ChannelStream, Op, Ops, channel};
+use crate::connection::channel::{ChannelStream, Op, Ops, channel};
 use crate::queue;
 
 /// What the server was asked to listen on.
