@@ -7,102 +7,101 @@ use anyhow::Context as _;
 use serde::Deserialize;
 use trunkline::Settings;
 
-/// The file. Every key may be left out; unknown keys are errors, so that a misspelt one is not silently nothing.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct File {
-    idle_timeout: Option<u64>,
-    max_lanes: Option<usize>,
-    sessions_per_lane: Option<u32>,
-    spare_sessions: Option<u32>,
-    busy_above: Option<u64>,
-    busy_below: Option<u64>,
-    handshakes_per_server: Option<usize>,
-    handshakes: Option<usize>,
-    early_flights: Option<bool>,
-    early_stdin: Option<bool>,
-    probe_after: Option<u64>,
-    probe_limit: Option<u64>,
-    openssh_hosts: Option<Vec<String>>,
-    confirm_hosts: Option<Vec<String>>,
+/// How a setting stands in the file.
+trait Written {
+    type Form;
+
+    fn read(form: Self::Form) -> Self;
+
+    fn written(&self) -> String;
 }
 
-/// Every setting: its key, its default and what it means.
-pub(crate) fn documentation() -> Vec<(&'static str, String, &'static str)> {
-    let d = Settings::default();
-    let seconds = |time: Duration| time.as_secs().to_string();
-    vec![
-        (
-            "idle_timeout",
-            seconds(d.idle_timeout),
-            "Seconds that a connection without sessions is kept, where ControlPersist of ssh_config says nothing.",
-        ),
-        (
-            "max_lanes",
-            d.max_lanes.to_string(),
-            "The most connections to one host.",
-        ),
-        (
-            "sessions_per_lane",
-            d.sessions_per_lane.to_string(),
-            "Sessions that a connection is expected to carry until the server has shown another limit (sshd's MaxSessions).",
-        ),
-        (
-            "spare_sessions",
-            d.spare_sessions.to_string(),
-            "The most sessions opened ahead on one connection, so that a command needs one round trip. 0 for none.",
-        ),
-        (
-            "busy_above",
-            d.busy_above.to_string(),
-            "A connection that carries more than this many bits a second gets no new sessions: they go to a quiet one.",
-        ),
-        (
-            "busy_below",
-            d.busy_below.to_string(),
-            "A busy connection counts as quiet again below this many bits a second.",
-        ),
-        (
-            "handshakes_per_server",
-            d.handshakes_per_server.to_string(),
-            "Handshakes at once to one server. sshd's MaxStartups begins to drop at ten.",
-        ),
-        (
-            "handshakes",
-            d.handshakes.to_string(),
-            "Handshakes at once in all.",
-        ),
-        (
-            "early_flights",
-            d.early_flights.to_string(),
-            "Let what needs no answer leave without waiting for one, to servers that are OpenSSH.",
-        ),
-        (
-            "early_stdin",
-            d.early_stdin.to_string(),
-            "Let up to 64 KiB of a command's input leave right behind the command, to servers that are OpenSSH.",
-        ),
-        (
-            "probe_after",
-            seconds(d.probe_after),
-            "Seconds of silence after which a connection is asked for a sign of life.",
-        ),
-        (
-            "probe_limit",
-            seconds(d.probe_limit),
-            "Seconds after which a connection that does not answer is given up.",
-        ),
-        (
-            "openssh_hosts",
-            "[]".to_owned(),
-            "Patterns of hosts that go through the system's ssh, although the engine could do them: [\"*.example.com\"].",
-        ),
-        (
-            "confirm_hosts",
-            "[]".to_owned(),
-            "Patterns of hosts whose connections are used only after a question through SSH_ASKPASS each time, as with `ControlMaster ask` of ssh_config.",
-        ),
-    ]
+/// As itself.
+macro_rules! written_plainly {
+    ($($kind:ty),*) => {$(
+        impl Written for $kind {
+            type Form = Self;
+
+            fn read(form: Self) -> Self {
+                form
+            }
+
+            fn written(&self) -> String {
+                self.to_string()
+            }
+        }
+    )*};
+}
+
+written_plainly!(bool, u32, u64, usize);
+
+/// As seconds.
+impl Written for Duration {
+    type Form = u64;
+
+    fn read(seconds: u64) -> Self {
+        Self::from_secs(seconds)
+    }
+
+    fn written(&self) -> String {
+        self.as_secs().to_string()
+    }
+}
+
+impl Written for Vec<String> {
+    type Form = Self;
+
+    fn read(form: Self) -> Self {
+        form
+    }
+
+    fn written(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+/// Makes of the list of settings, which has each field of [`Settings`] once, all that has to know each of them.
+macro_rules! settings {
+    ($($key:ident: $kind:ty, $meaning:literal;)*) => {
+        /// The file. Every key may be left out; unknown keys are errors, so that a misspelt one is not silently nothing.
+        #[derive(Debug, Default, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        struct File {
+            $($key: Option<<$kind as Written>::Form>,)*
+        }
+
+        impl From<File> for Settings {
+            fn from(file: File) -> Self {
+                let defaults = Self::default();
+                Self {
+                    $($key: file.$key.map_or(defaults.$key, <$kind as Written>::read),)*
+                }
+            }
+        }
+
+        /// Every setting: its key, its default and what it means.
+        pub(crate) fn documentation() -> Vec<(&'static str, String, &'static str)> {
+            let defaults = Settings::default();
+            vec![$((stringify!($key), defaults.$key.written(), $meaning),)*]
+        }
+    };
+}
+
+settings! {
+    idle_timeout: Duration, "Seconds that a connection without sessions is kept, where ControlPersist of ssh_config says nothing.";
+    max_lanes: usize, "The most connections to one host.";
+    sessions_per_lane: u32, "Sessions that a connection is expected to carry until the server has shown another limit (sshd's MaxSessions).";
+    spare_sessions: u32, "The most sessions opened ahead on one connection, so that a command needs one round trip. 0 for none.";
+    busy_above: u64, "A connection that carries more than this many bits a second gets no new sessions: they go to a quiet one.";
+    busy_below: u64, "A busy connection counts as quiet again below this many bits a second.";
+    handshakes_per_server: usize, "Handshakes at once to one server. sshd's MaxStartups begins to drop at ten.";
+    handshakes: usize, "Handshakes at once in all.";
+    early_flights: bool, "Let what needs no answer leave without waiting for one, to servers that are OpenSSH.";
+    early_stdin: bool, "Let up to 64 KiB of a command's input leave right behind the command, to servers that are OpenSSH.";
+    probe_after: Duration, "Seconds of silence after which a connection is asked for a sign of life.";
+    probe_limit: Duration, "Seconds after which a connection that does not answer is given up.";
+    openssh_hosts: Vec<String>, "Patterns of hosts that go through the system's ssh, although the engine could do them: [\"*.example.com\"].";
+    confirm_hosts: Vec<String>, "Patterns of hosts whose connections are used only after a question through SSH_ASKPASS each time, as with `ControlMaster ask` of ssh_config.";
 }
 
 /// Reads the file; a missing one means defaults.
@@ -116,25 +115,7 @@ pub(crate) fn load(path: &Path) -> anyhow::Result<Settings> {
 }
 
 fn parse(text: &str) -> anyhow::Result<Settings> {
-    let file: File = toml::from_str(text)?;
-    let d = Settings::default();
-    let seconds = |value: Option<u64>, default| value.map_or(default, Duration::from_secs);
-    let settings = Settings {
-        idle_timeout: seconds(file.idle_timeout, d.idle_timeout),
-        max_lanes: file.max_lanes.unwrap_or(d.max_lanes),
-        sessions_per_lane: file.sessions_per_lane.unwrap_or(d.sessions_per_lane),
-        spare_sessions: file.spare_sessions.unwrap_or(d.spare_sessions),
-        busy_above: file.busy_above.unwrap_or(d.busy_above),
-        busy_below: file.busy_below.unwrap_or(d.busy_below),
-        handshakes_per_server: file.handshakes_per_server.unwrap_or(d.handshakes_per_server),
-        handshakes: file.handshakes.unwrap_or(d.handshakes),
-        early_flights: file.early_flights.unwrap_or(d.early_flights),
-        early_stdin: file.early_stdin.unwrap_or(d.early_stdin),
-        probe_after: seconds(file.probe_after, d.probe_after),
-        probe_limit: seconds(file.probe_limit, d.probe_limit),
-        openssh_hosts: file.openssh_hosts.unwrap_or_default(),
-        confirm_hosts: file.confirm_hosts.unwrap_or_default(),
-    };
+    let settings = Settings::from(toml::from_str::<File>(text)?);
     anyhow::ensure!(settings.max_lanes > 0, "max_lanes must be at least 1");
     anyhow::ensure!(
         settings.busy_below <= settings.busy_above,
