@@ -1,6 +1,7 @@
 //! Where a command's work is done: in the daemon, or by an engine in this process.
 
 use std::ffi::OsString;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use trunkline::config::World;
 use trunkline::{Engine, MemoryPlace};
 use trunkline_daemon::client::{self, Client, ClientError, Starter};
 use trunkline_daemon::place::Place;
-use trunkline_daemon::protocol::HostRequest;
+use trunkline_daemon::protocol::{HostRequest, Request, SessionRequest};
 
 use crate::questions::Questions;
 use crate::settings;
@@ -54,11 +55,27 @@ impl Backend {
         if self.no_daemon {
             return Ok(client::to_engine(self.engine(&place)?.clone()).await?);
         }
-        let program = std::env::current_exe().context("finding the program's own file")?;
-        let starter = Starter {
-            command: vec![program.into(), "daemon".into(), "--detach".into()],
-        };
+        let starter = starter()?;
         client::connect_from_here(&place, Some(&starter), async || Ok(self.engine(&place)?.clone())).await
+    }
+
+    /// A connection on which a session has been asked for, which brings `fds`. Where there is an error, nothing was begun.
+    pub(crate) async fn ask_for(
+        &self,
+        session: SessionRequest,
+        fds: &[BorrowedFd<'_>],
+    ) -> anyhow::Result<Client> {
+        let place = place()?;
+        let here = session.host.world.vantage.clone();
+        let request = Request::Session(Box::new(session));
+        if self.no_daemon {
+            let client = client::to_engine(self.engine(&place)?.clone()).await?;
+            client.send_with(&request, fds).await?;
+            return Ok(client);
+        }
+        let starter = starter()?;
+        let engine = async || Ok(self.engine(&place)?.clone());
+        client::connect_from_here_with(&place, Some(&starter), &here, &request, fds, engine).await
     }
 
     /// A connection to a daemon that runs, of whatever version, to end it; `None` where there is none.
@@ -112,6 +129,14 @@ impl Backend {
         let engine = Engine::new(settings::load(&place.config)?, memory_place(place));
         Ok(self.engine.get_or_init(|| engine))
     }
+}
+
+/// This program as the daemon.
+fn starter() -> anyhow::Result<Starter> {
+    let program = std::env::current_exe().context("finding the program's own file")?;
+    Ok(Starter {
+        command: vec![program.into(), "daemon".into(), "--detach".into()],
+    })
 }
 
 /// Where host memory goes. It is a cache: without a place for it, only speed is lost.

@@ -15,7 +15,7 @@ use trunkline_request::{Difference, Vantage};
 
 use crate::place::{Place, PlaceError};
 use crate::protocol::{Reply, Request, VERSION};
-use crate::socket::{FrameError, FrameReader, FrameWriter, split};
+use crate::socket::{FrameError, FrameReader, FrameWriter, encode, split};
 
 /// Why the daemon could not be reached.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +82,26 @@ pub struct Client {
     requests: RequestWriter,
 }
 
+/// What a client says first, ready to be said to as many daemons as it takes.
+struct Opening<'a> {
+    bytes: Vec<u8>,
+    fds: &'a [BorrowedFd<'a>],
+}
+
+impl Opening<'_> {
+    /// The greeting alone.
+    fn hello() -> Result<Self, ClientError> {
+        let hello = Request::Hello {
+            protocol: VERSION,
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        Ok(Self {
+            bytes: encode(&hello)?,
+            fds: &[],
+        })
+    }
+}
+
 /// How often a daemon may end, or be replaced, under a client that wants one.
 const ATTEMPTS: usize = 5;
 
@@ -101,27 +121,57 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn connect(place: &Place, starter: Option<&Starter>) -> Result<Self, ClientError> {
+        let here = Vantage::current();
+        Self::open(place, starter, &here, &Opening::hello()?).await
+    }
+
+    /// The same, with a request, of a process that stands `here`, in one write with the greeting: the daemon takes it up
+    /// while its welcome is on the way. Where there is an error, nothing was begun: a daemon that stands elsewhere refuses
+    /// the request, one of another protocol does not read it, and none takes it up before its welcome has left.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn connect_with(
+        place: &Place,
+        starter: Option<&Starter>,
+        here: &Vantage,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Self, ClientError> {
+        let mut opening = Opening::hello()?;
+        opening.bytes.extend(encode(request)?);
+        opening.fds = fds;
+        Self::open(place, starter, here, &opening).await
+    }
+
+    async fn open(
+        place: &Place,
+        starter: Option<&Starter>,
+        here: &Vantage,
+        opening: &Opening<'_>,
+    ) -> Result<Self, ClientError> {
         for _ in 0..ATTEMPTS {
-            let client = match Self::greeted(place).await {
+            match Self::greeted(place, opening).await {
                 Ok((client, VERSION, there)) => {
-                    return match there.and_then(|there| there.difference(&Vantage::current())) {
+                    return match there.and_then(|there| there.difference(here)) {
                         Some(what) => Err(ClientError::Elsewhere(what)),
                         None => Ok(client),
                     };
                 }
-                Ok((client, protocol, _)) if protocol < VERSION && starter.is_some() => Some(client),
+                Ok((_, protocol, _)) if protocol < VERSION && starter.is_some() => {
+                    tracing::info!("replacing a daemon of an older version");
+                    if let Ok(mut old) = Self::connect_to_stop(place).await {
+                        old.send(&Request::Stop { at_once: false }).await?;
+                        while old.next().await.is_ok() {}
+                    }
+                }
                 Ok((_, protocol, _)) => return Err(ClientError::Version { protocol }),
-                Err(ClientError::Gone) => None,
+                Err(ClientError::Gone) => {}
                 Err(ClientError::NotRunning) => {
                     start(place, starter).await?;
                     continue;
                 }
                 Err(error) => return Err(error),
-            };
-            if let Some(mut old) = client {
-                tracing::info!("replacing a daemon of an older version");
-                old.send(&Request::Stop { at_once: false }).await?;
-                while old.next().await.is_ok() {}
             }
             wait_until_free(place).await?;
         }
@@ -137,7 +187,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn connect_anywhere(place: &Place) -> Result<Self, ClientError> {
-        match Self::greeted(place).await? {
+        match Self::greeted(place, &Opening::hello()?).await? {
             (client, VERSION, _) => Ok(client),
             (_, protocol, _) => Err(ClientError::Version { protocol }),
         }
@@ -148,7 +198,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::NotRunning`], or what else is in the way.
     pub async fn connect_to_stop(place: &Place) -> Result<Self, ClientError> {
-        match Self::greeted(place).await {
+        match Self::greeted(place, &Opening::hello()?).await {
             Ok((client, ..)) => Ok(client),
             Err(ClientError::Gone) => Err(ClientError::NotRunning),
             Err(error) => Err(error),
@@ -161,7 +211,7 @@ impl Client {
     /// [`ClientError::Frame`].
     pub async fn over(stream: UnixStream) -> Result<Self, ClientError> {
         let client = Self::new(stream);
-        client.hello().await?;
+        client.requests.open(&Opening::hello()?).await?;
         Ok(client)
     }
 
@@ -174,7 +224,10 @@ impl Client {
     }
 
     /// A connection to the daemon that runs, the version of its protocol, and where it stands.
-    async fn greeted(place: &Place) -> Result<(Self, u32, Option<Vantage>), ClientError> {
+    async fn greeted(
+        place: &Place,
+        opening: &Opening<'_>,
+    ) -> Result<(Self, u32, Option<Vantage>), ClientError> {
         let Ok(stream) = UnixStream::connect(place.socket()).await else {
             return Err(ClientError::NotRunning);
         };
@@ -187,7 +240,7 @@ impl Client {
             });
         }
         let mut client = Self::new(stream);
-        client.hello().await?;
+        client.requests.open(opening).await?;
         match tokio::time::timeout(ANSWER_LIMIT, client.next()).await {
             Ok(Ok(Reply::Welcome {
                 protocol, vantage, ..
@@ -198,16 +251,6 @@ impl Client {
                 socket: place.socket(),
             }),
         }
-    }
-
-    /// Introduces this client.
-    async fn hello(&self) -> Result<(), ClientError> {
-        let program = env!("CARGO_PKG_VERSION").to_owned();
-        self.send(&Request::Hello {
-            protocol: VERSION,
-            program,
-        })
-        .await
     }
 
     /// Sends a request.
@@ -267,6 +310,10 @@ impl ReplyReader {
 pub struct RequestWriter(FrameWriter);
 
 impl RequestWriter {
+    async fn open(&self, opening: &Opening<'_>) -> Result<(), ClientError> {
+        self.0.write(&opening.bytes, opening.fds).await.map_err(gone)
+    }
+
     /// As [`Client::send`].
     ///
     /// # Errors

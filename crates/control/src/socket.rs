@@ -141,7 +141,11 @@ impl FrameWriter {
 
     /// Writes one frame with file descriptors, which stay the caller's.
     pub async fn send_with<T: Serialize>(&self, frame: &T, fds: &[BorrowedFd<'_>]) -> Result<(), FrameError> {
-        let bytes = encode(frame)?;
+        self.write(&encode(frame)?, fds).await
+    }
+
+    /// Writes what [`encode`] made, of one frame or of several in a row. The descriptors leave with the first byte.
+    pub(crate) async fn write(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), FrameError> {
         let mut fds = fds;
         let mut sent = 0;
         while sent < bytes.len() {
@@ -153,7 +157,8 @@ impl FrameWriter {
     }
 }
 
-fn encode<T: Serialize>(frame: &T) -> Result<Vec<u8>, FrameError> {
+/// A frame as it travels.
+pub(crate) fn encode<T: Serialize>(frame: &T) -> Result<Vec<u8>, FrameError> {
     let mut bytes = vec![0; 4];
     rmp_serde::encode::write_named(&mut bytes, frame)
         .map_err(|error| FrameError::Malformed(error.to_string()))?;

@@ -3,11 +3,15 @@
 
 pub mod session;
 
+use std::os::fd::BorrowedFd;
+
 use tokio::net::UnixStream;
 use trunkline::Engine;
+use trunkline::config::Vantage;
 pub use trunkline_control::client::{Client, ClientError, ReplyReader, RequestWriter, Starter};
 
 use crate::place::Place;
+use crate::protocol::Request;
 use crate::socket::FrameError;
 
 /// As [`Client::connect`]; where the daemon stands elsewhere in the system, to an engine in this process, as ssh would
@@ -27,6 +31,32 @@ where
         Err(ClientError::Elsewhere(what)) => {
             tracing::info!("the daemon runs in another {what}: this program connects by itself");
             Ok(to_engine(engine().await?).await?)
+        }
+        other => Ok(other?),
+    }
+}
+
+/// As [`Client::connect_with`]; where the daemon stands elsewhere in the system, to an engine in this process.
+///
+/// # Errors
+/// [`ClientError`]. Nothing was begun.
+pub async fn connect_from_here_with<E>(
+    place: &Place,
+    starter: Option<&Starter>,
+    here: &Vantage,
+    request: &Request,
+    fds: &[BorrowedFd<'_>],
+    engine: impl AsyncFnOnce() -> Result<Engine, E>,
+) -> Result<Client, E>
+where
+    E: From<ClientError>,
+{
+    match Client::connect_with(place, starter, here, request, fds).await {
+        Err(ClientError::Elsewhere(what)) => {
+            tracing::info!("the daemon runs in another {what}: this program connects by itself");
+            let client = to_engine(engine().await?).await?;
+            client.send_with(request, fds).await?;
+            Ok(client)
         }
         other => Ok(other?),
     }

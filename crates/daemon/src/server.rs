@@ -27,7 +27,7 @@ use crate::place::{Place, PlaceError, words};
 use crate::protocol::{Explanation, HostReport, HostRequest, Reply, Request, SessionRequest, VERSION};
 use crate::reports::{address, connection_report, engine_request, failure};
 use crate::session;
-use crate::socket::{FrameReader, split};
+use crate::socket::{FrameReader, FrameWriter, split};
 
 /// How long running sessions may go on after the daemon was asked to end.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(3600);
@@ -189,6 +189,9 @@ pub(crate) fn serve_in_process(stream: UnixStream, engine: Engine) {
 async fn serve(stream: UnixStream, service: &Service) -> anyhow::Result<()> {
     check_peer(&stream)?;
     let (mut reader, writer) = split(stream);
+    let Some(protocol) = greet(&mut reader, &writer, service).await? else {
+        return Ok(());
+    };
     let (replies, mut outgoing) = mpsc::channel::<Reply>(16);
     // Whoever may ask this client questions holds on to `replies`, and a connection that it made does so for as long as
     // that lasts: the end of the talk, not that of the senders, is the end.
@@ -212,7 +215,7 @@ async fn serve(stream: UnixStream, service: &Service) -> anyhow::Result<()> {
         outgoing.close();
     };
     let talking = async {
-        let result = talk(&mut reader, service, &replies).await;
+        let result = talk(&mut reader, protocol, service, &replies).await;
         over.notify_one();
         result
     };
@@ -229,8 +232,39 @@ pub(crate) fn check_peer(stream: &UnixStream) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Welcomes a client that says hello, and returns the version of its protocol; `None` where it has left again, or never
+/// spoke. The welcome has left by then: a client that was not welcomed knows that nothing was begun.
+async fn greet(
+    reader: &mut FrameReader,
+    writer: &FrameWriter,
+    service: &Service,
+) -> anyhow::Result<Option<u32>> {
+    let hello = async {
+        tokio::select! {
+            biased;
+            hello = reader.next::<Request>() => hello,
+            () = ending(&service.stop) => Ok(None),
+        }
+    };
+    let protocol = match tokio::time::timeout(HELLO_LIMIT, hello).await {
+        Ok(Ok(Some(Request::Hello { protocol, .. }))) => protocol,
+        Ok(Ok(Some(_))) => anyhow::bail!("it did not say hello"),
+        Ok(Err(error)) => return Err(error.into()),
+        Ok(Ok(None)) | Err(_) => return Ok(None),
+    };
+    let welcome = Reply::Welcome {
+        protocol: VERSION,
+        program: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        vantage: Some(service.engine.vantage().clone()),
+    };
+    // Whoever has left again wants no welcome.
+    Ok(writer.send(&welcome).await.is_ok().then_some(protocol))
+}
+
 async fn talk(
     reader: &mut FrameReader,
+    protocol: u32,
     service: &Service,
     replies: &mpsc::Sender<Reply>,
 ) -> anyhow::Result<()> {
@@ -242,29 +276,6 @@ async fn talk(
         ..
     } = service;
     let masters = masters.as_deref();
-    let hello = async {
-        tokio::select! {
-            biased;
-            hello = reader.next::<Request>() => hello,
-            () = ending(stop) => Ok(None),
-        }
-    };
-    let protocol = match tokio::time::timeout(HELLO_LIMIT, hello).await {
-        Ok(Ok(Some(Request::Hello { protocol, .. }))) => protocol,
-        Ok(Ok(Some(_))) => anyhow::bail!("it did not say hello"),
-        Ok(Err(error)) => return Err(error.into()),
-        // It has left again, or never spoke.
-        Ok(Ok(None)) | Err(_) => return Ok(()),
-    };
-    let program = env!("CARGO_PKG_VERSION").to_owned();
-    replies
-        .send(Reply::Welcome {
-            protocol: VERSION,
-            program,
-            pid: std::process::id(),
-            vantage: Some(engine.vantage().clone()),
-        })
-        .await?;
     loop {
         // A client with nothing under way does not hold up the daemon's end.
         let request = tokio::select! {

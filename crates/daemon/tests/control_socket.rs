@@ -8,8 +8,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
+use trunkline::config::Vantage;
 use trunkline::{Engine, MemoryPlace, Settings};
 use trunkline_daemon::client::{Client, ClientError};
 use trunkline_daemon::place::Place;
@@ -106,19 +109,19 @@ fn hello(protocol: u32) -> Request {
     }
 }
 
-fn frame(request: &Request) -> Vec<u8> {
-    let body = rmp_serde::to_vec_named(request).unwrap();
+fn frame(said: &impl Serialize) -> Vec<u8> {
+    let body = rmp_serde::to_vec_named(said).unwrap();
     let mut bytes = u32::try_from(body.len()).unwrap().to_be_bytes().to_vec();
     bytes.extend(body);
     bytes
 }
 
-fn send(stream: &mut UnixStream, request: &Request) {
-    stream.write_all(&frame(request)).unwrap();
+fn send(stream: &mut UnixStream, said: &impl Serialize) {
+    stream.write_all(&frame(said)).unwrap();
 }
 
-/// The next reply, or `None` when the daemon has closed.
-fn receive(stream: &mut UnixStream) -> Option<Reply> {
+/// What comes next, or `None` when the other end has closed.
+fn receive<T: DeserializeOwned>(stream: &mut UnixStream) -> Option<T> {
     let mut len = [0; 4];
     stream.read_exact(&mut len).ok()?;
     let mut body = vec![0; u32::from_be_bytes(len) as usize];
@@ -279,4 +282,60 @@ fn clients_with_nothing_under_way_do_not_hold_up_the_end() {
     assert!(matches!(receive(&mut last), Some(Reply::Done)));
     assert!(is_closed(&mut idle));
     assert!(is_closed(&mut silent));
+}
+
+#[tokio::test]
+async fn a_request_in_one_write_with_the_greeting_is_answered_behind_the_welcome() {
+    let daemon = Daemon::start();
+    let here = Vantage::current();
+    let mut client = Client::connect_with(&daemon.place(), None, &here, &Request::List, &[])
+        .await
+        .unwrap();
+    assert!(matches!(client.next().await.unwrap(), Reply::Hosts(hosts) if hosts.is_empty()));
+    // Who stands elsewhere is told so, whatever was asked for.
+    let elsewhere = Vantage::default();
+    let refused = Client::connect_with(&daemon.place(), None, &elsewhere, &Request::List, &[]).await;
+    assert!(matches!(refused, Err(ClientError::Elsewhere(_))), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_request_that_was_not_welcomed_is_made_of_the_next_daemon() {
+    let dir = tempfile::Builder::new().prefix("tl-").tempdir().unwrap();
+    let place = place(dir.path());
+    place.make().unwrap();
+    let listener = std::os::unix::net::UnixListener::bind(place.socket()).unwrap();
+    let daemons = std::thread::spawn(move || {
+        // One that is just ending, and the one that comes after it.
+        let (mut ending, _) = listener.accept().unwrap();
+        let mut said = [0; 4];
+        ending.read_exact(&mut said).unwrap();
+        drop(ending);
+        let (mut stream, _) = listener.accept().unwrap();
+        let greeting: Option<Request> = receive(&mut stream);
+        let request: Option<Request> = receive(&mut stream);
+        assert!(matches!(
+            greeting,
+            Some(Request::Hello {
+                protocol: VERSION,
+                ..
+            })
+        ));
+        assert!(matches!(request, Some(Request::List)));
+        send(
+            &mut stream,
+            &Reply::Welcome {
+                protocol: VERSION,
+                program: String::new(),
+                pid: 1,
+                vantage: None,
+            },
+        );
+        send(&mut stream, &Reply::Done);
+    });
+    let here = Vantage::current();
+    let mut client = Client::connect_with(&place, None, &here, &Request::List, &[])
+        .await
+        .unwrap();
+    assert!(matches!(client.next().await.unwrap(), Reply::Done));
+    daemons.join().unwrap();
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -131,15 +131,33 @@ pub fn current_umask() -> u32 {
     umask_in(Path::new("/proc/self/status")).unwrap_or(0o022)
 }
 
+/// The mask is on the second line, behind a name of at most 64 bytes, which need not be text: one read has it.
 fn umask_in(status: &Path) -> Option<u32> {
-    let status = std::fs::read_to_string(status).ok()?;
-    let umask = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
-    u32::from_str_radix(umask.trim(), 8).ok()
+    let mut start = [0; 256];
+    let count = std::fs::File::open(status).ok()?.read(&mut start).ok()?;
+    let mut lines = start[..count].split(|byte| *byte == b'\n');
+    let umask = lines.find_map(|line| line.strip_prefix(b"Umask:"))?;
+    u32::from_str_radix(str::from_utf8(umask).ok()?.trim(), 8).ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
+
+    #[test]
+    fn the_mask_is_read_whatever_the_process_is_called() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let long = [
+            &b"Name:\t"[..],
+            &[0xe4; 64],
+            b"\nUmask:\t0027\nState:\tR (running)\n",
+        ]
+        .concat();
+        file.write_all(&long).unwrap();
+        assert_eq!(umask_in(file.path()), Some(0o027));
+    }
 
     #[test]
     fn a_world_shows_no_values() {

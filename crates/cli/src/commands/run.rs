@@ -424,19 +424,18 @@ impl Job<'_> {
         progressed: &mut Progressed,
     ) -> anyhow::Result<Attempt> {
         let questions = self.backend.questions();
-        let client = self.backend.connect().await?;
         let mut feed = None;
-        match self.input.begin().context("passing the input on")? {
+        let client = match self.input.begin().context("passing the input on")? {
             Some((fd, writes)) => {
                 feed = writes.map(|writes| Box::pin(writes.run()));
-                let request = Request::Session(Box::new(self.request(answers, Stdio::Passed)));
-                client.send_with(&request, &[fd.as_fd()]).await?;
+                let request = self.request(answers, Stdio::Passed);
+                self.backend.ask_for(request, &[fd.as_fd()]).await?
             }
             None => {
-                let request = Request::Session(Box::new(self.request(answers, Stdio::Null)));
-                client.send(&request).await?;
+                let request = self.request(answers, Stdio::Null);
+                self.backend.ask_for(request, &[]).await?
             }
-        }
+        };
         // A request that the daemon did not get whole is none to it.
         progressed.asked = true;
         let mut talk = Conversation::new(client, questions);

@@ -137,7 +137,6 @@ async fn run(args: &SshArgs, backend: &Backend) -> anyhow::Result<Outcome> {
     if args.tty == TtyRequest::Yes && request.terminal.is_none() {
         console.say("Pseudo-terminal will not be allocated because stdin is not a terminal.");
     }
-    let client = backend.connect().await?;
     let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
     let streams: [BorrowedFd<'_>; 3] = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
     let passed: Vec<_> = stdio
@@ -146,9 +145,7 @@ async fn run(args: &SshArgs, backend: &Backend) -> anyhow::Result<Outcome> {
         .filter(|(kind, _)| **kind == Stdio::Passed)
         .map(|(_, fd)| fd)
         .collect();
-    client
-        .send_with(&Request::Session(Box::new(request)), &passed)
-        .await?;
+    let client = backend.ask_for(request, &passed).await?;
     let interrupts = backend.is_in_process().then(Interrupts::watch).transpose()?;
     let outcome = Talk {
         daemon: Conversation::new(client, backend.questions()),

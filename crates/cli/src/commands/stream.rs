@@ -14,7 +14,7 @@ use serde::Serialize;
 use trunkline::config::World;
 use trunkline::hosts::Target as Host;
 use trunkline_daemon::client::ClientError;
-use trunkline_daemon::protocol::{Exit, HostRequest, Program, Reply, Request, SessionRequest, Stdio, Tty};
+use trunkline_daemon::protocol::{Exit, HostRequest, Program, Reply, SessionRequest, Stdio, Tty};
 use trunkline_daemon::sink::{Sink, Target};
 
 use crate::backend::{Backend, runtime};
@@ -397,20 +397,19 @@ impl Follower<'_> {
         begun: &mut Option<Instant>,
         answers: &mut bool,
     ) -> anyhow::Result<Attempt> {
-        let client = match self.backend.connect().await {
-            Ok(client) => client,
-            Err(error) => return Ok(Attempt::Lost(format!("{error:#}"))),
-        };
         let output = match sink {
             Some(_) => Stdio::Passed,
             None => Stdio::Framed,
         };
         let passed: Vec<_> = sink.iter().map(|sink| sink.descriptor()).collect();
         let asks = std::mem::take(answers);
-        let request = Request::Session(Box::new(self.request(output, asks)));
-        if let Err(error) = client.send_with(&request, &passed).await {
-            return Ok(Attempt::Lost(error.to_string()));
-        }
+        let client = match self.backend.ask_for(self.request(output, asks), &passed).await {
+            Ok(client) => client,
+            Err(error) => {
+                *answers = asks;
+                return Ok(Attempt::Lost(format!("{error:#}")));
+            }
+        };
         let questions = self.backend.questions();
         let mut talk = Conversation::new(client, questions);
         let name = &self.host.name;

@@ -187,33 +187,45 @@ fn foreign_daemon(home: &Home, protocol: u32) -> JoinHandle<bool> {
     let (listener, socket) = (UnixListener::bind(home.socket()).unwrap(), home.socket());
     std::thread::spawn(move || {
         let _lock = lock;
-        let (mut client, _) = listener.accept().unwrap();
         let mut asked_to_stop = false;
-        while let Some(request) = read_frame(&mut client) {
-            let answer = match request {
-                Request::Hello { .. } => Reply::Welcome {
-                    protocol,
-                    program: "0.0.1".into(),
-                    pid: 1,
-                    vantage: None,
-                },
-                Request::Stop { at_once: false } => {
-                    asked_to_stop = true;
-                    Reply::Done
-                }
-                _ => break,
-            };
-            write_frame(&mut client, &answer);
-            if asked_to_stop {
+        // A client that has learnt of an older version comes again to stop it.
+        for client in 0..2 {
+            if asked_to_stop || (client == 1 && protocol > VERSION) {
                 break;
             }
+            asked_to_stop = answer_foreign(&listener.accept().unwrap().0, protocol);
         }
         fs::remove_file(socket).unwrap();
         asked_to_stop
     })
 }
 
-fn read_frame(client: &mut UnixStream) -> Option<Request> {
+/// Serves one client of a daemon of another version; whether it asked to stop.
+fn answer_foreign(mut client: &UnixStream, protocol: u32) -> bool {
+    let mut asked_to_stop = false;
+    while let Some(request) = read_frame(&mut client) {
+        let answer = match request {
+            Request::Hello { .. } => Reply::Welcome {
+                protocol,
+                program: "0.0.1".into(),
+                pid: 1,
+                vantage: None,
+            },
+            Request::Stop { at_once: false } => {
+                asked_to_stop = true;
+                Reply::Done
+            }
+            _ => break,
+        };
+        write_frame(&mut client, &answer);
+        if asked_to_stop {
+            break;
+        }
+    }
+    asked_to_stop
+}
+
+fn read_frame(client: &mut &UnixStream) -> Option<Request> {
     let mut len = [0; 4];
     client.read_exact(&mut len).ok()?;
     let mut body = vec![0; u32::from_be_bytes(len) as usize];
@@ -221,7 +233,7 @@ fn read_frame(client: &mut UnixStream) -> Option<Request> {
     Some(rmp_serde::from_slice(&body).unwrap())
 }
 
-fn write_frame(client: &mut UnixStream, reply: &Reply) {
+fn write_frame(client: &mut &UnixStream, reply: &Reply) {
     let body = rmp_serde::to_vec_named(reply).unwrap();
     client
         .write_all(&u32::try_from(body.len()).unwrap().to_be_bytes())
