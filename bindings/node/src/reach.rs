@@ -243,7 +243,7 @@ impl Daemon {
             terminal: None,
             stdio,
             answers: self.answers,
-            detached: false,
+            ssh: None,
             limit: None,
         }
     }

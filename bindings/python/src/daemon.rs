@@ -112,7 +112,7 @@ impl Reach {
                 Stdio::Passed,
             ],
             answers: self.answers,
-            detached: false,
+            ssh: None,
             limit,
         };
         let fds = [far_stdin.as_fd(), far_stdout.as_fd(), far_stderr.as_fd()];

@@ -95,7 +95,16 @@ fn main() -> ExitCode {
     if no_daemon {
         arguments.next();
     }
-    let command = arguments.next();
+    let mut command = arguments.next();
+    if command
+        .as_ref()
+        .is_some_and(|command| command == commands::ssh::IN_BACKGROUND)
+    {
+        command = arguments.next();
+        if command.as_ref().is_some_and(|command| command == "ssh") {
+            return commands::ssh::main_in_background(arguments.collect(), Backend::new(no_daemon));
+        }
+    }
     if command.as_ref().is_some_and(|command| command == "ssh") {
         return commands::ssh::main(arguments.collect(), Backend::new(no_daemon));
     }
@@ -139,7 +148,8 @@ fn main() -> ExitCode {
 fn closes_inherited() -> bool {
     let mut typed = std::env::args_os();
     let is_ssh = typed.next().is_some_and(|name| is_named_ssh(&name));
-    let command = typed.find(|argument| argument != "--no-daemon");
+    let command =
+        typed.find(|argument| argument != "--no-daemon" && argument != commands::ssh::IN_BACKGROUND);
     is_ssh || command.is_some_and(|command| command == "daemon" || command == "ssh")
 }
 

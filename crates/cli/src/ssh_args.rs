@@ -12,6 +12,8 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use trunkline::config::LogLevel;
+
 /// What a command line of `ssh` asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SshArgs {
@@ -152,6 +154,17 @@ impl SshArgs {
     pub(crate) fn needs_system_ssh(&self) -> Option<&'static str> {
         self.system_ssh
     }
+
+    /// What overrules `LogLevel`.
+    pub(crate) fn log_level(&self) -> Option<LogLevel> {
+        match self.verbosity {
+            _ if self.quiet => Some(LogLevel::Quiet),
+            0 => None,
+            1 => Some(LogLevel::Debug1),
+            2 => Some(LogLevel::Debug2),
+            _ => Some(LogLevel::Debug3),
+        }
+    }
 }
 
 /// What was typed.
@@ -272,6 +285,9 @@ struct Meaning {
     no_stdin: Option<bool>,
     background: Option<bool>,
     x11: bool,
+    /// The first ControlMaster and ControlPath of the `-o` lines.
+    control_master: Option<String>,
+    control_path: Option<String>,
 }
 
 /// The values of `SessionType`.
@@ -338,6 +354,8 @@ impl Meaning {
             no_stdin: None,
             background: None,
             x11: false,
+            control_master: None,
+            control_path: None,
         }
     }
 
@@ -451,6 +469,8 @@ impl Meaning {
                     _ => None,
                 };
             }
+            Some("controlmaster") => _ = self.control_master.get_or_insert_with(|| value.into()),
+            Some("controlpath") => _ = self.control_path.get_or_insert_with(|| value.into()),
             Some("stdinnull") => _ = self.no_stdin.get_or_insert(yes),
             Some("forkafterauthentication") => {
                 self.background.get_or_insert(yes);
@@ -502,6 +522,15 @@ impl Meaning {
         }
         if self.args.control_path.as_ref().is_some_and(|path| path != "none") {
             self.needs("-S names a control socket of ssh's own");
+        }
+        // An automatic master is for sharing, which is what happens here anyway.
+        let master = self.control_master.as_deref().unwrap_or("no");
+        let is_automatic = matches!(master, "auto" | "autoask");
+        let has_path = self.control_path.as_ref().is_some_and(|path| path != "none");
+        if matches!(master, "yes" | "true" | "ask") {
+            self.needs("-o ControlMaster makes ssh the master of its own control socket");
+        } else if has_path && !is_automatic && self.args.control_path.is_none() {
+            self.needs("-o ControlPath names a control socket of ssh's own");
         }
         self.args.tty = self.tty.unwrap_or_default();
         self.args.no_stdin = self.no_stdin == Some(true);
@@ -730,12 +759,28 @@ mod tests {
             (args.mux_command, args.print_config, args.version),
             (Some("check".into()), false, false)
         );
+        for line in [
+            "-oControlMaster=yes -oControlPath=/p host",
+            "-o 'ControlMaster ask' host",
+            "-o ControlPath=/p host",
+            "-o ControlMaster=no -oControlPath=/p host",
+        ] {
+            let reason = read(line).needs_system_ssh();
+            assert!(
+                reason.is_some_and(|reason| reason.starts_with("-o Control")),
+                "{line}: {reason:?}"
+            );
+        }
         assert_eq!(read("-Q cipher").query, Some("cipher".into()));
         assert!(read("-V").version && read("-G host").print_config && read("-y host").syslog);
         for line in [
             "host",
             "-X -x host",
             "-S none host",
+            "-S none -o ControlPath=/p host",
+            "-o ControlPath=none host",
+            "-o ControlMaster=auto -o ControlPath=/p -o ControlPersist=60 host",
+            "-o ControlMaster=no -o ControlMaster=yes host",
             "-A -C -J j -L 1:h:2 -t host",
             "-W a:1 host",
         ] {

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use trunkline_text::Printable;
@@ -13,10 +14,23 @@ use crate::prompt::{Answer, Answers, Never, Prompt, Prompter, ServerQuestions, S
 #[derive(Clone)]
 pub struct Interaction {
     prompter: Arc<dyn Prompter>,
-    notice: Arc<dyn Fn(&str) + Send + Sync>,
+    tell: Arc<dyn Fn(Told, &str) + Send + Sync>,
+    /// Whether a server's banner has been told.
+    banner: Arc<AtomicBool>,
     /// The warnings that have been told, each by its hash. Guards them for as long as a look takes.
     told: Arc<Mutex<HashSet<u64>>>,
     client: Client,
+}
+
+/// What somebody is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// What ssh logs from `LogLevel INFO` on.
+    Notice,
+    /// What ssh logs from `LogLevel ERROR` on.
+    Warning,
+    /// The server's banner, which ssh prints and does not log.
+    Banner,
 }
 
 /// One client of a program that lends its connections: all that is done for the same one is one use of them. Clones of an
@@ -54,9 +68,15 @@ const MOST_TOLD: usize = 4096;
 impl Interaction {
     /// Questions go to `prompter`; warnings and the server's banner go to `notice`, a text at a time.
     pub fn new(prompter: Arc<dyn Prompter>, notice: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self::telling(prompter, move |_, text| notice(text))
+    }
+
+    /// The same, with what each text is.
+    pub fn telling(prompter: Arc<dyn Prompter>, tell: impl Fn(Told, &str) + Send + Sync + 'static) -> Self {
         Self {
             prompter,
-            notice: Arc::new(notice),
+            tell: Arc::new(tell),
+            banner: Arc::default(),
             client: Client::default(),
             told: Arc::default(),
         }
@@ -87,7 +107,23 @@ impl Interaction {
 
     /// Tells the user something. Much of it quotes a server: it is made [`Printable`] here, whoever says it.
     pub fn notice(&self, text: &str) {
-        (self.notice)(&Printable::text(text));
+        (self.tell)(Told::Notice, &Printable::text(text));
+    }
+
+    /// Tells the user that something is wrong.
+    pub fn warning(&self, text: &str) {
+        (self.tell)(Told::Warning, &Printable::text(text));
+    }
+
+    /// Shows the server's banner.
+    pub fn banner(&self, text: &str) {
+        self.banner.store(true, Ordering::Relaxed);
+        (self.tell)(Told::Banner, &Printable::text(text));
+    }
+
+    /// Whether a banner was shown.
+    pub fn has_shown_banner(&self) -> bool {
+        self.banner.load(Ordering::Relaxed)
     }
 
     /// The same, with questions that name a host: this one, unless they name another.
@@ -103,13 +139,13 @@ impl Interaction {
     /// Tells the user of something that others will be told of with [`Self::warn_once`].
     pub fn warn(&self, text: &str) {
         self.is_news(text);
-        self.notice(text);
+        self.warning(text);
     }
 
     /// Tells the user something that they have not been told yet.
     pub fn warn_once(&self, text: &str) {
         if self.is_news(text) {
-            self.notice(text);
+            self.warning(text);
         }
     }
 

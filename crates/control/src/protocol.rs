@@ -13,10 +13,10 @@ pub use trunkline_request::copy::{CopyEvent, CopyOptions, Snapshot as CopyProgre
 use trunkline_request::destination::Destination;
 use trunkline_request::failure::ErrorKind;
 use trunkline_request::tuning::Choice;
-use trunkline_request::{Vantage, World};
+use trunkline_request::{LogLevel, Vantage, World};
 
 /// The protocol's version. A daemon answers clients of its own version only; see [`Reply::Welcome`].
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The longest frame, without its length. A caller's environment is the largest thing in one.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
@@ -53,6 +53,8 @@ pub enum Request {
     /// thrown away, and its local forwardings take no new connections. Answered by [`Reply::Done`], after which the
     /// client may leave.
     Background,
+    /// [`Reply::LocalCommand`] has been run.
+    LocalCommandDone,
     /// Refuses a connection of [`Reply::Incoming`].
     Refuse(u64),
     /// The answer to [`Reply::Ask`]; `None` where there is nobody to answer.
@@ -136,10 +138,23 @@ pub struct SessionRequest {
     pub stdio: [Stdio; 3],
     /// Whether the client can be asked questions.
     pub answers: bool,
-    /// Goes on when the client leaves once it has started (ssh's `-f`).
-    pub detached: bool,
+    /// What the client does as ssh(1) does it, where it stands for that.
+    #[serde(default)]
+    pub ssh: Option<SshClient>,
     /// How long it may take, connecting included. The daemon keeps the time, because it knows how far the command came.
     pub limit: Option<Duration>,
+}
+
+/// A client that stands for ssh(1): it does what ssh_config says of ssh itself, and not of a session. It is told with
+/// [`Reply::LogLevel`], [`Reply::Banner`] and [`Reply::Warning`] what others hear as [`Reply::Notice`], and runs
+/// LocalCommand ([`Reply::LocalCommand`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SshClient {
+    /// It goes to the background when the session has begun (`-f`). Where only ssh_config asks for that, the answer is
+    /// [`Reply::UseSystemSsh`].
+    pub background: bool,
+    /// What overrules LogLevel (`-v`, `-q`).
+    pub log_level: Option<LogLevel>,
 }
 
 /// Files to copy. The daemon reads and writes local ones itself.
@@ -276,6 +291,16 @@ pub enum Reply {
     },
     /// Something for the user's eyes: a warning, the server's banner.
     Notice(String),
+    /// To an [`SshClient`]: something is wrong.
+    Warning(String),
+    /// To an [`SshClient`]: the server's banner, also where the connection was there before.
+    Banner(String),
+    /// To an [`SshClient`] that does not overrule it: what LogLevel says, where that is not INFO. From DEBUG1 on it is the
+    /// last frame, and nothing was begun: the log is that of the client's own process, if it runs the engine itself.
+    LogLevel(LogLevel),
+    /// To an [`SshClient`], before the session begins: LocalCommand, for the caller's shell. Answered by
+    /// [`Request::LocalCommandDone`].
+    LocalCommand(String),
     /// A question for the user.
     Ask {
         /// What to show.
@@ -296,6 +321,9 @@ pub enum Reply {
         escapes: Escapes,
         /// Whether the connection was there before.
         warm: bool,
+        /// The name connected to (HostName).
+        #[serde(default)]
+        hostname: String,
     },
     /// What the session listens on stands, after [`Reply::Begun`].
     Listening {

@@ -50,7 +50,7 @@ impl<'a> Forwards<'a> {
         for (kind, asked) in configured {
             let fatal = host.config().exit_on_forward_failure;
             if let Err(error) = forwards.open(kind, asked.clone()).await {
-                interaction.notice(&complaint(kind, &asked.listen, &error, fatal));
+                interaction.warning(&complaint(kind, &asked.listen, &error, fatal));
                 if fatal {
                     return Err(error);
                 }

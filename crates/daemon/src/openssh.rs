@@ -298,9 +298,10 @@ pub(crate) async fn session(
             tty: false,
             escapes: Escapes::default(),
             warm,
+            hostname: String::new(),
         })
         .await;
-    let feeding = feed(child.stdin.take(), inputs, request.detached);
+    let feeding = feed(child.stdin.take(), inputs);
     let limit = request.limit;
     let time_is_up = async {
         match limit {
@@ -370,8 +371,8 @@ async fn copy(
     }
 }
 
-/// Hands the client's input to the child. Returns when the client has left, unless the session is to outlive it.
-async fn feed(mut stdin: Option<ChildStdin>, mut inputs: mpsc::Receiver<Request>, detached: bool) {
+/// Hands the client's input to the child. Returns when the client has left.
+async fn feed(mut stdin: Option<ChildStdin>, mut inputs: mpsc::Receiver<Request>) {
     while let Some(frame) = inputs.recv().await {
         if let Request::Terminate = frame {
             return;
@@ -385,8 +386,5 @@ async fn feed(mut stdin: Option<ChildStdin>, mut inputs: mpsc::Receiver<Request>
                 stdin = None;
             }
         }
-    }
-    if detached {
-        std::future::pending::<()>().await;
     }
 }

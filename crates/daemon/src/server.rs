@@ -13,6 +13,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 use trunkline::config::{HostConfig, SharingKey};
+use trunkline::interaction::Told;
 use trunkline::memory::HostId;
 use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
 use trunkline::tune::{self, Choice};
@@ -365,9 +366,9 @@ async fn serve_session(
     fds: Vec<OwnedFd>,
     replies: &mpsc::Sender<Reply>,
 ) -> Reply {
-    let (asking, interaction) = asking(replies, request.answers);
+    let (asking, interaction) = asking(replies, request.answers, request.ssh.is_some());
     let (inputs, session_inputs) = mpsc::channel(16);
-    let detached = AtomicBool::new(request.detached);
+    let detached = AtomicBool::new(false);
     let client = session::Client {
         interaction: &interaction,
         replies,
@@ -418,7 +419,7 @@ async fn serve_questions(
     replies: &mpsc::Sender<Reply>,
     work: impl AsyncFnOnce(&Interaction) -> Result<Reply, Error>,
 ) -> Reply {
-    let (asking, interaction) = asking(replies, true);
+    let (asking, interaction) = asking(replies, true, false);
     let listening = async {
         while let Ok(Some(frame)) = reader.next::<Request>().await {
             if let Request::Answer(answer) = frame {
@@ -440,7 +441,8 @@ struct Asking {
     answers: bool,
 }
 
-fn asking(replies: &mpsc::Sender<Reply>, answers: bool) -> (Arc<Asking>, Interaction) {
+/// Questions and all that is told, on their way to a client that tells warnings and banners from notices, or does not.
+fn asking(replies: &mpsc::Sender<Reply>, answers: bool, tells_apart: bool) -> (Arc<Asking>, Interaction) {
     let asking = Arc::new(Asking {
         pending: Mutex::default(),
         turn: tokio::sync::Mutex::default(),
@@ -449,9 +451,16 @@ fn asking(replies: &mpsc::Sender<Reply>, answers: bool) -> (Arc<Asking>, Interac
     });
     let notices = replies.clone();
     // A client that does not read its notices loses them; they are in the log as well.
-    let interaction = Interaction::new(asking.clone(), move |text| {
-        tracing::info!("{text}");
-        let _ = notices.try_send(Reply::Notice(text.to_owned()));
+    let interaction = Interaction::telling(asking.clone(), move |told, text| {
+        if told != Told::Banner {
+            tracing::info!("{text}");
+        }
+        let text = text.to_owned();
+        let _ = notices.try_send(match told {
+            Told::Warning if tells_apart => Reply::Warning(text),
+            Told::Banner if tells_apart => Reply::Banner(text),
+            _ => Reply::Notice(text),
+        });
     });
     (asking, interaction)
 }
@@ -550,7 +559,9 @@ async fn close(
 async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
     let asked = engine_request(host);
     let mut config = engine.resolve(&asked).await?;
-    let reasons = engine.reasons_for_system_ssh(&config);
+    let mut reasons = engine.reasons_for_system_ssh(&config);
+    // `trunkline ssh` runs it itself.
+    reasons.retain(|reason| reason.directive != "localcommand");
     if !reasons.is_empty() {
         config = config.through_ssh(&asked.world);
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc};
-use trunkline::config::{HostConfig, Listen, RequestTty, SessionType};
+use trunkline::config::{HostConfig, Listen, LocalCommand, LogLevel, Reason, RequestTty, SessionType};
 use trunkline::{
     ChannelReader, ChannelStream, ChannelWriter, Command, Engine, Error, Execution, ExitStatus, Host,
     Interaction, Pty, SessionControl, SessionParts, TerminalSize,
@@ -19,7 +19,9 @@ use crate::forwards::Forwards;
 use crate::listening::Waiting;
 use crate::mux::Typed;
 use crate::openssh::Masters;
-use crate::protocol::{Escapes, Exit, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty};
+use crate::protocol::{
+    Escapes, Exit, Program, Reply, Request, SessionRequest, SshClient, Stdio, TerminalInfo, Tty,
+};
 use crate::pump;
 use crate::reports::connection_report;
 use crate::reports::failure;
@@ -68,24 +70,28 @@ async fn try_run(
     let Client {
         interaction,
         replies,
-        inputs,
+        mut inputs,
         detached,
     } = client;
     if let Program::Incoming(number) = request.program {
         return waiting.carry(number, request.stdio, fds, replies, inputs).await;
     }
-    let asked = crate::reports::engine_request(&request.host);
+    let mut asked = crate::reports::engine_request(&request.host);
+    asked.runs_local_command = request.ssh.is_some();
     let deadline = request.limit.map(Deadline::after);
     let host = if moves_data(&request.program) {
         engine.host_for_copies(&asked, interaction).await
     } else {
         engine.host_for(&asked, interaction).await
     };
-    let host = match host {
+    let host = match host.and_then(|host| goes_to_the_background_itself(host, request.ssh)) {
         Ok(host) => host,
         Err(Error::NeedsSystemSsh { reasons, .. }) => {
             let config = engine.resolve(&asked).await?;
+            let forks = reasons.iter().any(|reason| reason.directive == FORKS);
             let (options, warm) = match masters {
+                // A master that persists would keep the command from running (ssh.c, `need_controlpersist_detach`).
+                _ if forks => (Vec::new(), false),
                 Some(masters) => (
                     masters.options(&config, &asked.world)?,
                     masters.is_warm(&config, &asked.world).await,
@@ -100,9 +106,21 @@ async fn try_run(
         }
         Err(error) => return Err(error),
     };
-    let streams = Streams::new(request.stdio, fds)?;
+    let mut streams = Streams::new(request.stdio, fds)?;
     let config = host.config().clone();
     let warm = host.is_warm();
+    if let Some(ssh) = request.ssh {
+        if ssh.log_level.is_none() && config.log_level != LogLevel::Info {
+            let level = Reply::LogLevel(config.log_level);
+            if config.log_level >= LogLevel::Debug1 {
+                return Ok(level);
+            }
+            let _ = replies.send(level).await;
+        }
+        if config.stdin_null {
+            streams.stdin = Source::Null;
+        }
+    }
     let program = program(&config, &request)?;
     {
         let question = match &program {
@@ -114,6 +132,11 @@ async fn try_run(
             _ => format!("Allow shared connection to {}? ", config.original_host),
         };
         host.confirm_use(&question).await?;
+    }
+    let local_command = config.local_command.as_ref().filter(|_| request.ssh.is_some());
+    let is_tunnel = matches!(program, Program::Stdio(..) | Program::StdioSocket(_));
+    if let Some(command) = local_command.filter(|_| is_tunnel) {
+        run_local_command(&host, command, replies, &mut inputs).await?;
     }
     let tunnelled = match &program {
         Program::Stdio(target, port) => Some(host.direct_tcpip(target, *port, ("127.0.0.1", 0)).await?),
@@ -136,6 +159,9 @@ async fn try_run(
         return waiting.listen(&host, &listen, replies, inputs).await;
     }
     let forwards = Forwards::start(engine, &host, interaction, request.host.clone()).await?;
+    if let Some(command) = local_command {
+        run_local_command(&host, command, replies, &mut inputs).await?;
+    }
     let terms = Terms {
         deadline,
         detached: Some(detached),
@@ -143,6 +169,9 @@ async fn try_run(
     };
     if program == Program::Nothing {
         host.warm().await?;
+        if request.ssh.is_some() {
+            show_banner(&host, interaction).await;
+        }
         let _ = replies.send(begun(warm)).await;
         return Ok(hold(&host, inputs, replies, terms).await);
     }
@@ -159,21 +188,78 @@ async fn try_run(
         command_line: config.enable_escape_commandline,
         local_commands: config.permit_local_command,
     };
-    let ended = pump(
-        session.into_parts(),
-        Reply::Begun { tty, escapes, warm },
-        streams,
-        replies,
-        inputs,
-        terms,
-        &host,
-    )
-    .await?;
+    let begun = Reply::Begun {
+        tty,
+        escapes,
+        warm,
+        hostname: config.hostname.clone(),
+    };
+    let parts = session.into_parts();
+    let running = pump(parts, begun, streams, replies, inputs, terms, &host);
+    let banner = async {
+        if request.ssh.is_some() {
+            show_banner(&host, interaction).await;
+        }
+        std::future::pending().await
+    };
+    let ended = tokio::select! {
+        biased;
+        never = banner => never,
+        ended = running => ended?,
+    };
     Ok(Reply::Exit(match ended {
         ExitStatus::Exited(status) => Exit::Status(status),
         ExitStatus::Signaled { signal, core_dumped } => Exit::Signal(signal, core_dumped),
         ExitStatus::Unknown => Exit::Unknown,
     }))
+}
+
+const FORKS: &str = "forkafterauthentication";
+
+/// Refuses a host that a client stands for ssh at, and whose ssh_config has ssh fork when the client cannot any more.
+fn goes_to_the_background_itself(host: Host, ssh: Option<SshClient>) -> Result<Host, Error> {
+    let forks = host.config().fork_after_authentication;
+    if !forks || ssh.is_none_or(|ssh| ssh.background) {
+        return Ok(host);
+    }
+    Err(Error::NeedsSystemSsh {
+        host: host.config().original_host.clone(),
+        reasons: vec![Reason {
+            directive: FORKS.into(),
+            value: "yes".into(),
+            why: "trunkline ssh goes to the background where its own options say so (-f)".into(),
+        }],
+    })
+}
+
+/// Has the client run LocalCommand, once the host is connected, and waits for its end.
+async fn run_local_command(
+    host: &Host,
+    LocalCommand(command): &LocalCommand,
+    replies: &mpsc::Sender<Reply>,
+    inputs: &mut mpsc::Receiver<Request>,
+) -> Result<(), Error> {
+    host.warm().await?;
+    let _ = replies.send(Reply::LocalCommand(command.clone())).await;
+    loop {
+        match inputs.recv().await {
+            Some(Request::LocalCommandDone) => return Ok(()),
+            // Nothing has begun that another request could be about.
+            Some(Request::Terminate) | None => return Err(closed(host, "the client left")),
+            Some(_) => {}
+        }
+    }
+}
+
+/// Shows the banner of the host's connection to somebody who has not seen it while the connection was made.
+async fn show_banner(host: &Host, interaction: &Interaction) {
+    if host.warm().await.is_err() || interaction.has_shown_banner() {
+        return;
+    }
+    let info = host.lanes().into_iter().find_map(|lane| lane.info);
+    if let Some(info) = info.filter(|info| !info.banner.is_empty()) {
+        interaction.banner(&info.banner);
+    }
 }
 
 /// The beginning of what has no terminal.
@@ -182,6 +268,7 @@ pub(crate) fn begun(warm: bool) -> Reply {
         tty: false,
         escapes: Escapes::default(),
         warm,
+        hostname: String::new(),
     }
 }
 

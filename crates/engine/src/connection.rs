@@ -71,6 +71,8 @@ pub struct ConnectionInfo {
     pub unverified: bool,
     /// What its user was told of that.
     pub(crate) warnings: Arc<[String]>,
+    /// What the server said to whoever logged in, of which the first 64 KiB are kept; empty for nothing.
+    pub banner: Arc<str>,
     /// What binds an agent's signatures to this connection.
     pub(crate) binding: SessionBinding,
 }

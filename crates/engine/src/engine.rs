@@ -184,7 +184,10 @@ impl Engine {
         request: &Request,
         interaction: &Interaction,
     ) -> Result<Host, Error> {
-        let reasons = self.reasons_for_system_ssh(&config);
+        let mut reasons = self.reasons_for_system_ssh(&config);
+        if request.runs_local_command {
+            reasons.retain(|reason| reason.directive != "localcommand");
+        }
         if !reasons.is_empty() {
             return Err(Error::NeedsSystemSsh {
                 host: config.original_host.clone(),

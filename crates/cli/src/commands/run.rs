@@ -412,7 +412,7 @@ impl Job<'_> {
             terminal: None,
             stdio: [stdin, Stdio::Framed, Stdio::Framed],
             answers,
-            detached: false,
+            ssh: None,
             limit: self.limit,
         }
     }

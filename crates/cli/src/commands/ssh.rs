@@ -2,22 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use signal_hook::consts::SIGTERM;
 use signal_hook::low_level::emulate_default_handler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use trunkline::Printable;
+use trunkline::config::LogLevel;
 use trunkline_daemon::client::ClientError;
 use trunkline_daemon::protocol::{
-    Escapes, Exit, ForwardRequest, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty,
+    Escapes, Exit, ForwardRequest, Program, Reply, Request, SessionRequest, SshClient, Stdio, TerminalInfo,
+    Tty,
 };
 use trunkline_daemon::terminal::escape::{Action, Available, EscapeFilter, Step};
 use trunkline_daemon::terminal::modes::{self, WindowSize};
@@ -30,8 +31,30 @@ use crate::terminal::command_line::{self, CommandLine};
 use crate::terminal::interrupts::{Interrupts, status_of};
 use crate::terminal::raw::RawMode;
 
+mod background;
+mod log;
+
+pub(crate) use background::IN_BACKGROUND;
+use background::Launcher;
+use log::Console;
+
 /// Runs it. Ends the process itself where a blocking read of the terminal would keep it.
 pub(crate) fn main(arguments: Vec<OsString>, backend: Backend) -> ExitCode {
+    start(arguments, backend, None)
+}
+
+/// The same for `-f`, in the process that stays.
+pub(crate) fn main_in_background(arguments: Vec<OsString>, backend: Backend) -> ExitCode {
+    match Launcher::of_this_process() {
+        Ok(launcher) => start(arguments, backend, Some(launcher)),
+        Err(error) => {
+            eprintln!("trunkline: {IN_BACKGROUND} is for trunkline itself: {error}");
+            ExitCode::from(OWN_ERROR)
+        }
+    }
+}
+
+fn start(arguments: Vec<OsString>, mut backend: Backend, mut launcher: Option<Launcher>) -> ExitCode {
     let args = match SshArgs::parse(arguments) {
         Ok(args) => args,
         Err(error) => {
@@ -43,62 +66,67 @@ pub(crate) fn main(arguments: Vec<OsString>, backend: Backend) -> ExitCode {
     if off || args.needs_system_ssh().is_some() {
         return system_ssh(&args.original);
     }
-    // The engine's log is only on the user's terminal when the engine is in the user's process.
-    let backend = if args.verbosity > 0 {
-        log_to_stderr(args.verbosity);
-        backend.in_process()
-    } else {
-        backend
-    };
-    let outcome = runtime(&backend).and_then(|runtime| {
-        let outcome = runtime.block_on(run(&args, &backend));
-        // A thread may be reading the terminal still.
-        runtime.shutdown_background();
-        outcome
-    });
-    match outcome {
-        Ok(Outcome::Code(code)) => ExitCode::from(code),
-        Ok(Outcome::SystemSsh(options)) => system_ssh(&[options, args.original].concat()),
-        Err(error) => {
-            eprintln!("trunkline: {}", Printable::text(format!("{error:#}")));
-            ExitCode::from(OWN_ERROR)
+    if args.background && launcher.is_none() {
+        if args.command.is_none() && !args.no_command {
+            eprintln!("Cannot fork into background without a command to execute.");
+            return ExitCode::from(OWN_ERROR);
         }
+        return background::launch(&args.original, &backend);
     }
-}
-
-fn log_to_stderr(verbosity: u8) {
-    let level = match verbosity {
-        1 => "info,trunkline=debug,trunkline_proto=debug",
-        2 => "debug",
-        _ => "trace",
+    let mut console = match Console::open(args.log_file.as_deref(), args.log_level()) {
+        Ok(console) => console,
+        Err(error) => {
+            eprintln!("trunkline: {error:#}");
+            return ExitCode::from(OWN_ERROR);
+        }
     };
-    tracing_subscriber::fmt()
-        .with_env_filter(level)
-        .with_writer(std::io::stderr)
-        .init();
+    loop {
+        // The engine's log is only the user's when the engine is in the user's process.
+        if console.starts_log() {
+            backend = backend.in_process();
+        }
+        let outcome = runtime(&backend).and_then(|runtime| {
+            let outcome = runtime.block_on(run(&args, &backend, &mut console, &mut launcher));
+            // A thread may be reading the terminal still.
+            runtime.shutdown_background();
+            outcome
+        });
+        console.raw = None;
+        return match outcome {
+            Ok(Outcome::Code(code)) => ExitCode::from(code),
+            Ok(Outcome::SystemSsh(options)) => system_ssh(&[options, args.original].concat()),
+            Ok(Outcome::LogLevel(level)) => {
+                console.level = Some(level);
+                if let Some(launcher) = &mut launcher {
+                    launcher.changes_runtime();
+                }
+                continue;
+            }
+            Err(error) => {
+                console.log(LogLevel::Fatal, &format!("trunkline: {error:#}"));
+                ExitCode::from(OWN_ERROR)
+            }
+        };
+    }
 }
 
 enum Outcome {
     Code(u8),
     /// With these options before the user's own.
     SystemSsh(Vec<OsString>),
+    /// Once more, with so much of a log.
+    LogLevel(LogLevel),
 }
 
-async fn run(args: &SshArgs, backend: &Backend) -> anyhow::Result<Outcome> {
+async fn run(
+    args: &SshArgs,
+    backend: &Backend,
+    console: &mut Console,
+    launcher: &mut Option<Launcher>,
+) -> anyhow::Result<Outcome> {
     let destination = args.destination.to_str().context("the destination is not text")?;
     let host = host_request(destination, args.config_args.clone())?;
     let program = program(args)?;
-    let log = args
-        .log_file
-        .as_ref()
-        .map(|path| open_log(Path::new(path)))
-        .transpose()?;
-    let mut console = Console {
-        log,
-        quiet: args.quiet,
-        raw: None,
-    };
-
     let stdin_is_terminal = std::io::stdin().is_terminal();
     let no_stdin = args.no_stdin || program == Program::Nothing;
     let stdio = [
@@ -131,11 +159,17 @@ async fn run(args: &SshArgs, backend: &Backend) -> anyhow::Result<Outcome> {
         terminal: (stdin_is_terminal && !no_stdin).then(terminal),
         stdio,
         answers: true,
-        detached: args.background,
+        ssh: Some(SshClient {
+            background: args.background,
+            log_level: console.level,
+        }),
         limit: None,
     };
     if args.tty == TtyRequest::Yes && request.terminal.is_none() {
-        console.say("Pseudo-terminal will not be allocated because stdin is not a terminal.");
+        console.log(
+            LogLevel::Info,
+            "Pseudo-terminal will not be allocated because stdin is not a terminal.",
+        );
     }
     let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
     let streams: [BorrowedFd<'_>; 3] = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
@@ -151,6 +185,8 @@ async fn run(args: &SshArgs, backend: &Backend) -> anyhow::Result<Outcome> {
         daemon: Conversation::new(client, backend.questions()),
         interrupts,
         console,
+        launcher,
+        hostname: String::new(),
         args,
         framed_stdin: stdio[0] == Stdio::Framed,
         escapes: Escapes::default(),
@@ -212,48 +248,16 @@ fn size() -> (u32, u32, u32, u32) {
     (cols, rows, xpixel, ypixel)
 }
 
-fn open_log(path: &Path) -> anyhow::Result<File> {
-    File::options()
-        .create(true)
-        .append(true)
-        .open(path)
-        .with_context(|| format!("-E {}", path.display()))
-}
-
-/// What we tell the user ourselves.
-struct Console {
-    log: Option<File>,
-    quiet: bool,
-    raw: Option<RawMode>,
-}
-
-impl Console {
-    /// A message that -q suppresses.
-    fn say(&mut self, text: &str) {
-        if !self.quiet {
-            self.insist(text);
-        }
-    }
-
-    /// A message that -q does not suppress. In raw mode, lines need a carriage return.
-    fn insist(&mut self, text: &str) {
-        let text = Printable::text(text.trim_end());
-        match (&mut self.log, &self.raw) {
-            (Some(log), _) => {
-                let _ = writeln!(log, "{text}");
-            }
-            (None, Some(_)) => eprint!("{}\r\n", text.lines().collect::<Vec<_>>().join("\r\n")),
-            (None, None) => eprintln!("{text}"),
-        }
-    }
-}
-
 /// A session's course, seen from the client.
 struct Talk<'a> {
     daemon: Conversation<'a>,
     /// Where the engine is in this process: its session must end before it does.
     interrupts: Option<Interrupts>,
-    console: Console,
+    console: &'a mut Console,
+    /// Of `-f`: who waits until the session has begun.
+    launcher: &'a mut Option<Launcher>,
+    /// The name connected to, once the session has begun.
+    hostname: String,
     args: &'a SshArgs,
     framed_stdin: bool,
     escapes: Escapes,
@@ -272,10 +276,11 @@ impl Talk<'_> {
             tokio::select! {
                 biased;
                 reply = self.daemon.next() => {
-                    if let Ok(Reply::Begun { tty, escapes: configured, .. }) = &reply {
-                        if self.args.background {
-                            return Ok(Outcome::Code(0));
+                    if let Ok(Reply::Begun { tty, escapes: configured, hostname, .. }) = &reply {
+                        if let Some(launcher) = self.launcher.take() {
+                            launcher.release().await;
                         }
+                        self.hostname.clone_from(hostname);
                         self.escapes = *configured;
                         if *tty {
                             self.console.raw = Some(RawMode::enter(std::io::stdin()));
@@ -286,7 +291,7 @@ impl Talk<'_> {
                         }
                         continue;
                     }
-                    if let Some(outcome) = self.handle(reply)? {
+                    if let Some(outcome) = self.handle(reply).await? {
                         return Ok(outcome);
                     }
                 }
@@ -308,6 +313,7 @@ impl Talk<'_> {
                     }
                 }
                 signal = interrupted(&mut self.interrupts) => return self.end_by(signal).await,
+                () = left(self.launcher) => return self.end_by(SIGTERM).await,
                 _ = self.resized.recv() => {
                     let (columns, rows, width, height) = size();
                     self.daemon.send(&Request::Resize(columns, rows, width, height)).await?;
@@ -353,40 +359,45 @@ impl Talk<'_> {
         EscapeFilter::new(escape, Available::Own { command_line })
     }
 
-    fn handle(&mut self, reply: Result<Reply, ClientError>) -> anyhow::Result<Option<Outcome>> {
+    async fn handle(&mut self, reply: Result<Reply, ClientError>) -> anyhow::Result<Option<Outcome>> {
         let reply = match reply {
             Ok(reply) => reply,
             Err(ClientError::Gone) => {
                 // It may have been sent in the same flight as the login: only the daemon knew.
-                self.console
-                    .insist("trunkline: the daemon ended in the middle of it; the command may have started");
+                self.console.log(
+                    LogLevel::Fatal,
+                    "trunkline: the daemon ended in the middle of it; the command may have started",
+                );
                 return Ok(Some(Outcome::Code(OWN_ERROR)));
             }
             Err(error) => return Err(error.into()),
         };
         match reply {
-            Reply::Notice(text) => self.console.say(&text),
+            Reply::Notice(text) => self.console.log(LogLevel::Info, &text),
+            Reply::Warning(text) => self.console.log(LogLevel::Error, &text),
+            Reply::Banner(text) => self.console.tell(&text),
+            Reply::LogLevel(level) => {
+                if level >= LogLevel::Debug1 {
+                    return Ok(Some(Outcome::LogLevel(level)));
+                }
+                self.console.level = Some(level);
+            }
+            Reply::LocalCommand(command) => {
+                self.run_locally(&command).await;
+                self.daemon.send(&Request::LocalCommandDone).await?;
+            }
             // The end of a tunnel's output (-W), which whoever reads it sees when this program ends.
             Reply::Output(data) if data.is_empty() => return Ok(Some(Outcome::Code(0))),
             Reply::Output(data) => write_out(&mut std::io::stdout().lock(), &data)?,
             Reply::ErrorOutput(data) => write_out(&mut std::io::stderr().lock(), &data)?,
             Reply::Exit(exit) => {
-                let was_terminal = self.console.raw.take().is_some();
+                self.say_closed();
                 return Ok(Some(Outcome::Code(match exit {
                     // As ssh: the low byte is what a status is.
-                    Exit::Status(status) => {
-                        if was_terminal {
-                            let host = self.args.destination.to_string_lossy();
-                            self.console.say(&format!(
-                                "Connection to {} closed.",
-                                host.rsplit('@').next().unwrap_or(&host)
-                            ));
-                        }
-                        (status & 0xff) as u8
-                    }
+                    Exit::Status(status) => (status & 0xff) as u8,
                     Exit::Signal(name, _) => {
-                        self.console
-                            .say(&format!("trunkline: the command was ended by SIG{name}"));
+                        let text = format!("trunkline: the command was ended by SIG{name}");
+                        self.console.log(LogLevel::Info, &text);
                         OWN_ERROR
                     }
                     Exit::Unknown => OWN_ERROR,
@@ -400,8 +411,13 @@ impl Talk<'_> {
                     } else {
                         format!(" (the command {})", failure.execution)
                     };
-                self.console
-                    .insist(&format!("trunkline: {}{advice}", failure.message));
+                let text = format!("trunkline: {}{advice}", failure.message);
+                // sshconnect.c logs that it cannot connect as an error, and goes on to its end.
+                let level = match failure.kind.as_str() {
+                    "network" | "timeout" => LogLevel::Error,
+                    _ => LogLevel::Fatal,
+                };
+                self.console.log(level, &text);
                 return Ok(Some(Outcome::Code(OWN_ERROR)));
             }
             Reply::UseSystemSsh { reasons, options } => {
@@ -411,6 +427,14 @@ impl Talk<'_> {
             _ => {}
         }
         Ok(None)
+    }
+
+    /// In interactive mode, as ssh at the end of its `client_loop`.
+    fn say_closed(&mut self) {
+        if self.console.raw.take().is_some() {
+            self.console
+                .tell(&format!("Connection to {} closed.", self.hostname));
+        }
     }
 
     async fn step(&mut self, step: Step, escapes: &Option<EscapeFilter>) -> anyhow::Result<Option<Outcome>> {
@@ -426,7 +450,7 @@ impl Talk<'_> {
         }
         match action {
             Action::Disconnect => {
-                self.console.raw = None;
+                self.say_closed();
                 return Ok(Some(Outcome::Code(OWN_ERROR)));
             }
             Action::Suspend => {
@@ -442,12 +466,12 @@ impl Talk<'_> {
             Action::Rekey => self.daemon.send(&Request::Rekey).await?,
             Action::Help => {
                 if let Some(filter) = escapes {
-                    self.console.insist(&filter.help());
+                    self.console.answer(&filter.help());
                 }
             }
             Action::MoreVerbose | Action::LessVerbose => {
                 self.console
-                    .insist("trunkline: the log level is the daemon's (TRUNKLINE_LOG)");
+                    .answer("trunkline: the log level is the daemon's (TRUNKLINE_LOG)");
             }
             Action::ListForwards => {
                 self.daemon.send(&Request::Forward(ForwardRequest::List)).await?;
@@ -458,6 +482,11 @@ impl Talk<'_> {
                 }
                 eprint!("{}", command_line::PROMPT);
                 self.line = Some(Vec::new());
+            }
+            Action::Background if self.interrupts.is_some() => {
+                self.console.answer(
+                    "trunkline: this session ends with this process, which has no daemon to leave it to",
+                );
             }
             Action::Background => return self.background().await.map(Some),
             // Their echo says it all.
@@ -481,26 +510,32 @@ impl Talk<'_> {
         let local = self.escapes.local_commands;
         let asked = CommandLine::parse(&String::from_utf8_lossy(&line), local);
         if let CommandLine::Local(command) = &asked {
-            let shell = std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
-            let status = tokio::process::Command::new(shell)
-                .arg("-c")
-                .arg(command)
-                .status();
-            if let Err(error) = status.await {
-                self.console
-                    .insist(&format!("trunkline: running the shell: {error}"));
-            }
+            self.run_locally(command).await;
         }
         if let Some(raw) = &self.console.raw {
             raw.resume();
         }
         match asked {
             CommandLine::Empty | CommandLine::Local(_) => {}
-            CommandLine::Help => self.console.insist(&CommandLine::help(local)),
-            CommandLine::Invalid => self.console.insist("Invalid command."),
+            CommandLine::Help => self.console.answer(&CommandLine::help(local)),
+            CommandLine::Invalid => self.console.answer("Invalid command."),
             CommandLine::Forward(request) => self.daemon.send(&Request::Forward(request)).await?,
         }
         Ok(typed)
+    }
+
+    /// Runs a command of the user's on this side, in their shell and with our streams, to its end (`ssh_local_cmd`).
+    async fn run_locally(&mut self, command: &str) {
+        let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
+        let shell = shell.unwrap_or_else(|| "/bin/sh".into());
+        let running = tokio::process::Command::new(&shell)
+            .arg("-c")
+            .arg(command)
+            .status();
+        if let Err(error) = running.await {
+            let text = format!("trunkline: running {}: {error}", shell.display());
+            self.console.log(LogLevel::Error, &text);
+        }
     }
 
     /// `~&`: the session goes on in the daemon, without us.
@@ -512,10 +547,18 @@ impl Talk<'_> {
             if let Ok(Reply::Done) = reply {
                 return Ok(Outcome::Code(0));
             }
-            if let Some(outcome) = self.handle(reply)? {
+            if let Some(outcome) = self.handle(reply).await? {
                 return Ok(outcome);
             }
         }
+    }
+}
+
+/// Done when whoever waits for a session of `-f` has gone before it began.
+async fn left(launcher: &mut Option<Launcher>) {
+    match launcher {
+        Some(launcher) => launcher.left().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -473,7 +473,7 @@ impl Follower<'_> {
             terminal: None,
             stdio: [Stdio::Null, output, Stdio::Framed],
             answers,
-            detached: false,
+            ssh: None,
             limit: None,
         }
     }

@@ -184,7 +184,7 @@ impl Home {
     }
 
     /// The processes that run in this home.
-    fn processes(&self) -> Vec<Pid> {
+    pub(crate) fn processes(&self) -> Vec<Pid> {
         let wanted = format!("TRUNKLINE_DIR={}", self.trunkline_dir().display());
         let entries = fs::read_dir("/proc").unwrap().flatten();
         let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());

@@ -1,5 +1,6 @@
 //! The program against real servers: every command as a user types it, each test with a daemon of its own.
 
+mod as_ssh;
 mod authentication;
 mod cp;
 mod execution;

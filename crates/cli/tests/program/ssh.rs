@@ -9,7 +9,7 @@ use std::process::Stdio;
 use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::write_ssh_config;
 
-use crate::home::{Home, assert_status, end_of, fifo, finish, finish_with, server, sshd, text, wait_until};
+use crate::home::{Home, assert_status, end_of, finish, finish_with, server, sshd, text, wait_until};
 
 #[test]
 fn every_exit_status_is_the_commands_own_and_one_login_serves_all() {
@@ -191,31 +191,6 @@ fn the_configurations_command_and_environment_are_used() {
     let both = finish(home.ssh_with(&config).args(["box", "true"]));
     assert_status(&both, 255);
     assert!(text(&both.stderr).contains("RemoteCommand"), "{both:?}");
-}
-
-#[test]
-fn in_the_background_the_command_goes_on_when_the_client_is_gone() {
-    let (server, home) = (server(), Home::new());
-    let (gate, result) = (home.path("gate"), home.path("result"));
-    fifo(&gate).unwrap();
-    // Under another name until it is complete.
-    let command = format!(
-        "cat {} >{1}.new; mv {1}.new {1}",
-        gate.display(),
-        result.display()
-    );
-    // Its output may stay open for as long as the command runs, so that nothing waits for that.
-    let mut child = home
-        .ssh(&server)
-        .args(["-f", server.alias(), &command])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    assert!(end_of(&mut child, "ssh -f").success());
-    fs::write(&gate, "after the client").unwrap();
-    wait_until("the command has ended", || result.exists());
-    assert_eq!(fs::read_to_string(&result).unwrap(), "after the client");
 }
 
 /// An `ssh` in front of the system's that writes its arguments to a file and exits with 7; `-G` it leaves to the real one.

@@ -50,7 +50,7 @@ fn a_login_shell_has_the_terminal_and_gives_it_back() {
     terminal.send("exit 5\n");
     assert_eq!(terminal.end().code(), Some(5));
     assert_eq!(terminal.modes(), before);
-    terminal.expect("Connection to testbed closed.");
+    terminal.expect("Connection to 127.0.0.1 closed.");
 }
 
 #[test]

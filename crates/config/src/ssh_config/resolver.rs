@@ -54,6 +54,8 @@ pub struct Request {
     pub ssh_args: Vec<OsString>,
     /// The caller's surroundings.
     pub world: Arc<World>,
+    /// The caller runs LocalCommand itself, so that it is no reason for the system's ssh.
+    pub runs_local_command: bool,
 }
 
 /// Set in the environment of every `ssh -G`. `trunkline up` run by a `Match exec` must succeed at once, and do nothing
@@ -69,6 +71,7 @@ impl Request {
             destination,
             ssh_args: Vec::new(),
             world,
+            runs_local_command: false,
         }
     }
 
@@ -89,6 +92,7 @@ impl Request {
             destination: last.clone(),
             ssh_args,
             world: Arc::clone(&self.world),
+            runs_local_command: false,
         })
     }
 
@@ -431,6 +435,7 @@ impl Resolver {
             destination: request.destination.clone(),
             ssh_args: vec!["-F".into(), "none".into()],
             world: Arc::clone(&request.world),
+            runs_local_command: false,
         };
         let directives = self
             .dump(&program.0, &unconfigured, &[], &Breaking::default())

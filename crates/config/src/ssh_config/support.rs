@@ -261,7 +261,7 @@ impl HostConfig {
             add(
                 "localcommand",
                 command.0.clone(),
-                "a command on this side after connecting is run by ssh only",
+                "a command on this side after connecting is run by ssh and trunkline ssh only",
             );
         }
         if self.fingerprint_hash == FingerprintHash::Md5 {

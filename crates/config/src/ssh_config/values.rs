@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use trunkline_request::LogLevel;
+
 /// `yes` and `no`, or `true` and `false`: `ssh -G` prints either, depending on the directive.
 pub(crate) fn flag(value: &str) -> Option<bool> {
     match value {
@@ -164,28 +166,6 @@ words! {
         Sha256 = "SHA256" | "sha256",
         /// MD5, in hexadecimal.
         Md5 = "MD5" | "md5",
-    }
-}
-
-words! {
-    /// `LogLevel`.
-    LogLevel {
-        /// Nothing.
-        Quiet = "QUIET" | "SILENT",
-        /// What ends the program.
-        Fatal = "FATAL",
-        /// Errors.
-        Error = "ERROR",
-        /// The default.
-        Info = "INFO",
-        /// More.
-        Verbose = "VERBOSE",
-        /// `-v`.
-        Debug1 = "DEBUG1" | "DEBUG",
-        /// `-vv`.
-        Debug2 = "DEBUG2",
-        /// `-vvv`.
-        Debug3 = "DEBUG3",
     }
 }
 

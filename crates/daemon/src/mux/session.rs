@@ -70,6 +70,7 @@ impl Client<'_> {
                 ..Escapes::default()
             },
             warm: true,
+            hostname: String::new(),
         };
         let parts = session.into_parts();
         let running = session::pump(parts, begin, streams, &replies, heard, Terms::default(), &host);

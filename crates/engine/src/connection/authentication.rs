@@ -34,10 +34,15 @@ pub(crate) struct Authentication<'a> {
     allowed: Vec<String>,
     /// Bytes of banners that may still be shown.
     banners_left: usize,
+    /// The first [`MOST_KEPT`] bytes of banners, for those who use the connection later.
+    banner: String,
 }
 
 /// The most text of banners that one log-in shows. One message holds 256 KiB, and nothing says how many there may be.
 const MOST_BANNERS: usize = 1024 * 1024;
+
+/// The most text of banners that a connection keeps.
+const MOST_KEPT: usize = 64 * 1024;
 
 impl<'a> Authentication<'a> {
     pub(crate) fn new(
@@ -73,12 +78,18 @@ impl<'a> Authentication<'a> {
             last_password: None,
             allowed: Vec::new(),
             banners_left: MOST_BANNERS,
+            banner: String::new(),
         }
     }
 
     /// The key that led in, for host memory.
     pub(crate) fn used_key(&self) -> Option<[u8; 32]> {
         self.used.as_ref().map(Candidate::digest)
+    }
+
+    /// What the server had to say.
+    pub(crate) fn into_banner(self) -> String {
+        self.banner
     }
 
     /// Answers one of the server's questions.
@@ -129,7 +140,10 @@ impl<'a> Authentication<'a> {
                 // What is shown waits for whoever watches, who may have stopped to.
                 if let Some(left) = self.banners_left.checked_sub(text.len()) {
                     self.banners_left = left;
-                    self.interaction.notice(&text);
+                    self.interaction.banner(&text);
+                }
+                if self.banner.len() + text.len() <= MOST_KEPT {
+                    self.banner.push_str(&text);
                 }
                 Ok(())
             }

@@ -305,7 +305,11 @@ async fn establish(
         .run_until_cancelled(logging_in)
         .await
         .unwrap_or_else(|| Err(handshake.closed()));
-    let LoggedIn { accepted, key } = match outcome {
+    let LoggedIn {
+        accepted,
+        key,
+        banner,
+    } = match outcome {
         Ok(outcome) => outcome,
         Err(error) => {
             let greeting = driver.proto.greeting().trim().to_owned();
@@ -342,6 +346,7 @@ async fn establish(
                 true => accepted.warnings.clone().into(),
                 false => Arc::default(),
             },
+            banner: banner.into(),
             binding: SessionBinding {
                 host_key: proto.host_key().cloned().unwrap_or_default(),
                 session_id: proto.session_id().cloned().unwrap_or_default(),
@@ -349,12 +354,12 @@ async fn establish(
             },
         });
     }
-    let banner = proto.server_id().map(|id| id.as_str().to_owned());
+    let server_id = proto.server_id().map(|id| id.as_str().to_owned());
     let first = proto
         .server_first_choices()
         .map(|(kex, key)| (kex.to_owned(), key.to_owned()));
     memory.update(&host_id, |facts| {
-        facts.banner = banner;
+        facts.banner = server_id;
         (facts.kex_first, facts.host_key_first) = first.unzip();
         facts.key = key.or(facts.key);
         facts.rtt = dialed.rtt.or(facts.rtt);
@@ -443,6 +448,7 @@ impl<'a> Prepared<'a> {
 struct LoggedIn {
     accepted: Accepted,
     key: Option<[u8; 32]>,
+    banner: String,
 }
 
 async fn log_in(
@@ -491,7 +497,12 @@ async fn log_in(
                 let key = authentication.as_ref().and_then(Authentication::used_key);
                 let accepted =
                     accepted.ok_or_else(|| Error::Usage("authenticated without a host key".into()))?;
-                return Ok(LoggedIn { accepted, key });
+                let banner = authentication.map(Authentication::into_banner).unwrap_or_default();
+                return Ok(LoggedIn {
+                    accepted,
+                    key,
+                    banner,
+                });
             }
             other => {
                 if let Some(authentication) = &mut authentication {

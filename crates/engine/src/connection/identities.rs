@@ -241,7 +241,7 @@ impl Identities {
                 Ok(key) => return Some(key),
                 Err(KeyError::PassphraseNeeded { .. } | KeyError::WrongPassphrase { .. }) => {}
                 Err(error) => {
-                    interaction.notice(&error.to_string());
+                    interaction.warning(&error.to_string());
                     self.notes.push(error.to_string());
                     return None;
                 }
@@ -297,7 +297,7 @@ impl Identities {
                 )
                 .await
         {
-            interaction.notice(&error.to_string());
+            interaction.warning(&error.to_string());
         }
     }
 }
