@@ -6,9 +6,9 @@
 pub mod copy;
 pub mod destination;
 pub mod failure;
+mod log_level;
 pub mod os_bytes;
 pub mod tuning;
-mod log_level;
 mod vantage;
 mod world;
 

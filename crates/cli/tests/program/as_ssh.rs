@@ -401,3 +401,66 @@ fn a_session_on_a_terminal_ends_with_the_line_of_ssh() {
         assert_eq!(ended[0].0, " 127.0.0.1 ");
     }
 }
+
+#[test]
+fn keys_in_every_form_lead_in_as_with_ssh() {
+    let (server, home) = (sshd().start().unwrap(), Home::new());
+    let folder = home.path("keys");
+    fs::create_dir(&folder).unwrap();
+    let keygen = |arguments: &[&str]| {
+        let made = finish(
+            home.command("ssh-keygen")
+                .current_dir(&folder)
+                .arg("-q")
+                .args(arguments),
+        );
+        assert!(made.status.success(), "{made:?}");
+    };
+    keygen(&[
+        "-t", "rsa", "-b", "2048", "-m", "PEM", "-N", "sesame", "-f", "pem",
+    ]);
+    keygen(&["-t", "ecdsa", "-m", "PKCS8", "-N", "sesame", "-f", "pkcs8"]);
+    keygen(&["-t", "ed25519", "-N", "", "-f", "certified"]);
+    keygen(&["-t", "ed25519", "-N", "", "-f", "ca"]);
+    keygen(&["-s", "ca", "-I", "id", "-n", server.user(), "certified.pub"]);
+    fs::rename(folder.join("certified-cert.pub"), folder.join("certified.pub")).unwrap();
+    let line = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    let authorized = format!(
+        "{}{}cert-authority {}",
+        line("pem.pub"),
+        line("pkcs8.pub"),
+        line("ca.pub")
+    );
+    fs::write(server.dir().join("authorized_keys"), authorized).unwrap();
+    for name in ["pem.pub", "pkcs8.pub"] {
+        fs::remove_file(folder.join(name)).unwrap();
+    }
+    let knows = home.script("knows", "#!/bin/sh\necho \"$1\" >&2\necho sesame\n");
+    let guesses = home.script("guesses", "#!/bin/sh\necho open\n");
+    for (key, askpass, status) in [
+        ("pem", &knows, 0),
+        ("pkcs8", &knows, 0),
+        ("certified", &guesses, 0),
+        ("pem", &guesses, 255),
+    ] {
+        let config = home.path(&format!("config-{key}-{status}"));
+        let mut entry = server.host_entry("box");
+        entry.identities = vec![folder.join(key)];
+        entry.may_ask = true;
+        write_ssh_config(&config, [entry]).unwrap();
+        let run = |mut command: Command| {
+            command
+                .env("SSH_ASKPASS", askpass)
+                .env("SSH_ASKPASS_REQUIRE", "force");
+            finish(command.args(["-o", "PreferredAuthentications=publickey", "box", "echo in"]))
+        };
+        let mut ssh = home.command("ssh");
+        ssh.arg("-F").arg(&config);
+        let (ssh, ours) = (run(ssh), run(home.ssh_with(&config)));
+        assert_status(&ssh, status);
+        assert_status(&ours, status);
+        assert_eq!(text(&ssh.stdout), text(&ours.stdout), "{key}");
+        let asks = |output: &Output| text(&output.stderr).contains("Enter passphrase for key");
+        assert_eq!(asks(&ssh), asks(&ours), "{key}");
+    }
+}

@@ -90,10 +90,12 @@ impl KeyFile {
                 if identity.public.is_some() && source.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        identity.certificate = read(&with_suffix(path, "-cert.pub"))
+        identity.take_certificate();
+        let beside = read(&with_suffix(path, "-cert.pub"))
             .ok()
             .and_then(|(content, _)| first_public_key(&content))
             .filter(|certificate| identity.is_certified_by(certificate));
+        identity.certificate = beside.or(identity.certificate);
         Ok(identity)
     }
 
@@ -124,6 +126,7 @@ impl KeyFile {
         if identity.public.is_none() {
             identity.look_into(&content)?;
         }
+        identity.take_certificate();
         identity.content = Some(Content(Arc::new(content)));
         Ok(identity)
     }
@@ -219,6 +222,24 @@ impl KeyFile {
             }),
             _ => Ok(key),
         }
+    }
+
+    /// Where the public half is a certificate (`key.pub` itself may hold one), tells the key from it.
+    fn take_certificate(&mut self) {
+        let Some(certificate) = self.public.take_if(|public| public.is_certificate()) else {
+            return;
+        };
+        let plain = super::without_certificate(certificate.blob.clone());
+        let Some((blob, algorithm)) = plain.and_then(|blob| Some((blob.clone(), super::key_type(&blob)?)))
+        else {
+            return;
+        };
+        self.public = Some(PublicKey {
+            algorithm: algorithm.to_owned(),
+            blob,
+            comment: certificate.comment.clone(),
+        });
+        self.certificate = Some(certificate);
     }
 
     /// Learns what the private key file says without a passphrase.

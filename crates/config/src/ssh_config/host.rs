@@ -746,7 +746,8 @@ fn security_key_provider(fields: &mut Fields, world: &World) -> Option<String> {
         Some(name) => world.var(name)?.to_string_lossy().into_owned(),
         None => provider,
     };
-    (provider != "internal").then_some(provider)
+    // Empty is what is left of a variable that somebody has unset so: no provider at all.
+    (provider != "internal" && !provider.is_empty()).then_some(provider)
 }
 
 fn path_list(fields: &mut Fields, keyword: &str) -> Vec<String> {

@@ -10,6 +10,7 @@ use trunkline_proto::mac::Mac;
 
 use super::HostConfig;
 use super::values::FingerprintHash;
+use crate::keys::KeyFile;
 
 /// One directive for which a host is handed to the system's `ssh`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -189,7 +190,12 @@ impl HostConfig {
                 "keys in PKCS#11 tokens are used through ssh only",
             );
         }
-        if let Some(provider) = &self.security_key_provider {
+        // The agent has a provider of its own.
+        let has_security_key = || {
+            let files = self.identity_files.iter().map(|file| KeyFile::open(&file.path));
+            files.flatten().any(|key| key.is_security_key())
+        };
+        if let Some(provider) = self.security_key_provider.as_ref().filter(|_| has_security_key()) {
             add(
                 "securitykeyprovider",
                 provider.clone(),
@@ -273,6 +279,11 @@ impl HostConfig {
         }
         for kind in &KINDS {
             let configured = (kind.configured)(self);
+            // An AEAD cipher takes no MAC.
+            let is_aead = |name: &String| Cipher::from_name(name).is_some_and(Cipher::is_aead);
+            if kind.directive == "macs" && self.ciphers.iter().any(is_aead) {
+                continue;
+            }
             if !configured.is_empty() && !configured.iter().any(|name| (kind.has)(name)) {
                 add(
                     kind.directive,

@@ -223,6 +223,16 @@ impl<'a> Authentication<'a> {
             return Ok(false);
         }
         while let Some(candidate) = self.identities.candidates.pop_front() {
+            let candidate = if candidate.is_sealed() {
+                let opened = self.identities.open(self.host, self.interaction, candidate).await;
+                let Some(opened) = opened else { continue };
+                if self.sign(driver, opened, true).await? {
+                    return Ok(true);
+                }
+                continue;
+            } else {
+                candidate
+            };
             let unprobed = (self.sole || std::mem::take(&mut self.remembered)) && candidate.signs_quietly();
             if unprobed {
                 if self.sign(driver, candidate, true).await? {

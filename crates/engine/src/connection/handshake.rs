@@ -497,7 +497,9 @@ async fn log_in(
                 let key = authentication.as_ref().and_then(Authentication::used_key);
                 let accepted =
                     accepted.ok_or_else(|| Error::Usage("authenticated without a host key".into()))?;
-                let banner = authentication.map(Authentication::into_banner).unwrap_or_default();
+                let banner = authentication
+                    .map(Authentication::into_banner)
+                    .unwrap_or_default();
                 return Ok(LoggedIn {
                     accepted,
                     key,

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use aws_lc_rs::digest;
 use bytes::Bytes;
@@ -32,6 +33,8 @@ enum Signer {
     Agent(Bytes),
     /// The key is in a file.
     File(Box<KeyFile>),
+    /// The same, which had to be opened to learn its public half.
+    Opened(Box<KeyFile>, Arc<keys::PrivateKey>),
 }
 
 impl Candidate {
@@ -42,12 +45,17 @@ impl Candidate {
         out
     }
 
+    /// Whether it has to be [opened](Identities::open) before it can be offered: a passphrase guards the public half, too.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.blob.is_empty()
+    }
+
     /// Whether a signature can be had without anybody being asked or having to touch something.
     pub(crate) fn signs_quietly(&self) -> bool {
         let security_key = self.key_type.starts_with("sk-");
         !security_key
             && match &self.signer {
-                Signer::Agent(_) => true,
+                Signer::Agent(_) | Signer::Opened(..) => true,
                 Signer::File(file) => !file.is_encrypted(),
             }
     }
@@ -103,15 +111,17 @@ impl Identities {
         let agent_has = |blob: &Bytes| held.iter().any(|identity| identity.blob == *blob);
         let mut candidates: Vec<Candidate> = Vec::new();
         let mut add = |blob: &Bytes, signer: Signer| {
-            if !candidates.iter().any(|known| known.blob == *blob)
-                && let Ok(key_type) = Reader::new(blob).name()
-            {
-                candidates.push(Candidate {
-                    blob: blob.clone(),
-                    key_type: key_type.to_owned(),
-                    signer,
-                });
-            }
+            let key_type = match Reader::new(blob).name() {
+                Ok(name) if candidates.iter().all(|known| known.blob != *blob) => name,
+                // Sealed.
+                Err(_) if blob.is_empty() => "",
+                _ => return,
+            };
+            candidates.push(Candidate {
+                blob: blob.clone(),
+                key_type: key_type.to_owned(),
+                signer,
+            });
         };
         // sshconnect2.c, pubkey_prepare: certificates; agent keys that are configured; other agent keys; files.
         let beside = files.iter().filter_map(|file| file.certificate());
@@ -142,7 +152,13 @@ impl Identities {
             }
         }
         for file in &files {
-            let Some(public) = file.public_key() else { continue };
+            let Some(public) = file.public_key() else {
+                // sshconnect2.c, `userauth_pubkey`: tried in its turn, and asked about then.
+                if file.has_private_half() {
+                    add(&Bytes::new(), Signer::File(Box::new(file.clone())));
+                }
+                continue;
+            };
             if file.is_security_key() && !agent_has(&public.blob) {
                 notes.push(format!(
                     "{} is a security key: add it to the agent (ssh-add)",
@@ -175,6 +191,24 @@ impl Identities {
         true
     }
 
+    /// Opens a sealed candidate; `None` when the user gives no passphrase for it, which is noted.
+    pub(crate) async fn open(
+        &mut self,
+        host: &HostConfig,
+        interaction: &Interaction,
+        sealed: Candidate,
+    ) -> Option<Candidate> {
+        let Signer::File(file) = sealed.signer else {
+            return None;
+        };
+        let key = self.unlock(host, interaction, &file).await?;
+        Some(Candidate {
+            blob: key.public_blob().clone(),
+            key_type: key.algorithm().to_owned(),
+            signer: Signer::Opened(file, Arc::new(key)),
+        })
+    }
+
     /// Signs `data` with a candidate; `None` when the user gives no passphrase or the key cannot sign, which is noted.
     pub(crate) async fn sign(
         &mut self,
@@ -205,9 +239,14 @@ impl Identities {
                     }
                 }
             }
-            Signer::File(file) => {
-                let Some(key) = self.unlock(host, interaction, file).await else {
-                    return Ok(None);
+            Signer::File(_) | Signer::Opened(..) => {
+                let (file, key) = match &candidate.signer {
+                    Signer::Opened(file, key) => (file, Arc::clone(key)),
+                    Signer::File(file) => match self.unlock(host, interaction, file).await {
+                        Some(key) => (file, Arc::new(key)),
+                        None => return Ok(None),
+                    },
+                    Signer::Agent(_) => return Ok(None),
                 };
                 if host.add_keys_to_agent.add {
                     self.give_to_agent(host, interaction, file, &key).await;
