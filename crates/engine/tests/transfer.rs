@@ -940,8 +940,10 @@ async fn through_a_narrow_link(
 async fn what_compresses_is_compressed_over_a_narrow_link() {
     let text = text(40_000_000);
     // What tuning left off for the sake of other data is no reason against it.
-    let mut tuned = Choice::default();
-    tuned.streams_up = Some(1);
+    let tuned = Choice {
+        streams_up: Some(1),
+        ..Choice::default()
+    };
     let (up, down, tuned) = tokio::join!(
         through_a_narrow_link(true, &text, &[], None),
         through_a_narrow_link(false, &text, &[], None),

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// How to copy.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct CopyOptions {
     /// Directories too, with all that is in them.
     pub recursive: bool,
