@@ -15,7 +15,8 @@ pub(crate) struct Failure {
     message: String,
     /// [`Execution`]'s words.
     execution: String,
-    /// SSH_FX_…, where the server did not do something to a file; RFC 4254's reason, where it refused a channel.
+    /// SSH_FX_…, where the server did not do something to a file; RFC 4254's reason, where it refused a channel; this
+    /// machine's errno.
     code: Option<u32>,
     /// Output that had come by then.
     output: Option<Box<(Vec<u8>, Vec<u8>)>>,
@@ -71,6 +72,9 @@ impl From<Error> for Failure {
         let code = match &error {
             Error::File { status, .. } => Some(status.code.0),
             Error::Refused { reason, .. } => Some(*reason),
+            Error::Local { source, .. } => source
+                .raw_os_error()
+                .and_then(|number| u32::try_from(number).ok()),
             _ => None,
         };
         Self {

@@ -21,18 +21,24 @@ from ._errors import (
     Error,
     FileError,
     FilePermissionError,
+    FileThereError,
     ForkError,
     HostKeyError,
+    IsDirectoryError,
     LimitError,
     LocalError,
+    LocalFileError,
+    LocalPermissionError,
     NetworkError,
     NoSuchFileError,
+    NoSuchLocalFileError,
+    NotDirectoryError,
     PeerError,
     TimeoutError,
 )
 from ._files import CopyResult, DirEntry, FileStat
 from ._forward import ForwardCounters
-from ._group import Group, GroupRun, HostResult
+from ._group import Group, GroupRun, HostFailure, HostResult, HostSuccess
 from ._log import enable_logging
 from ._process import Process
 from ._result import CompletedProcess, Terminal
@@ -54,18 +60,26 @@ __all__ = [
     "FileError",
     "FilePermissionError",
     "FileStat",
+    "FileThereError",
     "ForkError",
     "Forward",
     "ForwardCounters",
     "Group",
     "GroupRun",
+    "HostFailure",
     "HostKeyError",
     "HostResult",
+    "HostSuccess",
+    "IsDirectoryError",
     "Lane",
     "LimitError",
     "LocalError",
+    "LocalFileError",
+    "LocalPermissionError",
     "NetworkError",
     "NoSuchFileError",
+    "NoSuchLocalFileError",
+    "NotDirectoryError",
     "PeerError",
     "Process",
     "Terminal",

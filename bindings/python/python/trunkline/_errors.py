@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import builtins
 import errno
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from ._result import CompletedProcess
@@ -41,10 +42,13 @@ class Error(Exception):
         """Whether the command may have run, in part or to its end."""
         return self.execution != "did not start"
 
+    def __bool__(self) -> Literal[True]:
+        # Type checkers then know of ``if result.error`` what it says of the result.
+        return True
+
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions cross process boundaries (multiprocessing, pytest-xdist) by pickling, which knows no keywords.
-        state = {"execution": self.execution, "stdout": self.stdout, "stderr": self.stderr}
-        return type(self), self.args, state
+        return type(self), self.args, self.__dict__.copy()
 
 
 class PeerError(Error):
@@ -103,14 +107,36 @@ class LocalError(Error):
     may_pass = True
 
 
-class FileError(Error, OSError):
-    """The server did not do something to a file."""
+class _SystemError(Error, OSError):
+    """What has an errno too."""
 
-    kind = "file"
+    def __reduce__(self) -> tuple[Any, ...]:
+        # OSError's own attributes are not in its dictionary.
+        make, arguments, state = super().__reduce__()
+        about = {"errno": self.errno, "filename": self.filename, "filename2": self.filename2}
+        return make, arguments, {**state, **{name: value for name, value in about.items() if value is not None}}
 
     def __str__(self) -> str:
         # OSError would put its number in front.
         return str(self.args[0]) if self.args else ""
+
+
+class LocalFileError(_SystemError, LocalError):
+    """This machine did not do something to a file, or to a socket; ``errno`` says why not."""
+
+
+class NoSuchLocalFileError(LocalFileError, FileNotFoundError):
+    """There is no such file on this machine."""
+
+
+class LocalPermissionError(LocalFileError, PermissionError):
+    """The user may not do that to a file on this machine."""
+
+
+class FileError(_SystemError):
+    """The server did not do something to a file."""
+
+    kind = "file"
 
 
 class NoSuchFileError(FileError, FileNotFoundError):
@@ -119,6 +145,18 @@ class NoSuchFileError(FileError, FileNotFoundError):
 
 class FilePermissionError(FileError, PermissionError):
     """The server's user may not do that to the file."""
+
+
+class FileThereError(FileError, FileExistsError):
+    """There is such a file already."""
+
+
+class IsDirectoryError(FileError, IsADirectoryError):
+    """It is a directory."""
+
+
+class NotDirectoryError(FileError, NotADirectoryError):
+    """A part of the path is no directory."""
 
 
 class ClosedError(Error):
@@ -175,6 +213,41 @@ _BY_CODE: dict[int, tuple[type[FileError], int]] = {
 }
 
 
+#: By errno; others are ``FileError``.
+_BY_NUMBER: dict[int, type[FileError]] = {
+    errno.ENOENT: NoSuchFileError,
+    errno.EACCES: FilePermissionError,
+    errno.EPERM: FilePermissionError,
+    errno.EEXIST: FileThereError,
+    errno.EISDIR: IsDirectoryError,
+    errno.ENOTDIR: NotDirectoryError,
+}
+
+_BY_LOCAL_NUMBER: dict[int, type[LocalFileError]] = {
+    errno.ENOENT: NoSuchLocalFileError,
+    errno.EACCES: LocalPermissionError,
+    errno.EPERM: LocalPermissionError,
+}
+
+#: What the engine's sentences about files end with, in the system's words or in those of SFTP's status codes, and the errno.
+_BY_WORDS: dict[str, int] = {
+    **{os.strerror(number).lower(): number for number in errno.errorcode},
+    "no such file": errno.ENOENT,
+    "operation not supported": errno.EOPNOTSUPP,
+}
+
+
+def not_copied(message: str, more: int, path: bytes) -> FileError:
+    """The exception for a file that was not copied, and ``more`` others that were not either."""
+    number = next((number for words in message.lower().split(": ")[:0:-1] if (number := _BY_WORDS.get(words))), errno.EIO)
+    if message.endswith(" is a directory: -r copies it"):
+        number, message = errno.EISDIR, f"{message.rpartition(': ')[0]}: recursive=True copies it"
+    text = f"{message} (and {more} more)" if more else message
+    error = _BY_NUMBER.get(number, FileError)(text, execution="finished")
+    error.errno, error.filename = number, os.fsdecode(path)
+    return error
+
+
 def from_native(kind: str, message: str, execution: str, stdout: bytes, stderr: bytes, code: int | None) -> Error:
     """The exception for a failure of the native module, which calls this."""
     if kind == "file":
@@ -182,6 +255,10 @@ def from_native(kind: str, message: str, execution: str, stdout: bytes, stderr: 
         error = chosen(message, execution=execution)
         error.errno = number
         return error
+    if kind == "local" and code:
+        local = _BY_LOCAL_NUMBER.get(code, LocalFileError)(message, execution=execution, stdout=stdout, stderr=stderr)
+        local.errno = code
+        return local
     made = _BY_KIND.get(kind, Error)(message, execution=execution, stdout=stdout, stderr=stderr)
     if isinstance(made, LimitError):
         made.reason = code or 0

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
-from ._errors import FileError
+from ._errors import not_copied
 from ._expect import expect
 
 if TYPE_CHECKING:
@@ -196,6 +196,6 @@ def copied(outcome: Copied) -> CopyResult:
     """The result of a copy. Raises the first failure, if anything failed."""
     files, length, skipped, failures = outcome
     if failures:
-        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-        raise FileError(failures[0][1] + more, execution="finished")
+        path, message = failures[0]
+        raise not_copied(message, len(failures) - 1, path)
     return CopyResult(files, length, skipped)

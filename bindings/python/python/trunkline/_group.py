@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, overload
 
 from . import _native
 from ._errors import ClosedError, Error, TimeoutError
@@ -27,8 +27,8 @@ _T = TypeVar("_T", bound="CompletedProcess[Any] | CopyResult")
 
 
 @dataclass(frozen=True)
-class HostResult(Generic[_T]):
-    """What one host of a group answered: a result, or the error in its place."""
+class BaseHostResult(Generic[_T]):
+    """What one host of a group answered."""
 
     #: Its name, as the group has it.
     host: str
@@ -51,6 +51,25 @@ class HostResult(Generic[_T]):
         return self.result
 
 
+@dataclass(frozen=True)
+class HostSuccess(BaseHostResult[_T]):
+    """A result."""
+
+    result: _T
+    error: None = None
+
+
+@dataclass(frozen=True)
+class HostFailure(BaseHostResult[_T]):
+    """An error. Where ``error`` is looked at, type checkers know which of the two it is."""
+
+    result: None
+    error: Error
+
+
+#: What one host of a group answered: a result, or the error in its place.
+HostResult = Union[HostSuccess[_T], HostFailure[_T]]
+
 #: A host's name, and what is to be done there.
 Job: TypeAlias = "tuple[str, _native.Operation[Any]]"
 
@@ -59,13 +78,13 @@ def host_result(name: str, index: int, ok: bool, value: Any, finish: Callable[[A
     """What came of one job, whose outcome ``finish`` makes a result of. Raises what is not about the host."""
     if not ok:
         if isinstance(value, Error):
-            return HostResult(name, index, None, value)
+            return HostFailure(name, index, None, value)
         raise value
     try:
-        return HostResult(name, index, finish(value), None)
+        return HostSuccess(name, index, finish(value))
     except Error as error:
         # Its traceback would keep the run, and its descriptor, for as long as the result.
-        return HostResult(name, index, None, error.with_traceback(None))
+        return HostFailure(name, index, None, error.with_traceback(None))
 
 
 def host_folder(target: LocalPath, name: str) -> bytes:
@@ -170,6 +189,16 @@ class BaseGroup:
 
 class Group(BaseGroup):
     __doc__ = BaseGroup.__doc__
+
+    @overload
+    def run(
+        self, command: Command, *, encoding: str = "utf-8", at_once: int = 100, **options: Unpack[RunOptions]
+    ) -> GroupRun[CompletedProcess[str]]: ...
+
+    @overload
+    def run(
+        self, command: Command, *, encoding: None, at_once: int = 100, **options: Unpack[RunOptions]
+    ) -> GroupRun[CompletedProcess[bytes]]: ...
 
     @takes(Run)
     def run(

@@ -95,7 +95,8 @@ class Options:
             settings["IdentityAgent"] = "none" if self.agent is False else os.fspath(self.agent)
         if self.known_hosts is False:
             settings["StrictHostKeyChecking"] = "no"
-            settings["UserKnownHostsFile"] = settings["GlobalKnownHostsFile"] = "none"
+            # With "none" ssh could not remember the key, and refuses it for that.
+            settings["UserKnownHostsFile"] = settings["GlobalKnownHostsFile"] = os.devnull
         elif self.known_hosts is not None:
             settings["UserKnownHostsFile"] = _quoted(os.fspath(self.known_hosts))
         if self.password is not None and self.ask is None:

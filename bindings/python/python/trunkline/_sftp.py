@@ -32,9 +32,22 @@ from ._files import (
 )
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Self, TypeAlias, Unpack
 
     from . import _native
+
+
+#: Modes of opening a file of bytes.
+BinaryMode: TypeAlias = """Literal[
+    "rb", "wb", "ab", "xb", "br", "bw", "ba", "bx",
+    "r+b", "rb+", "+rb", "w+b", "wb+", "+wb", "a+b", "ab+", "+ab", "x+b", "xb+", "+xb",
+]"""
+
+#: Modes of opening a file of text.
+TextMode: TypeAlias = """Literal[
+    "r", "w", "a", "x", "rt", "wt", "at", "xt", "r+", "w+", "a+", "x+", "+r", "+w", "+a", "+x",
+    "r+t", "rt+", "w+t", "wt+", "a+t", "at+", "x+t", "xt+",
+]"""
 
 
 class SFTP:
@@ -50,10 +63,15 @@ class SFTP:
     # Files.
 
     @overload
-    def open(self, path: RemotePath, mode: Literal["rb", "wb", "ab", "xb", "r+b", "rb+", "w+b", "wb+"]) -> IO[bytes]: ...
+    def open(self, path: RemotePath, mode: BinaryMode) -> IO[bytes]: ...
 
     @overload
-    def open(self, path: RemotePath, mode: str = "r", *, encoding: str = "utf-8", errors: str = "strict") -> IO[Any]: ...
+    def open(
+        self, path: RemotePath, mode: TextMode = "r", *, encoding: str = "utf-8", errors: str = "strict"
+    ) -> IO[str]: ...
+
+    @overload
+    def open(self, path: RemotePath, mode: str, *, encoding: str = "utf-8", errors: str = "strict") -> IO[Any]: ...
 
     def open(self, path: RemotePath, mode: str = "r", *, encoding: str = "utf-8", errors: str = "strict") -> IO[Any]:
         """Opens a file as the built-in ``open`` does, with its modes. Reading reads ahead and writing writes behind: a

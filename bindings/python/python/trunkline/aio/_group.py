@@ -7,7 +7,7 @@ import functools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Generic, TypeVar, overload
 
 from .._face import takes
 from .._files import CopyOptions, CopyResult, LocalPath, RemotePath, copied, copying, paths, remote
@@ -26,6 +26,16 @@ _T = TypeVar("_T", bound="CompletedProcess[Any] | CopyResult")
 
 class Group(BaseGroup):
     __doc__ = (BaseGroup.__doc__ or "") + "\n    Inventories are read when the group is made, which may run their scripts."
+
+    @overload
+    def run(
+        self, command: Command, *, encoding: str = "utf-8", at_once: int = 100, **options: Unpack[RunOptions]
+    ) -> GroupRun[CompletedProcess[str]]: ...
+
+    @overload
+    def run(
+        self, command: Command, *, encoding: None, at_once: int = 100, **options: Unpack[RunOptions]
+    ) -> GroupRun[CompletedProcess[bytes]]: ...
 
     @takes(Run)
     def run(

@@ -67,7 +67,7 @@ from .common import (
 from .config import SSHConfig, SSHConfigDict
 from .file import BufferedFile
 from .hostkeys import HostKeys
-from .pkey import ECDSAKey, Ed25519Key, PKey, RSAKey, UnknownKeyType
+from .pkey import DSSKey, ECDSAKey, Ed25519Key, PKey, RSAKey, UnknownKeyType
 from .proxy import ProxyCommand
 from .sftp import (
     SFTP_BAD_MESSAGE,
@@ -98,7 +98,7 @@ from .ssh_exception import (
     ProxyCommandFailure,
     SSHException,
 )
-from .transport import ServiceRequestingTransport, Transport
+from .transport import SecurityOptions, ServiceRequestingTransport, Transport
 
 #: The release of Paramiko whose interface this is.
 __version__ = "4.0.0"
@@ -158,6 +158,7 @@ __all__ = [
     "ChannelStdinFile",
     "ConfigParseError",
     "CouldNotCanonicalize",
+    "DSSKey",
     "ECDSAKey",
     "Ed25519Key",
     "HostKeys",
@@ -184,6 +185,7 @@ __all__ = [
     "SSHConfig",
     "SSHConfigDict",
     "SSHException",
+    "SecurityOptions",
     "ServiceRequestingTransport",
     "SourceResult",
     "Transport",

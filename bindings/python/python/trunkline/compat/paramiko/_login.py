@@ -4,6 +4,7 @@ so that a transport that nobody has any more is gone."""
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,11 +12,31 @@ from dataclasses import dataclass, field
 from ... import _errors, _native
 from ..._private import Explicit
 from .pkey import PKey
-from .ssh_exception import BadHostKeyException, NoValidConnectionsError, SSHException, translated
+from .ssh_exception import (
+    AuthenticationException,
+    BadHostKeyException,
+    NoValidConnectionsError,
+    SSHException,
+    translated,
+)
 
 #: Answers the questions of keyboard-interactive authentication: title, instructions, and each question with whether its
 #: answer may be seen.
 Handler = Callable[[str, str, Sequence["tuple[str, bool]"]], Sequence[str]]
+
+
+class _Met(Exception):
+    """The host key is what was wanted."""
+
+
+def _not_further(key: PKey) -> None:
+    raise _Met
+
+
+def methods(error: Exception) -> list[str]:
+    """The methods with which the server would have gone on, which the engine's error names."""
+    found = re.search(r"permission denied \(([^)]*)\)", str(error))
+    return [name for name in found[1].split(",") if name] if found else []
 
 
 @dataclass
@@ -31,11 +52,30 @@ class Login:
     over: _native.Session | _native.Handover | None
     #: The host key that was shown.
     shown: PKey | None = None
+    #: The one that was believed, and is for further connections too.
+    believed: PKey | None = None
     _refused: list[Exception] = field(default_factory=list)
 
-    def connect(self) -> _native.PrivateHost:
-        """Connects. Raises Paramiko's exceptions."""
-        return self._ready(_native.PrivateHost(self.explicit, self._natives(), self._judge, self._answer, self.over))
+    def connect(self, first: float | None, then: float | None) -> _native.PrivateHost:
+        """Connects, with so many seconds until the server's host key is there and for the log-in. Raises Paramiko's
+        exceptions."""
+        host = _native.PrivateHost(self.explicit, self._natives(), self._judge, self._answer, self.over)
+        return self._ready(host, first, then)
+
+    def meet(self, limit: float | None) -> PKey:
+        """The server's host key, from a connection that ends there."""
+        self.verify = _not_further
+        try:
+            _native_host = _native.PrivateHost(self.explicit, [], self._judge_all, None)
+            self._ready(_native_host, limit, limit).close()
+        except _Met:
+            pass
+        if self.shown is None:
+            raise SSHException("No existing session")
+        return self.shown
+
+    def _judge_all(self, host: str, blob: bytes, objection: tuple[bool, str] | None) -> bool:
+        return self._judge(host, blob, objection or (True, ""))
 
     def connect_lending(self) -> _native.PrivateHost:
         """Makes another connection, whose sessions are all lent the agent."""
@@ -43,15 +83,16 @@ class Login:
             raise SSHException("a connection that was made over a given socket cannot lend the agent")
         agent = self.explicit["agent"] or os.environ.get("SSH_AUTH_SOCK")
         explicit: Explicit = {**self.explicit, "forward_agent": True, "agent": agent}
-        return self._ready(_native.PrivateHost(explicit, self._natives(), self._judge, self._answer))
+        host = _native.PrivateHost(explicit, self._natives(), self._judge, self._answer)
+        return self._ready(host, explicit["timeout"], explicit["timeout"])
 
     def _natives(self) -> list[_native.Key]:
         return [key.native for key in self.keys]
 
-    def _ready(self, host: _native.PrivateHost) -> _native.PrivateHost:
+    def _ready(self, host: _native.PrivateHost, first: float | None, then: float | None) -> _native.PrivateHost:
         try:
             with translated():
-                host.ready(self.explicit["timeout"]).wait()
+                self._wait(host, first, then)
         except BaseException as error:
             host.close()
             if self._refused:
@@ -61,6 +102,20 @@ class Login:
                 raise self._unreachable(cause) from cause
             raise
         return host
+
+    def _wait(self, host: _native.PrivateHost, first: float | None, then: float | None) -> None:
+        try:
+            host.ready(first).wait()
+        except _errors.TimeoutError as error:
+            if self.shown is None:
+                if self.explicit["timeout"] is not None:
+                    raise
+                raise SSHException("Error reading SSH protocol banner: no answer in time") from error
+            # The server is there, and takes its time to let somebody in.
+            try:
+                host.ready(then).wait()
+            except _errors.TimeoutError as late:
+                raise AuthenticationException("Authentication timeout.") from late
 
     def _unreachable(self, cause: _errors.NetworkError) -> Exception:
         """A failure to connect as Paramiko tells it: a name that has no address, an address that cannot be reached, or what
@@ -75,7 +130,7 @@ class Login:
     def _judge(self, host: str, blob: bytes, objection: tuple[bool, str] | None) -> bool:
         """An opinion on the host key, of which known_hosts have said what they have against it."""
         key = self.shown = PKey.from_blob(blob)
-        if objection is None:
+        if objection is None or key == self.believed:
             return True
         is_unknown, text = objection
         try:
@@ -86,6 +141,7 @@ class Login:
         except Exception as error:
             self._refused.append(error)
             return False
+        self.believed = key
         return True
 
     def _answer(self, kind: str, text: str, echo: bool) -> str | None:

@@ -189,6 +189,16 @@ class Channel:
         """Some bytes, at least one; none at the end. ``socket.timeout`` after ``settimeout``'s seconds."""
         return self._opened_output().take(0, nbytes, self._timeout)
 
+    @property
+    def in_buffer(self) -> Buffer:
+        """What has come on standard output and was not read."""
+        return Buffer(self, 0)
+
+    @property
+    def in_stderr_buffer(self) -> Buffer:
+        """The same for standard error."""
+        return Buffer(self, 1)
+
     def recv_ready(self) -> bool:
         """Whether ``recv`` would not wait and give bytes."""
         return self._output is not None and self._output.is_ready(0)
@@ -287,6 +297,26 @@ class Channel:
         return f"<paramiko.Channel {self.chanid} ({state}) -> {self.transport!r}>"
 
 
+class Buffer:
+    """What has come on one of a channel's outputs and was not read."""
+
+    def __init__(self, channel: Channel, which: int) -> None:
+        self._channel = channel
+        self._which = which
+
+    def __len__(self) -> int:
+        output = self._channel._output
+        return 0 if output is None else output.waiting(self._which)
+
+    def read_ready(self) -> bool:
+        """Whether there is something."""
+        return len(self) > 0
+
+    def read(self, nbytes: int, timeout: float | None = None) -> bytes:
+        """As ``Channel.recv``."""
+        return self._channel._opened_output().take(self._which, nbytes, timeout)
+
+
 class _Output:
     """What a session writes, as far as it has come: standard output (0) and standard error (1)."""
 
@@ -318,6 +348,11 @@ class _Output:
         if not self.is_readable(which):
             self._fetch(which, 0)
         return bool(self._data[which])
+
+    def waiting(self, which: int) -> int:
+        """How many bytes have come."""
+        self.is_ready(which)
+        return len(self._data[which])
 
     def is_readable(self, which: int) -> bool:
         """Whether taking would not wait."""

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 _DEFAULT_KEYS = ("id_rsa", "id_ecdsa", "id_ed25519")
 
 
+#: How the names of certificates' files end.
+_CERTIFICATE = "-cert.pub"
+
+
 class MissingHostKeyPolicy:
     """Decides about hosts that are not known: raising refuses one."""
 
@@ -147,6 +151,9 @@ class SSHClient:
             raise SSHException("GSSAPI is not available")
         make = transport_factory or Transport
         transport = make((hostname, port), disabled_algorithms=disabled_algorithms)
+        for name, limit in (("banner", banner_timeout), ("auth", auth_timeout), ("channel", channel_timeout)):
+            if limit is not None:
+                setattr(transport, f"{name}_timeout", limit)
         if sock is not None:
             transport.over(sock)
         transport.use_compression(compress)
@@ -261,7 +268,15 @@ def _keys(paths: Iterable[str | os.PathLike[str]], passphrase: str | None, failu
     keys = []
     for path in paths:
         try:
-            keys.append(PKey.from_path(os.path.expanduser(path), passphrase))
+            path = os.path.expanduser(path)
+            certificate = None
+            if os.fspath(path).endswith(_CERTIFICATE):
+                # The key stands beside it.
+                certificate, path = path, os.fspath(path)[: -len(_CERTIFICATE)]
+            key = PKey.from_path(path, passphrase)
+            if certificate is not None:
+                key.load_certificate(os.fspath(certificate))
+            keys.append(key)
         except (SSHException, OSError) as error:
             failures.append(
                 PasswordRequiredException(f"{os.fspath(path)}: {error}")

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 class BufferedFile:
     """A file with one buffer, for reading; what is written leaves at once unless ``bufsize`` is above 1."""
 
+    SEEK_SET, SEEK_CUR, SEEK_END = 0, 1, 2
+
+    FLAG_READ, FLAG_WRITE, FLAG_APPEND, FLAG_BINARY, FLAG_BUFFERED = 1, 2, 4, 16, 32
+    FLAG_LINE_BUFFERED, FLAG_UNIVERSAL_NEWLINE = 64, 128
+
     def __init__(self, raw: io.RawIOBase, mode: str = "r", bufsize: int = -1) -> None:
         self._raw = raw
         self._text = "b" not in mode
@@ -46,10 +51,14 @@ class BufferedFile:
         """As many bytes as are asked for, or all; fewer only at the end."""
         return self._reading().read(-1 if size is None else size) or b""
 
-    def readinto(self, buffer: bytearray) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
+    def readinto(self, buff: bytearray) -> int:
+        data = self.read(len(buff))
+        buff[: len(data)] = data
         return len(data)
+
+    def xreadlines(self) -> Self:
+        """Itself, an iterator of lines."""
+        return self
 
     def readline(self, size: int | None = None) -> str | bytes:
         """One line with its end; nothing at the file's end."""

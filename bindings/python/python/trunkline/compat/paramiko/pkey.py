@@ -7,6 +7,7 @@ import binascii
 import getpass
 import hashlib
 import os
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -38,6 +39,9 @@ class PKey:
 
     The classes of the types only take keys of theirs; ``PKey.from_path`` finds the type out.
     """
+
+    BEGIN_TAG = re.compile(r"^-{5}BEGIN (RSA|EC|OPENSSH) PRIVATE KEY-{5}\s*$")
+    END_TAG = re.compile(r"^-{5}END (RSA|EC|OPENSSH) PRIVATE KEY-{5}\s*$")
 
     #: Types by their names in the protocol; empty for any.
     types: tuple[str, ...] = ()
@@ -110,7 +114,7 @@ class PKey:
         return _typed(PKey(filename=path, password=password))
 
     @staticmethod
-    def from_type_string(key_type: str, key_bytes: bytes) -> PKey:
+    def from_type_string(key_type: str, key_bytes: bytes, password: str | None = None) -> PKey:
         """A public key."""
         return PKey.from_blob(key_bytes)
 
@@ -205,22 +209,23 @@ class PKey:
             data, algorithm or ("rsa-sha2-512" if self.name == "ssh-rsa" else self.name), self.passphrase
         )
 
-    def write_private_key_file(self, filename: str | os.PathLike[str], password: str | None = None) -> None:
-        """Writes the key as it was read, for nobody else to read."""
+    def write_private_key_file(
+        self, filename: str | os.PathLike[str], password: str | None = None, file_format: object = None
+    ) -> None:
+        """Writes the key for nobody else to read, with ``password`` as its passphrase or without one, in the format that it
+        has."""
         descriptor = os.open(filename, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(descriptor, "wb") as file:
             file.write(self._written(password))
 
-    def write_private_key(self, file_obj: IO[str], password: str | None = None) -> None:
+    def write_private_key(self, file_obj: IO[str], password: str | None = None, file_format: object = None) -> None:
         """As ``write_private_key_file``, to an open file."""
         file_obj.write(self._written(password).decode())
 
     def _written(self, password: str | None) -> bytes:
         if self._native is None:
             raise SSHException("there is no private half to write")
-        if password is not None and password != self.passphrase:
-            raise SSHException("a passphrase is set by: ssh-keygen -p")
-        return self._content
+        return _with_passphrase(self._content, self.passphrase, password)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PKey) and self.blob == other.blob
@@ -251,6 +256,46 @@ class Ed25519Key(PKey):
 
     types = ("ssh-ed25519",)
     _algorithm = "ed25519"
+
+
+class DSSKey(PKey):
+    """A DSA key. Neither the engine nor OpenSSH since 10.0 has them: making one is an ``SSHException``."""
+
+    types = ("ssh-dss",)
+    _algorithm = "dsa"
+
+    @classmethod
+    def generate(cls, bits: int | None = 1024, curve: object = None, progress_func: object = None) -> Self:
+        raise SSHException("there are no DSA keys any more")
+
+
+#: Answers ssh-keygen's questions; nobody else sees the environment of one's programs.
+_ASKPASS = """#!/bin/sh
+case $1 in *[Oo]ld*) printf '%s\\n' "$TRUNKLINE_OLD" ;; *) printf '%s\\n' "$TRUNKLINE_NEW" ;; esac
+"""
+
+
+def _with_passphrase(content: bytes, old: str | None, new: str | None) -> bytes:
+    """A private key's file with another passphrase."""
+    if (old or "") == (new or ""):
+        return content
+    with tempfile.TemporaryDirectory() as folder:
+        key, askpass = Path(folder, "key"), Path(folder, "askpass")
+        for path, written, mode in ((key, content, 0o600), (askpass, _ASKPASS.encode(), 0o700)):
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(written)
+        answers = {"TRUNKLINE_OLD": old or "", "TRUNKLINE_NEW": new or ""}
+        asking = {"SSH_ASKPASS": str(askpass), "SSH_ASKPASS_REQUIRE": "force", "DISPLAY": ":0"}
+        done = subprocess.run(
+            ["ssh-keygen", "-p", "-f", key],
+            env={**os.environ, **answers, **asking},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            start_new_session=True,
+        )
+        if done.returncode:
+            raise SSHException(f"ssh-keygen: {done.stderr.decode(errors='backslashreplace').strip()}")
+        return key.read_bytes()
 
 
 def _typed(key: PKey) -> PKey:

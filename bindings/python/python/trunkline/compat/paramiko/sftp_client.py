@@ -33,6 +33,8 @@ class SFTPClient:
 
     def __init__(self, native: _native.Sftp) -> None:
         self._native: _native.Sftp | None = native
+        #: The connection lives for as long as somebody has a session on it.
+        self._transport: Transport | None = None
         self._cwd: str | None = None
 
     @classmethod
@@ -41,7 +43,9 @@ class SFTPClient:
         with translated():
             native = t.host().sftp().wait()
             native.ready().wait()
-        return cls(native)
+        client = cls(native)
+        client._transport = t
+        return client
 
     @property
     def native(self) -> _native.Sftp:

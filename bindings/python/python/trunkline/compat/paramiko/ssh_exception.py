@@ -38,6 +38,21 @@ class BadAuthenticationType(AuthenticationException):
         return f"{self.explanation}; allowed types: {self.allowed_types!r}"
 
 
+class PartialAuthentication(AuthenticationException):
+    """More is needed to log in: one of ``allowed_types``."""
+
+    def __init__(self, types: list[str]) -> None:
+        super().__init__(types)
+        self.allowed_types = types
+
+    def __str__(self) -> str:
+        return f"Partial authentication; allowed types: {self.allowed_types!r}"
+
+
+class UnableToAuthenticate(AuthenticationException):
+    """Nothing led in."""
+
+
 class ChannelException(SSHException):
     """A channel was not opened; ``code`` is one of ``OPEN_FAILED_…``."""
 

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import getpass
+import logging
 import queue
 import socket
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from ... import _native
 from ..._private import Explicit
-from ._login import Handler, Login
+from ._login import Handler, Login, methods
 from .channel import Channel
 from .common import OPEN_FAILED_UNKNOWN_CHANNEL_TYPE
 from .pkey import PKey
 from .proxy import ProxyCommand
 from .sftp_client import SFTPClient
-from .ssh_exception import BadHostKeyException, ChannelException, SSHException, translated
+from .ssh_exception import (
+    AuthenticationException,
+    BadAuthenticationType,
+    BadHostKeyException,
+    ChannelException,
+    SSHException,
+    translated,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -50,6 +60,20 @@ class Transport:
             raise SSHException("GSSAPI is not available")
         self._over: Channel | ProxyCommand | socket.socket | None = None
         self._address = ("", 22)
+        #: Seconds for connecting and the key exchange, and for the log-in.
+        self.banner_timeout: float | None = 15
+        self.handshake_timeout: float | None = 15
+        self.auth_timeout: float | None = 30
+        self.channel_timeout: float | None = 3600
+        self.daemon = True
+        self.name = "paramiko.transport"
+        self.logger = logging.getLogger(self.name)
+        self.server_mode = False
+        #: The key that ``start_client`` was shown, which the log-in is to be shown too.
+        self._met: PKey | None = None
+        #: What has led a part of the way in.
+        self._so_far: list[dict[str, Any]] = []
+        self._security = SecurityOptions(self)
         if isinstance(sock, str):
             host, _, port = sock.partition(":")
             self._address = (host, int(port or 22))
@@ -57,6 +81,7 @@ class Transport:
             self._address = (sock[0], int(sock[1]))
         else:
             self._over = sock
+        self.sock: Channel | ProxyCommand | socket.socket | Peer = self._over or Peer(self._address)
         self._verify: Callable[[PKey], object] | None = None
         self._known_hosts: Sequence[str] = ()
         self._known_types: Sequence[str] = ()
@@ -74,7 +99,7 @@ class Transport:
 
     def over(self, sock: Channel | ProxyCommand | socket.socket) -> None:
         """Talks over this instead of connecting to the address, which remains the host's name."""
-        self._over = sock
+        self._over = self.sock = sock
 
     def believe(
         self,
@@ -89,7 +114,12 @@ class Transport:
     # Logging in.
 
     def start_client(self, event: threading.Event | None = None, timeout: float | None = None) -> None:
-        """Does nothing yet: the log-in connects."""
+        """Looks at the server, with a connection that ends behind the key exchange: ``get_remote_server_key`` then tells its
+        host key, and the log-in, which connects again, is refused by a server that shows another. Over a given ``sock``,
+        which there is one of, it does nothing: the log-in connects."""
+        if self._over is None and self._met is None:
+            login = self._login_with("nobody", timeout=timeout or self.handshake_timeout, verify=None)
+            self._met = login.meet(timeout or self.banner_timeout)
         if event is not None:
             event.set()
 
@@ -107,25 +137,68 @@ class Transport:
                 raise BadHostKeyException(self._address[0], key, hostkey)
 
         self.believe(verify)
+        if pkey is None and password is None:
+            return self.start_client()
         self.log_in(username, keys=[] if pkey is None else [pkey], password=password)
+        return None
 
     def auth_password(
         self, username: str, password: str, event: threading.Event | None = None, fallback: bool = True
     ) -> list[str]:
-        """Logs in with a password."""
-        return self.log_in(username, password=password, event=event)
+        """Logs in with a password. Returns the methods that are needed besides, if any are."""
+        return self._step("password", username, event, password=password)
 
     def auth_publickey(self, username: str, key: PKey, event: threading.Event | None = None) -> list[str]:
-        """Logs in with a key."""
-        return self.log_in(username, keys=[key], event=event)
+        """Logs in with a key. Returns the methods that are needed besides, if any are."""
+        return self._step("publickey", username, event, keys=[key])
 
     def auth_interactive(self, username: str, handler: Handler, submethods: str = "") -> list[str]:
-        """Logs in by answering the server's questions, which are put one at a time."""
-        return self.log_in(username, handler=handler)
+        """Logs in by answering the server's questions, which are put one at a time. Returns the methods that are needed
+        besides, if any are."""
+        return self._step("keyboard-interactive", username, None, handler=handler)
+
+    def auth_interactive_dumb(self, username: str, handler: Handler | None = None, submethods: str = "") -> list[str]:
+        """As ``auth_interactive``, on the terminal."""
+
+        def asked(title: str, instructions: str, prompts: Sequence[tuple[str, bool]]) -> list[str]:
+            for line in (title, instructions):
+                if line:
+                    print(line.strip())
+            return [input(prompt) if echo else getpass.getpass(prompt) for prompt, echo in prompts]
+
+        return self.auth_interactive(username, handler or asked, submethods)
 
     def auth_none(self, username: str) -> list[str]:
-        """Logs in without anything, where the server allows it."""
-        return self.log_in(username)
+        """Logs in without anything, where the server allows it; ``BadAuthenticationType`` tells what it wants instead."""
+        return self._step("none", username, None)
+
+    def _step(self, method: str, username: str, event: threading.Event | None, **credentials: Any) -> list[str]:
+        """Logs in with this, and with what has led a part of the way before. Each attempt is a connection of its own."""
+        together: dict[str, Any] = {"keys": [], "password": None, "handler": None}
+        for step in (*self._so_far, credentials):
+            together["keys"] = [*together["keys"], *step.get("keys", ())]
+            together.update({name: value for name, value in step.items() if name != "keys"})
+        try:
+            return self.log_in(username, event=event, **together)
+        except AuthenticationException as error:
+            allowed = methods(error)
+            if method in allowed:
+                raise
+            if method == "none" or method not in (allowed := self._wanted_by_server(username) or allowed):
+                raise BadAuthenticationType("Bad authentication type", allowed) from error
+            # It was asked for at first, and is no longer.
+            self._so_far.append(credentials)
+            return methods(error)
+
+    def _wanted_by_server(self, username: str) -> list[str]:
+        """The methods that the server begins with."""
+        try:
+            self._login_with(username, timeout=self.auth_timeout, verify=self._verify).connect(
+                None, self.auth_timeout
+            ).close()
+        except AuthenticationException as error:
+            return methods(error)
+        return []
 
     def log_in(
         self,
@@ -144,7 +217,47 @@ class Transport:
         """
         if self._host is not None and self._host.is_ready():
             raise SSHException("this transport is logged in already")
+        if self._closed:
+            raise SSHException("SSH session not active")
+        login = self._login_with(
+            username,
+            keys=keys,
+            password=password,
+            handler=handler,
+            agent=agent,
+            timeout=timeout,
+            verify=self._verify,
+            over=None if self._over is None else _over(self._over),
+        )
+        self._login = login
+        self._host = login.connect(timeout or self.banner_timeout, self.auth_timeout)
+        if self._keepalive:
+            self._host.keep_alive(self._keepalive)
+        if event is not None:
+            event.set()
+        return []
+
+    def _login_with(
+        self,
+        username: str,
+        *,
+        keys: Sequence[PKey] = (),
+        password: str | None = None,
+        handler: Handler | None = None,
+        agent: str | None = None,
+        timeout: float | None = None,
+        verify: Callable[[PKey], object] | None,
+        over: _native.Session | _native.Handover | None = None,
+    ) -> Login:
         host, port = self._address
+        met = self._met
+
+        def as_met(key: PKey) -> None:
+            if met is not None and key != met:
+                raise BadHostKeyException(host, key, met)
+            if verify is not None:
+                verify(key)
+
         explicit: Explicit = {
             "host": host or "localhost",
             "port": port,
@@ -158,16 +271,9 @@ class Transport:
             "certificates": [key.certificate for key in keys if key.certificate],
             "known_hosts": list(self._known_hosts),
             "known_types": list(self._known_types),
-            "disabled": self._disabled,
+            "disabled": [*self._disabled, *self._security.left_out()],
         }
-        over = None if self._over is None else _over(self._over)
-        self._login = Login(explicit, keys, password, handler, self._verify, over)
-        self._host = self._login.connect()
-        if self._keepalive:
-            self._host.keep_alive(self._keepalive)
-        if event is not None:
-            event.set()
-        return []
+        return Login(explicit, keys, password, handler, as_met, over)
 
     def host(self, lending_agent: bool = False) -> _native.PrivateHost:
         """The native host; one with connections of its own for sessions that are lent the agent."""
@@ -262,10 +368,14 @@ class Transport:
     # What it is.
 
     def is_active(self) -> bool:
-        """Whether it is connected."""
+        """Whether it is connected, or was met and not logged in to yet."""
+        return not self._closed and (self._met is not None if self._host is None else self._host.is_ready())
+
+    def is_authenticated(self) -> bool:
+        """Whether it is logged in."""
         return not self._closed and self._host is not None and self._host.is_ready()
 
-    is_alive = is_authenticated = is_active
+    is_alive = is_active
 
     @property
     def active(self) -> bool:
@@ -273,16 +383,59 @@ class Transport:
 
     @property
     def authenticated(self) -> bool:
+        return self.is_authenticated()
+
+    @property
+    def initial_kex_done(self) -> bool:
         return self.is_active()
+
+    def get_security_options(self) -> SecurityOptions:
+        """The algorithms that may be used, which can be changed before the log-in."""
+        return self._security
+
+    def global_request(self, kind: str, data: Iterable[Any] | None = None, wait: bool = True) -> None:
+        """Nothing: the engine makes those that are needed."""
+
+    def send_ignore(self, byte_count: int | None = None) -> None:
+        """Nothing."""
+
+    def get_log_channel(self) -> str:
+        return self.name
+
+    def get_hexdump(self) -> bool:
+        return False
+
+    def getName(self) -> str:
+        return self.name
+
+    def setName(self, name: str) -> None:
+        self.name = name
+
+    def isDaemon(self) -> bool:
+        return self.daemon
+
+    def setDaemon(self, daemonic: bool) -> None:
+        self.daemon = daemonic
+
+    def start(self) -> None:
+        """Nothing: there is no thread to start."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Nothing: there is no thread to wait for."""
+
+    def atfork(self) -> None:
+        """Lets the parent process's connection be: a child of ``os.fork`` has none."""
+        self._closed = True
 
     def get_username(self) -> str | None:
         return self._login.explicit["user"] if self._login is not None and self.is_active() else None
 
     def get_remote_server_key(self) -> PKey:
         """The server's host key."""
-        if self._login is None or self._login.shown is None:
+        shown = self._met if self._login is None else self._login.shown
+        if shown is None:
             raise SSHException("No existing session")
-        return self._login.shown
+        return shown
 
     @property
     def remote_version(self) -> str:
@@ -299,12 +452,21 @@ class Transport:
 
     local_cipher = remote_cipher
 
+    @property
+    def remote_compression(self) -> str:
+        """Whether it was asked for."""
+        return "zlib@openssh.com" if self._compress else "none"
+
+    local_compression = remote_compression
+
+    local_version = "SSH-2.0-trunkline"
+
     def _info(self) -> tuple[str, str, str, str]:
         return (self._host.info() if self._host is not None else None) or ("", "", "", "")
 
     def getpeername(self) -> tuple[str, int]:
-        """The server's address, as it was given."""
-        return self._address
+        """The server's address."""
+        return cast("tuple[str, int]", self.sock.getpeername()) if isinstance(self.sock, Peer) else self._address
 
     def get_exception(self) -> Exception | None:
         """Nothing: failures are raised where they matter."""
@@ -324,7 +486,7 @@ class Transport:
 
     def use_compression(self, compress: bool = True) -> None:
         """Whether to ask for compression; before the log-in."""
-        self._compress = compress
+        self._compress = bool(compress)
 
     def renegotiate_keys(self) -> None:
         """Exchanges keys anew."""
@@ -356,6 +518,141 @@ class Transport:
     def __repr__(self) -> str:
         host, port = self._address
         return f"<paramiko.Transport to {host}:{port} ({'active' if self.is_active() else 'not connected'})>"
+
+
+class Peer:
+    """What stands for the socket of a transport that connects by itself."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._address = address
+        self._timeout: float | None = None
+
+    def getpeername(self) -> tuple[Any, ...]:
+        """The address that the name leads to."""
+        host, port = self._address
+        return tuple(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4])
+
+    def settimeout(self, timeout: float | None) -> None:
+        """Nothing is waited for here."""
+        self._timeout = timeout
+
+    def gettimeout(self) -> float | None:
+        return self._timeout
+
+    def fileno(self) -> int:
+        """There is none."""
+        return -1
+
+    def close(self) -> None:
+        """Nothing: the transport is closed itself."""
+
+
+class SecurityOptions:
+    """The algorithms that a transport may use, in order; those that are left out are not used."""
+
+    _ALL: Mapping[str, tuple[str, ...]] = {
+        "ciphers": (
+            "aes128-gcm@openssh.com",
+            "aes256-gcm@openssh.com",
+            "chacha20-poly1305@openssh.com",
+            "aes128-ctr",
+            "aes192-ctr",
+            "aes256-ctr",
+        ),
+        "digests": (
+            "hmac-sha2-256-etm@openssh.com",
+            "hmac-sha2-512-etm@openssh.com",
+            "umac-128-etm@openssh.com",
+            "hmac-sha2-256",
+            "hmac-sha2-512",
+            "hmac-sha1",
+        ),
+        "key_types": (
+            "ssh-ed25519",
+            "ecdsa-sha2-nistp256",
+            "ecdsa-sha2-nistp384",
+            "ecdsa-sha2-nistp521",
+            "rsa-sha2-512",
+            "rsa-sha2-256",
+        ),
+        "kex": (
+            "mlkem768x25519-sha256",
+            "sntrup761x25519-sha512",
+            "curve25519-sha256",
+            "curve25519-sha256@libssh.org",
+            "ecdh-sha2-nistp256",
+            "ecdh-sha2-nistp384",
+            "ecdh-sha2-nistp521",
+            "diffie-hellman-group16-sha512",
+            "diffie-hellman-group-exchange-sha256",
+            "diffie-hellman-group14-sha256",
+        ),
+        "compression": ("none", "zlib@openssh.com"),
+    }
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = weakref.ref(transport)
+        self._chosen: dict[str, tuple[str, ...]] = {}
+
+    def left_out(self) -> list[str]:
+        """What is not to be used."""
+        chosen = self._chosen.items()
+        return [name for kind, names in chosen for name in self._ALL[kind] if name not in names and kind != "compression"]
+
+    def _of(self, kind: str) -> tuple[str, ...]:
+        return self._chosen.get(kind, self._ALL[kind])
+
+    def _choose(self, kind: str, names: Iterable[str]) -> None:
+        names = tuple(names)
+        for name in names:
+            if name not in self._ALL[kind]:
+                raise ValueError("unknown cipher")
+        self._chosen[kind] = names
+
+    @property
+    def ciphers(self) -> tuple[str, ...]:
+        return self._of("ciphers")
+
+    @ciphers.setter
+    def ciphers(self, names: Iterable[str]) -> None:
+        self._choose("ciphers", names)
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        return self._of("digests")
+
+    @digests.setter
+    def digests(self, names: Iterable[str]) -> None:
+        self._choose("digests", names)
+
+    @property
+    def key_types(self) -> tuple[str, ...]:
+        return self._of("key_types")
+
+    @key_types.setter
+    def key_types(self, names: Iterable[str]) -> None:
+        self._choose("key_types", names)
+
+    @property
+    def kex(self) -> tuple[str, ...]:
+        return self._of("kex")
+
+    @kex.setter
+    def kex(self, names: Iterable[str]) -> None:
+        self._choose("kex", names)
+
+    @property
+    def compression(self) -> tuple[str, ...]:
+        return self._of("compression")
+
+    @compression.setter
+    def compression(self, names: Iterable[str]) -> None:
+        self._choose("compression", names)
+        if (transport := self._transport()) is not None:
+            transport.use_compression("zlib@openssh.com" in self._chosen["compression"])
+
+    def __repr__(self) -> str:
+        return f"<paramiko.SecurityOptions for {self._transport()!r}>"
 
 
 class ServiceRequestingTransport(Transport):
