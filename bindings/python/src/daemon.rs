@@ -56,6 +56,8 @@ impl Reach {
             destination,
             ssh_args,
             world,
+            // Only `trunkline ssh` does.
+            runs_local_command: _,
         } = self.request.clone();
         HostRequest {
             destination,

@@ -14,13 +14,15 @@ use crate::prompt::{Answer, Answers, Never, Prompt, Prompter, ServerQuestions, S
 #[derive(Clone)]
 pub struct Interaction {
     prompter: Arc<dyn Prompter>,
-    tell: Arc<dyn Fn(Told, &str) + Send + Sync>,
+    tell: Arc<Tell>,
     /// Whether a server's banner has been told.
     banner: Arc<AtomicBool>,
     /// The warnings that have been told, each by its hash. Guards them for as long as a look takes.
     told: Arc<Mutex<HashSet<u64>>>,
     client: Client,
 }
+
+type Tell = dyn Fn(Told, &str) + Send + Sync;
 
 /// What somebody is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

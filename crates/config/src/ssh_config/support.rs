@@ -320,6 +320,10 @@ impl HostConfig {
 mod tests {
     use std::collections::BTreeSet;
 
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use trunkline_proto::wire::Writer;
+
     use super::super::host::tests::{config_of, printed_by_ssh};
 
     /// What OpenSSH 9.2 to 10.x, Debian and Fedora print beyond the installed version, with harmless values.
@@ -394,7 +398,7 @@ mod tests {
             ("verifyhostkeydns ask", "verifyhostkeydns"),
             ("verifyhostkeydns true", "verifyhostkeydns"),
             ("proxyusefdpass yes", "proxyusefdpass"),
-            ("securitykeyprovider /usr/lib/sk.so", "securitykeyprovider"),
+            ("ciphers aes128-ctr\nmacs hmac-md5", "macs"),
             ("gssapikeyexchange yes", "gssapikeyexchange"),
             (
                 "gssapiauthentication yes\npreferredauthentications gssapi-with-mic,gssapi-keyex",
@@ -409,6 +413,31 @@ mod tests {
             let named: Vec<_> = reasons.iter().map(|reason| reason.directive.as_str()).collect();
             assert_eq!(named, [directive], "{line}");
         }
+    }
+
+    #[test]
+    fn a_security_key_provider_counts_where_there_is_such_a_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = folder.path().join("sk");
+        let lines = format!(
+            "host h\nhostname h\nuser u\nport 22\nsecuritykeyprovider /usr/lib/sk.so\nidentityfile {}\n",
+            key.display()
+        );
+        assert_eq!(config_of(&lines).needs_system_ssh(), []);
+        let name = "sk-ssh-ed25519@openssh.com";
+        let blob = Writer::new().string(name).string([7; 32]).string("ssh:").finish();
+        let line = format!("{name} {}\n", STANDARD.encode(blob));
+        std::fs::write(folder.path().join("sk.pub"), line).unwrap();
+        let reasons = config_of(&lines).needs_system_ssh();
+        assert_eq!(reasons[0].directive, "securitykeyprovider");
+        let empty = lines.replace("/usr/lib/sk.so", "$UNSET");
+        assert_eq!(config_of(&empty).needs_system_ssh(), []);
+    }
+
+    #[test]
+    fn macs_do_not_matter_beside_a_cipher_that_takes_none() {
+        let lines = "host h\nhostname h\nuser u\nport 22\nmacs hmac-md5\nciphers aes256-gcm@openssh.com\n";
+        assert_eq!(config_of(lines).needs_system_ssh(), []);
     }
 
     #[test]
