@@ -330,7 +330,7 @@ pub enum HostKeyError {
         /// The fingerprint of the key shown.
         fingerprint: String,
     },
-    /// The program's own verification refused the key ([`Login::verify_host_key`](crate::Login::verify_host_key)).
+    /// The program's own verification refused the key (`Login::verify_host_key`).
     #[error("the host key of {host} was refused by the program's own verification ({fingerprint})")]
     RefusedByProgram {
         /// The host's name in known_hosts.

@@ -67,7 +67,7 @@ impl ErrorKind {
 
     /// Whether such a failure may pass by itself, so that it is worth trying again later: whatever keeps something going
     /// (a stream, a remote forwarding) asks this and nothing else. It says nothing of the command: see
-    /// [`Error::execution`].
+    /// `Error::execution`.
     ///
     /// A host key, a log-in and a configuration stay wrong until somebody mends them; meanwhile each attempt is held
     /// against this side (PerSourcePenalties, locked accounts). What the server said of a file is its answer. This machine

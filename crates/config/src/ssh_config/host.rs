@@ -294,7 +294,7 @@ impl HostConfig {
     /// `hostname` is a name or an address, `port` 1 to 65535. The rest are OpenSSH's defaults, without what those take from
     /// the user's account: no key files, no agent, no known_hosts files, no proxy, and every algorithm that the engine
     /// has. Fields can be changed before it is used. Unknown host keys are refused (`StrictHostKeyChecking yes`): give
-    /// it known_hosts files, or a [`Login`](crate::Login) that knows the key.
+    /// it known_hosts files, or a `Login` that knows the key.
     ///
     /// ```
     /// use trunkline_config::ssh_config::HostConfig;
