@@ -693,6 +693,19 @@ const NEAR_STRIPED: u64 = 128 * 1024 * 1024;
 /// Permissions that `preserve` keeps, as scp does. Set-user-ID and set-group-ID would be the copier's own.
 const KEPT_BITS: u32 = 0o1777;
 
+/// Set-user-ID and set-group-ID.
+const SET_ID: u32 = 0o6000;
+
+/// The permissions of a file that somebody other than root has written to. As the system does it, what runs with the rights
+/// of its user or group no longer does: its content is another one.
+fn rewritten(mode: u32) -> u32 {
+    match mode & 0o010 {
+        // Set-group-ID without the group's right to run it is another thing: mandatory locking.
+        0 => mode & !0o4000,
+        _ => mode & !SET_ID,
+    }
+}
+
 /// A name to copy.
 #[derive(Debug, Clone)]
 struct Item {
@@ -727,13 +740,25 @@ enum Kind {
 struct There {
     /// Its path, where links have led to another one.
     path: Option<Bytes>,
-    /// Permissions and owner of the file that it replaces.
-    existing: Option<(u32, Option<Owner>)>,
+    /// The file that it replaces.
+    existing: Option<Existing>,
     /// A file that cannot be replaced as it is, and is written where it is.
     in_place: bool,
     /// What is no regular file, and is written to.
     special: Option<FileType>,
 }
+
+/// A file on the server that another one is to replace.
+#[derive(Debug, Clone, Copy)]
+struct Existing {
+    /// Its permissions, when it has another content.
+    mode: u32,
+    owner: Option<Owner>,
+    size: u64,
+}
+
+/// What is said, behind the reason, of a file that failed while it was written where it is.
+const INCOMPLETE: &str = "; it was written in place, and is incomplete now";
 
 /// Files from this length on are copied by themselves, over all sessions; they can be resumed.
 const LARGE: u64 = 2 * 1024 * 1024;

@@ -3,6 +3,8 @@
 mod as_ssh;
 mod authentication;
 mod cp;
+mod cp_full_disk;
+mod cp_targets;
 mod execution;
 mod forwards;
 mod generate;

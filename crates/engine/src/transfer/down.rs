@@ -243,7 +243,7 @@ impl Down {
                         .first()
                         .link()
                         .refused("reading", item.source.clone(), status);
-                    return Ok(Err(error.to_string()));
+                    return Ok(Err(error.to_string() + part.aftermath()));
                 }
                 Ok(Some(End::Finished(length))) => {
                     // Closes the file on every session.
@@ -256,7 +256,7 @@ impl Down {
                         Err(error) => Err(self.words(item, &error)),
                     });
                 }
-                Err(error) => return Ok(Err(self.words(item, &error))),
+                Err(error) => return Ok(Err(self.words(item, &error) + part.aftermath())),
             }
         }
     }
@@ -523,7 +523,8 @@ impl Writing {
                 self.done.push(file);
             }
             ManyDownloadEvent::Failed { file, status } => {
-                self.writers.remove(&file);
+                let writer = self.writers.remove(&file);
+                let aftermath = writer.as_ref().map_or("", PartFile::aftermath);
                 if let Some(item) = self.items.remove(&file) {
                     let error = Error::File {
                         host: self.host.clone(),
@@ -531,7 +532,9 @@ impl Writing {
                         path: item.source,
                         status,
                     };
-                    self.job.progress.failed(item.target, error.to_string());
+                    self.job
+                        .progress
+                        .failed(item.target, error.to_string() + aftermath);
                 }
                 self.done.push(file);
             }
@@ -553,9 +556,10 @@ impl Writing {
     }
 
     fn fail(&mut self, file: FileId, error: &io::Error) {
-        self.writers.remove(&file);
+        let writer = self.writers.remove(&file);
+        let aftermath = writer.as_ref().map_or("", PartFile::aftermath);
         if let Some(item) = self.items.remove(&file) {
-            let message = words(&self.folder, &item.target, error);
+            let message = words(&self.folder, &item.target, error) + aftermath;
             self.job.progress.failed(item.target, message);
         }
         self.done.push(file);

@@ -6,6 +6,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::part;
+use super::{INCOMPLETE, part};
 
 /// A local folder. Every name is opened relative to the folder that holds it, one part at a time, and no link on the way
 /// is followed: what a server calls its files, or plants while it is read, stays inside.
@@ -235,6 +236,7 @@ impl Folder {
                 name,
                 existing,
                 adopted,
+                touched: AtomicBool::new(false),
             }),
             // A folder that takes no new name, and a file in it that may be written.
             (Err(error), Some(existing)) if cannot_create(&error) => {
@@ -247,6 +249,7 @@ impl Folder {
                     existing: Some(existing),
                     adopted: false,
                     keep: false,
+                    touched: AtomicBool::new(false),
                 })
             }
             (Err(error), _) => Err(error),
@@ -345,14 +348,12 @@ impl Existing {
         })
     }
 
-    /// Its permissions, when it has another content. As the system does it, that takes its user's rights from all but
-    /// root's.
+    /// Its permissions, when it has another content.
     fn mode(&self) -> u32 {
         let mode = self.stat.st_mode & 0o7777;
         match rustix::process::geteuid().is_root() {
             true => mode,
-            false if mode & 0o010 != 0 => mode & 0o1777,
-            false => mode & 0o3777,
+            false => super::rewritten(mode),
         }
     }
 
@@ -403,8 +404,8 @@ impl Existing {
         self.reserve(length)?;
         let (mut from, mut to) = (content, &self.file);
         io::Seek::rewind(&mut from)?;
-        io::copy(&mut from, &mut to)?;
-        self.file.set_len(length)
+        let written = io::copy(&mut from, &mut to).and_then(|_| self.file.set_len(length));
+        written.map_err(|error| io::Error::new(error.kind(), format!("{error}{INCOMPLETE}")))
     }
 }
 
@@ -428,6 +429,8 @@ pub(super) struct PartFile {
     existing: Option<Existing>,
     adopted: bool,
     keep: bool,
+    /// Whether anything was written.
+    touched: AtomicBool,
 }
 
 /// The most slices that one pwritev(2) takes.
@@ -445,7 +448,16 @@ impl PartFile {
 
     /// Writes slices in a row.
     pub(super) fn write(&self, offset: u64, chunks: &[Bytes]) -> io::Result<()> {
+        self.touched.store(true, Ordering::Relaxed);
         write_slices(&self.file, offset, chunks)
+    }
+
+    /// What is to be said behind the reason why this failed, of the file that has its last name.
+    pub(super) fn aftermath(&self) -> &'static str {
+        match self.part.is_none() && self.touched.load(Ordering::Relaxed) {
+            true => INCOMPLETE,
+            false => "",
+        }
     }
 
     /// Makes a hole, or writes zeros where the file system has none.

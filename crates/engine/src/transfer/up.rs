@@ -25,7 +25,10 @@ use super::part::{self, Claim, Tag};
 use super::small::{MOST_SMALL, Queue, SMALL_MEMORY, SmallFiles, Work};
 use super::striped::Striped;
 use super::tree::Origin;
-use super::{Item, Job, KEPT_BITS, Kind, Place, blocking, blocks, not_below, shown, stream};
+use super::{
+    Existing, INCOMPLETE, Item, Job, KEPT_BITS, Kind, Place, SET_ID, blocking, blocks, not_below, rewritten,
+    shown, stream,
+};
 use crate::error::Error;
 use crate::sftp::{self, FileAttributes, FileType, OpenFlags, Permissions, Sftp, Status, Times};
 
@@ -293,9 +296,26 @@ impl<'a> Up<'a> {
             }
         };
         self.lanes.with(open).await?;
-        let mode = found.permissions.map_or(0o600, Permissions::bits);
-        item.there.existing = Some((mode, found.owner));
+        let mut mode = found.permissions.map_or(0o600, Permissions::bits);
+        if mode & SET_ID != 0 && !self.is_root().await? {
+            mode = rewritten(mode);
+        }
+        item.there.existing = Some(Existing {
+            mode,
+            owner: found.owner,
+            size: found.size.unwrap_or(0),
+        });
         Ok(true)
+    }
+
+    /// Whether the server writes as root, by whose the folder is that a session begins in.
+    async fn is_root(&self) -> Result<bool, Error> {
+        let home = |sftp: Sftp| async move { sftp.stat(Bytes::from_static(b".")).await };
+        match self.lanes.with(home).await {
+            Ok(home) => Ok(home.owner.is_some_and(|owner| owner.uid == 0)),
+            Err(Error::File { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Where a name leads that the user gave, and what is there: links lead on, whether anything is at their end or not.
@@ -414,7 +434,7 @@ impl<'a> Up<'a> {
         // What is written where it is keeps what it has.
         let existing = item.there.existing.filter(|_| !item.there.in_place);
         FileAttributes {
-            permissions: own.or(existing.map(|(mode, _)| mode)).map(Permissions),
+            permissions: own.or(existing.map(|existing| existing.mode)).map(Permissions),
             times: item
                 .times
                 .filter(|_| preserve)
@@ -465,8 +485,14 @@ impl<'a> Up<'a> {
         };
         let may_be_kept = self.job.options.partial && item.stream.is_none() && !item.there.in_place;
         let mut claim = may_be_kept.then(|| Claim::take(tag)).flatten();
-        let mut last = String::new();
+        let (mut last, mut sent) = (String::new(), false);
         for _ in 0..ATTEMPTS {
+            if item.there.in_place
+                && !sent
+                && let Some(message) = self.lacks_room(item).await
+            {
+                return Ok(Err(message));
+            }
             let source = match Source::open(self.from, item).await {
                 Ok(source) => source,
                 Err(message) => return Ok(Err(message)),
@@ -474,7 +500,9 @@ impl<'a> Up<'a> {
             let path = self.final_path(item);
             let kept = claim.as_ref().map(|_| tag.part(&path));
             let part = kept.clone().unwrap_or_else(|| part::random(&path));
-            let ended = self.attempt(item, source, &path, &part, kept.is_some()).await?;
+            let ended = self
+                .attempt(item, source, &path, &part, kept.is_some(), &mut sent)
+                .await?;
             let leftover = kept.is_none() && !item.there.in_place;
             match ended {
                 Ended::Done(length) => return Ok(Ok(length)),
@@ -482,7 +510,8 @@ impl<'a> Up<'a> {
                     if leftover {
                         let _ = self.lanes.first().remove(part).await;
                     }
-                    return Ok(Err(message));
+                    last = message;
+                    break;
                 }
                 Ended::InPlace => {
                     let _ = self.lanes.first().remove(part).await;
@@ -502,6 +531,9 @@ impl<'a> Up<'a> {
                 break;
             }
         }
+        if item.there.in_place && sent {
+            last += INCOMPLETE;
+        }
         Ok(Err(last))
     }
 
@@ -512,6 +544,7 @@ impl<'a> Up<'a> {
         path: &Bytes,
         part: &Bytes,
         kept: bool,
+        sent: &mut bool,
     ) -> Result<Ended, Error> {
         let in_place = item.there.in_place;
         let mut options = UploadOptions::new(if in_place { path.clone() } else { part.clone() });
@@ -540,7 +573,7 @@ impl<'a> Up<'a> {
             options.owner = item
                 .there
                 .existing
-                .and_then(|(_, owner)| owner)
+                .and_then(|existing| existing.owner)
                 .filter(|_| !there.adopted);
             options.rename_to = Some(path.clone());
             alone |= there.exposed;
@@ -599,7 +632,8 @@ impl<'a> Up<'a> {
                 return Ok(match ended {
                     Ended::Failed(message) if may_be_full => {
                         drop(striped);
-                        Ended::Failed(self.with_room(path, item.size, message).await)
+                        let left = kept || in_place;
+                        Ended::Failed(self.with_room(item, path, left, message).await)
                     }
                     ended => ended,
                 });
@@ -616,6 +650,7 @@ impl<'a> Up<'a> {
                     };
                     self.job.throttle.take(pieces.iter().map(|(_, data)| data.len() as u64).sum()).await;
                     pieces.iter().for_each(|(_, data)| self.job.flow.offer(data));
+                    *sent |= !pieces.is_empty();
                     let mut plan = striped.shared.plan();
                     pieces.into_iter().for_each(|(id, data)| plan.provide(id, data));
                     drop(plan);
@@ -639,21 +674,45 @@ impl<'a> Up<'a> {
     }
 
     /// Says what a server's bare "failure" means where its disk is full.
-    async fn with_room(&self, path: &Bytes, size: u64, message: String) -> String {
-        let folder = super::folder_and_name(path).0;
-        let sftp = self.lanes.first();
-        let Ok(state) = sftp.statvfs(&folder).await else {
+    /// `left`: what was written of the file is still there.
+    async fn with_room(&self, item: &Item, path: &Bytes, left: bool, message: String) -> String {
+        // What is taken away again leaves the room that it had.
+        let little = if left { item.size / 64 } else { item.size };
+        let Some(free) = self.free(path).await.filter(|free| *free <= little) else {
             return message;
         };
-        let free = state.blocks_available.saturating_mul(state.fragment_size);
-        if free > size / 64 && state.files_available > 0 {
-            return message;
-        }
+        let then = match item.there.in_place {
+            true => "",
+            false => ". What was there before is unchanged; when there is room, the same command goes on",
+        };
         format!(
-            "writing {}: no space left: {free} bytes are free and {size} are wanted. What was there before is \
-             unchanged; when there is room, the same command goes on",
-            self.shown(path)
+            "writing {}: no space left: {free} bytes are free and {} are wanted{then}",
+            self.shown(path),
+            item.size
         )
+    }
+
+    /// Why a file that is to be written where it is would not find room: known beforehand, its content is not lost.
+    async fn lacks_room(&self, item: &Item) -> Option<String> {
+        let path = self.final_path(item);
+        let more = item
+            .size
+            .saturating_sub(item.there.existing.map_or(0, |existing| existing.size));
+        let free = self.free(&path).await.filter(|free| *free < more)?;
+        Some(format!(
+            "writing {}: no space left: {free} bytes are free and {more} are wanted. What was there before is unchanged",
+            self.shown(&path)
+        ))
+    }
+
+    /// Bytes that the server's disk has left for a file; `None` where it does not say.
+    async fn free(&self, path: &Bytes) -> Option<u64> {
+        let folder = super::folder_and_name(path).0;
+        let state = self.lanes.first().statvfs(&folder).await.ok()?;
+        // Some file systems have no number of files.
+        let full = state.files > 0 && state.files_available == 0;
+        let free = state.blocks_available.saturating_mul(state.fragment_size);
+        Some(if full { 0 } else { free })
     }
 
     /// Permissions that a new file is made with, which the server masks. One that takes the place of another is nobody
@@ -1143,7 +1202,7 @@ impl Work for SmallUp<'_> {
         // Another name each time: of an attempt whose session was lost, the server may not have heard yet.
         let mut file = UploadFile::new(part::random(&path), item.size);
         file.opening = Opening::Exclusive;
-        file.owner = item.there.existing.and_then(|(_, owner)| owner);
+        file.owner = item.there.existing.and_then(|existing| existing.owner);
         file.create = up.new_mode(&item);
         file.attributes = up.looks(&item);
         file.sync = up.job.options.sync;
@@ -1239,7 +1298,7 @@ impl SmallUp<'_> {
         let mut message = self.up.refused(&item, status);
         if may_be_full {
             let path = self.up.final_path(&item);
-            message = self.up.with_room(&path, item.size, message).await;
+            message = self.up.with_room(&item, &path, false, message).await;
         }
         self.up.job.progress.failed(item.target, message);
     }

@@ -1,0 +1,205 @@
+//! Copies onto a disk that gets full, in each direction: what is said, what is left, and how it goes on when there is room.
+
+use std::fs::{self, Permissions};
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::cp_targets::{Direction, Place, User, ends};
+use crate::home::{assert_status, describe, finish, text};
+
+/// A disk of 20 MiB in a mount namespace of its own, which a process holds as long as it has input.
+struct Disk {
+    folder: TempDir,
+    holder: Child,
+}
+
+const MIB: usize = 1024 * 1024;
+
+impl Disk {
+    fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix("disk-").tempdir().unwrap();
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+        let script = "mount -t tmpfs -o size=20m,mode=0777 tmpfs \"$1\" && echo ready && exec cat";
+        let mut holder = Command::new("unshare");
+        holder.arg("-m").args((!is_root()).then_some("-r"));
+        let mut holder = holder
+            .args(["sh", "-c", script, "sh"])
+            .arg(folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(holder.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        assert_eq!(line, "ready\n");
+        Self { folder, holder }
+    }
+
+    /// What runs a command where the disk is.
+    fn enter(&self) -> String {
+        let user = if is_root() {
+            ""
+        } else {
+            "-U --preserve-credentials"
+        };
+        format!("nsenter -t {} -m {user}", self.holder.id())
+    }
+
+    /// A path on it, as it is there.
+    fn there(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The same, as it is reached from outside.
+    fn here(&self, name: &str) -> PathBuf {
+        let there = self.there(name);
+        Path::new(&format!("/proc/{}/root", self.holder.id())).join(there.strip_prefix("/").unwrap())
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        drop(self.holder.stdin.take());
+        let _ = self.holder.wait();
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Numbers that do not repeat.
+fn content(length: usize) -> Vec<u8> {
+    (0..length / 4)
+        .flat_map(|n| u32::try_from(n).unwrap().to_le_bytes())
+        .collect()
+}
+
+/// Whoever is stopped by a closed folder where the tests are root's, too.
+fn ordinary_user() -> User {
+    if is_root() { User::Nobody } else { User::Own }
+}
+
+fn give(path: &Path) {
+    if is_root() {
+        std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
+    }
+}
+
+/// What is in a folder, but for the test's own `filler`.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_full_disk_is_named_leaves_the_old_file_and_the_copy_resumes_when_there_is_room() {
+    let disk = Disk::new();
+    let place = Place::new(ordinary_user(), &disk.enter());
+    for direction in [Direction::Up, Direction::Down, Direction::Between] {
+        for (length, room) in [(MIB, MIB / 2), (16 * MIB, 12 * MIB)] {
+            for in_place in [false, true] {
+                let case = format!("{direction:?} {length} in place: {in_place}");
+                let source = place.home.path("source");
+                fs::write(&source, content(length)).unwrap();
+                give(&source);
+                let folder = disk.here("folder");
+                fs::create_dir(&folder).unwrap();
+                let old = b"what was there".repeat(1000);
+                fs::write(folder.join("target"), &old).unwrap();
+                give(&folder.join("target"));
+                give(&folder);
+                if in_place {
+                    fs::set_permissions(&folder, Permissions::from_mode(0o555)).unwrap();
+                }
+                fs::write(disk.here("filler"), vec![1; 20 * MIB - room]).unwrap();
+                let copy = || {
+                    let enter = disk.enter();
+                    let mut command = match direction {
+                        Direction::Down => place.within(&enter),
+                        _ => place.cp(),
+                    };
+                    command
+                        .arg("--json")
+                        .args(ends(direction, &source, &disk.there("folder/target")));
+                    finish(&mut command)
+                };
+                let output = copy();
+                assert_status(&output, 1);
+                let said = text(&output.stdout);
+                let named = disk.there("folder/target").display().to_string();
+                assert!(
+                    said.to_lowercase().contains("no space left"),
+                    "{case}: {}",
+                    describe(&output)
+                );
+                assert!(said.contains(&named), "{case}: {}", describe(&output));
+                // It is seen beforehand also where the old file would be written to.
+                assert!(fs::read(folder.join("target")).unwrap() == old, "{case}: {said}");
+                let kept = length > 8 * MIB && !in_place;
+                let left = names(&folder);
+                assert_eq!(left.len(), 1 + usize::from(kept), "{case}: {left:?} {said}");
+                fs::remove_file(disk.here("filler")).unwrap();
+                let again = copy();
+                assert_status(&again, 0);
+                assert!(
+                    fs::read(folder.join("target")).unwrap() == content(length),
+                    "{case}"
+                );
+                assert_eq!(names(&folder), ["target"], "{case}");
+                let said = text(&again.stdout);
+                let summary: serde_json::Value = serde_json::from_str(said.lines().last().unwrap()).unwrap();
+                assert_eq!(
+                    summary["resumed_bytes"].as_u64().unwrap() > 0,
+                    kept,
+                    "{case}: {said}"
+                );
+                fs::remove_dir_all(&folder).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_fails_while_it_is_written_in_place_is_said_to_be_incomplete() {
+    // Nothing that can be asked for shows beforehand that a file may not grow.
+    let little = "sh -c 'trap \"\" XFSZ; ulimit -f 8192; exec \"$@\"' sh";
+    let place = Place::new(ordinary_user(), little);
+    let source = place.home.path("source");
+    fs::write(&source, content(12 * MIB)).unwrap();
+    give(&source);
+    for direction in [Direction::Up, Direction::Down, Direction::Between] {
+        for in_place in [false, true] {
+            let case = format!("{direction:?} in place: {in_place}");
+            let folder = place.home.path(&format!("folder-{direction:?}-{in_place}"));
+            fs::create_dir(&folder).unwrap();
+            let target = folder.join("target");
+            fs::write(&target, "what was there").unwrap();
+            give(&target);
+            give(&folder);
+            if in_place {
+                fs::set_permissions(&folder, Permissions::from_mode(0o555)).unwrap();
+            }
+            let mut copy = match direction {
+                Direction::Down => place.within(little),
+                _ => place.cp(),
+            };
+            let output = finish(copy.args(ends(direction, &source, &target)));
+            assert_status(&output, 1);
+            let said = text(&output.stderr);
+            assert!(said.contains(&target.display().to_string()), "{case}: {said}");
+            let untouched = fs::read(&target).unwrap() == b"what was there";
+            assert!(untouched || in_place, "{case}: {said}");
+            assert_eq!(said.contains("is incomplete now"), !untouched, "{case}: {said}");
+        }
+    }
+}
