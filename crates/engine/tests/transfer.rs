@@ -1476,3 +1476,28 @@ async fn checksums_are_compared_between_two_servers_too() {
     assert_eq!(copied(&from, &to, &options).await.skipped, 0);
     assert!(std::fs::read(&source).unwrap() == std::fs::read(&target).unwrap());
 }
+
+#[tokio::test]
+async fn what_neither_server_may_read_is_not_the_same() {
+    // What root may not be kept from reading is kept from it by a shell of another user's.
+    let own = std::process::Command::new("id").arg("-u").output().unwrap();
+    let as_nobody = match own.stdout == b"0\n" {
+        true => "setpriv --reuid=65534 --regid=65534 --clear-groups",
+        false => "",
+    };
+    let force = format!("ForceCommand exec {as_nobody} sh -c \"$SSH_ORIGINAL_COMMAND\"");
+    let [one, two] = [(); 2].map(|()| Sshd::builder().config(&force).start().unwrap());
+    let place = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (one, two) = (host(&one).await, host(&two).await);
+    let [source, target] = ["source", "target"].map(|name| place.path().join(name));
+    for (path, text) in [(&source, "one"), (&target, "two")] {
+        std::fs::write(path, text).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o000)).unwrap();
+    }
+    let mut options = CopyOptions::default();
+    options.checksum = true;
+    let (result, failures) = run(&there(&one, &source), &there(&two, &target), &options).await;
+    assert!(result.is_ok_and(|snapshot| snapshot.skipped == 0));
+    assert!(failures[0].contains("permission denied"), "{failures:?}");
+}

@@ -21,6 +21,9 @@ pub(super) const BLOCK: u64 = 8 * 1024 * 1024;
 
 type Hash = [u8; 32];
 
+/// Of each block of a file; `None` for one that a server gave no hash of, which is like no other.
+type Hashes = Vec<Option<Hash>>;
+
 /// One of two files that are compared.
 pub(super) enum End<'a> {
     Local(File),
@@ -30,7 +33,7 @@ pub(super) enum End<'a> {
 impl End<'_> {
     /// Hashes of so many blocks; `None` on a server that makes none, or where `own` is asked for and the file is not
     /// the user's alone.
-    async fn hashes(&self, count: u64, own: bool) -> Result<Option<Vec<Hash>>, Error> {
+    async fn hashes(&self, count: u64, own: bool) -> Result<Option<Hashes>, Error> {
         match self {
             Self::Local(file) => {
                 let local = file.try_clone();
@@ -75,7 +78,7 @@ async fn matching(
         .iter()
         .zip(&theirs)
         .enumerate()
-        .filter(|(_, (ours, theirs))| ours == theirs)
+        .filter(|(_, (ours, theirs))| ours.is_some() && ours == theirs)
     {
         let start = at as u64 * BLOCK;
         let end = (start + BLOCK).min(size);
@@ -134,7 +137,7 @@ async fn all_of(one: &End<'_>, two: &End<'_>, size: u64) -> Result<bool, Error> 
     Ok(ranges.first() == Some(&(0..size)))
 }
 
-fn local_hashes(file: &File, count: u64) -> std::io::Result<Vec<Hash>> {
+fn local_hashes(file: &File, count: u64) -> std::io::Result<Hashes> {
     let mut buffer = vec![0; 256 * 1024];
     (0..count)
         .map(|at| {
@@ -154,13 +157,13 @@ fn local_hashes(file: &File, count: u64) -> std::io::Result<Vec<Hash>> {
             }
             let mut hash = Hash::default();
             hash.copy_from_slice(context.finish().as_ref());
-            Ok(hash)
+            Ok(Some(hash))
         })
         .collect()
 }
 
 /// Hashes of so many blocks of each file on a server; `None` where it cannot make them.
-async fn remote_hashes(host: &Host, files: &[(Bytes, u64)], own: bool) -> Option<Vec<Vec<Hash>>> {
+async fn remote_hashes(host: &Host, files: &[(Bytes, u64)], own: bool) -> Option<Vec<Hashes>> {
     // The script comes as input, so that only a POSIX shell ever reads it, whatever the user's login shell is.
     let session = host.start(&Command::exec("exec sh")).await.ok()?;
     let output = session.output(Some(script(files, own))).await.ok()?;
@@ -178,13 +181,16 @@ async fn remote_hashes(host: &Host, files: &[(Bytes, u64)], own: bool) -> Option
 
 /// `own`: a file that is not a regular one of the user's, with one name, that nobody else may write, ends it.
 fn script(files: &[(Bytes, u64)], own: bool) -> Bytes {
+    // What cannot be read has the hash of nothing, as another such file: so dd's own status counts.
     let mut script = format!(
         "if command -v sha256sum >/dev/null; then h() {{ sha256sum; }}\n\
          elif command -v shasum >/dev/null; then h() {{ shasum -a 256; }}\n\
          elif command -v openssl >/dev/null; then h() {{ openssl dgst -sha256 -r; }}\n\
          else echo no sha256 program >&2; exit 3; fi\n\
+         exec 3>&1\n\
          b() {{ i=0; while [ $i -lt $2 ]; do\n\
-         dd if=\"$1\" bs={BLOCK} skip=$i count=1 2>/dev/null | h || exit 4; i=$((i+1)); done; echo; }}\n"
+         s=$({{ {{ dd if=\"$1\" bs={BLOCK} skip=$i count=1 2>/dev/null; echo $? >&4; }} | h >&3; }} 4>&1)\n\
+         [ \"$s\" = 0 ] || exit 4; i=$((i+1)); done; echo; }}\n"
     )
     .into_bytes();
     if own {
@@ -219,13 +225,12 @@ fn quote(word: &[u8], script: &mut Vec<u8>) {
 }
 
 /// A line for each block, an empty one behind each file.
-fn parse(output: &[u8]) -> Vec<Vec<Hash>> {
+fn parse(output: &[u8]) -> Vec<Hashes> {
     let mut files = vec![Vec::new()];
     for line in output.split(|byte| *byte == b'\n') {
         match (line, files.last_mut()) {
             (b"", _) => files.push(Vec::new()),
-            // What is no hash equals none.
-            (line, Some(file)) => file.push(hash(line).unwrap_or_default()),
+            (line, Some(file)) => file.push(hash(line)),
             (_, None) => {}
         }
     }
@@ -248,6 +253,23 @@ fn hash(line: &[u8]) -> Option<Hash> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_hash_is_like_no_other() {
+        assert_eq!(parse(b"motd\nmotd\n\n"), [vec![None, None]]);
+    }
+
+    #[test]
+    fn a_shell_makes_no_hash_of_what_it_cannot_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let absent = Bytes::copy_from_slice(folder.path().join("absent").as_os_str().as_encoded_bytes());
+        let ran = std::process::Command::new("sh")
+            .arg("-c")
+            .arg(std::str::from_utf8(&script(&[(absent, 1)], false)).unwrap())
+            .output()
+            .unwrap();
+        assert!(!ran.status.success() && ran.stdout.len() <= 68, "{ran:?}");
+    }
 
     #[test]
     fn a_shell_makes_the_same_hashes_of_any_name() {
