@@ -80,9 +80,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    if closes_inherited() {
-        commands::daemon::process::close_inherited();
-    }
+    commands::daemon::process::close_inherited(&named_descriptors());
     let mut typed = std::env::args_os();
     if typed.next().is_some_and(|name| is_named_ssh(&name)) {
         return commands::ssh::main(typed.collect(), Backend::new(false));
@@ -143,14 +141,33 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether this is to be the daemon, which keeps nothing of its caller's open, or ssh, which closes what it inherits as the
-/// first of all. The other commands may be given files by their descriptors, as in `--hosts <(list)`.
-fn closes_inherited() -> bool {
+/// The descriptors that the arguments name as files (`--hosts @<(list)`, `cp host:log /dev/fd/3`). The daemon and ssh keep none:
+/// ssh closes what it inherits as the first of all.
+fn named_descriptors() -> Vec<i32> {
     let mut typed = std::env::args_os();
-    let is_ssh = typed.next().is_some_and(|name| is_named_ssh(&name));
-    let command =
-        typed.find(|argument| argument != "--no-daemon" && argument != commands::ssh::IN_BACKGROUND);
-    is_ssh || command.is_some_and(|command| command == "daemon" || command == "ssh")
+    if typed.next().is_some_and(|name| is_named_ssh(&name)) {
+        return Vec::new();
+    }
+    let typed: Vec<OsString> = typed
+        .filter(|argument| argument != "--no-daemon" && argument != commands::ssh::IN_BACKGROUND)
+        .collect();
+    if typed
+        .first()
+        .is_none_or(|command| command == "daemon" || command == "ssh")
+    {
+        return Vec::new();
+    }
+    typed
+        .iter()
+        .flat_map(|argument| descriptors_in(&argument.to_string_lossy()))
+        .collect()
+}
+
+/// The numbers behind each `/fd/` of a text.
+fn descriptors_in(text: &str) -> Vec<i32> {
+    let behind = text.split("/fd/").skip(1);
+    let digits = behind.map(|rest| &rest[..rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())]);
+    digits.filter_map(|digits| digits.parse().ok()).collect()
 }
 
 /// Whether the program runs under a name for which it takes ssh's arguments: for programs that are told where ssh is and

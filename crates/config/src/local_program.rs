@@ -1,13 +1,16 @@
 //! Programs on this machine that are run for a request: in its caller's world, whatever the world of this process is.
 //!
-//! A child has its standard streams and no other descriptor: all others are close-on-exec. Environment and folder are set as
-//! it starts. The file mode mask and the limits belong to a process as a whole and cannot be set between fork and exec
-//! without `unsafe`; where they differ from the caller's, which they do in the daemon, a shell sets them and becomes the
-//! program.
+//! A child has its standard streams and no other descriptor: what this process opens is close-on-exec, and what it was
+//! started with a shell closes. Environment and folder are set as the child starts. The file mode mask and the limits belong
+//! to a process as a whole and cannot be set between fork and exec without `unsafe`; where they differ from the caller's,
+//! which they do in the daemon, the shell sets them. It becomes the program.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::OnceLock;
 
+use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
 use rustix::process::{Resource, getrlimit};
 use tokio::process::Command;
 
@@ -15,20 +18,61 @@ use trunkline_request::{Limits, World, current_umask};
 
 /// `program` in `world`. Arguments and streams are the caller's to add.
 pub fn local_program(program: impl AsRef<OsStr>, world: &World) -> Command {
-    let mut command = match restored(world) {
-        None => Command::new(program),
-        Some(script) => {
-            let mut command = Command::new("/bin/sh");
-            command
-                .arg("-c")
-                .arg(format!("{script}exec \"$@\""))
-                .arg("sh")
-                .arg(program);
-            command
-        }
-    };
-    command.env_clear().envs(&world.env).current_dir(&world.cwd);
+    let mut command = behind(&restored(world).unwrap_or_default(), program.as_ref());
+    command.env_clear().envs(&world.env).current_dir(folder(world));
     command
+}
+
+/// `program` with nothing of this process's but its environment, folder, mask and limits: without descriptors beyond the
+/// standard streams.
+pub(crate) fn without_descriptors(program: impl AsRef<OsStr>) -> Command {
+    behind("", program.as_ref())
+}
+
+/// `program`, behind the commands of a shell, where there are any, and those that close what would be inherited.
+fn behind(script: &str, program: &OsStr) -> Command {
+    static INHERITED: OnceLock<Vec<u32>> = OnceLock::new();
+    let inherited = INHERITED.get_or_init(inheritable);
+    if script.is_empty() && inherited.is_empty() {
+        return Command::new(program);
+    }
+    // POSIX has redirections of descriptors up to 9 only, and some shells keep to that.
+    let large = inherited.iter().any(|fd| *fd > 9) && Path::new("/bin/bash").exists();
+    let mut script = script.to_owned();
+    for fd in inherited.iter().filter(|fd| large || **fd <= 9) {
+        let _ = write!(script, "exec {fd}>&-; ");
+    }
+    let mut command = Command::new(if large { "/bin/bash" } else { "/bin/sh" });
+    command
+        .arg("-c")
+        .arg(format!("{script}exec \"$@\""))
+        .arg("sh")
+        .arg(program);
+    command
+}
+
+/// The descriptors of this process, beyond the standard streams, that a child inherits: those that it has of whoever started
+/// it, as Rust opens none. Which they are does not change.
+fn inheritable() -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc/self/fdinfo");
+    let numbers = entries.into_iter().flatten().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let inherits = |fd: &u32| {
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+        flags.is_some_and(|flags| flags & OFlags::CLOEXEC.bits() == 0)
+    };
+    numbers.filter(|fd| *fd > 2).filter(inherits).collect()
+}
+
+/// The caller's folder; the root where that was deleted or is closed to its user, whom ssh serves there all the same. A
+/// program finds no file by a name that starts there, neither way.
+fn folder(world: &World) -> &Path {
+    match accessat(CWD, &world.cwd, Access::EXEC_OK, AtFlags::EACCESS) {
+        Ok(()) => &world.cwd,
+        Err(_) => Path::new("/"),
+    }
 }
 
 /// The shell's commands that give a child what its caller has and this process has not; `None` where there is nothing.
@@ -85,6 +129,13 @@ mod tests {
         .await;
         let lines: Vec<&str> = shown.lines().map(str::trim).collect();
         assert_eq!(lines, ["0027", "/tmp", "64", "0", "here", "a b $(c)"]);
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_is_gone_keeps_no_program_from_running() {
+        let mut world = World::current().unwrap();
+        world.cwd = "/nobody/has/this".into();
+        assert_eq!(said(&world, "pwd").await.trim(), "/");
     }
 
     #[test]

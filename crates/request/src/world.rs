@@ -57,9 +57,11 @@ impl World {
     /// The world of this process.
     ///
     /// # Errors
-    /// Where the working folder was deleted or cannot be read.
+    /// Where the working folder cannot be asked for, as without /proc.
     pub fn current() -> io::Result<Self> {
-        Ok(Self::of(std::env::current_dir()?, std::env::vars_os().collect()))
+        // A folder that was deleted has a name still, at which nothing is found: ssh runs there, too.
+        let cwd = std::env::current_dir().or_else(|_| std::fs::read_link("/proc/self/cwd"))?;
+        Ok(Self::of(cwd, std::env::vars_os().collect()))
     }
 
     /// The world of a part of this process that has an environment of its own: a worker thread of Node's.

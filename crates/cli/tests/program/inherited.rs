@@ -246,3 +246,94 @@ fn ssh_keeps_nothing_of_its_callers_open() {
             .success()
     );
 }
+
+#[test]
+fn what_a_command_runs_without_a_daemon_has_none_of_its_callers_descriptors() {
+    let (server, home) = (server(), Home::new());
+    let tell = home.script(
+        "tell",
+        "#!/bin/sh\nls -l /proc/self/fd | sed -n 's/.* \\([0-9]* ->\\)/\\1/p' >> \"$1\"\n",
+    );
+    let block = fs::read_to_string(server.ssh_config()).unwrap();
+    let told = |what: &str| home.path(&format!("told-{what}"));
+    let port = server.port();
+    let proxy = format!(
+        "#!/bin/bash\n{} {}\nexec 3<>/dev/tcp/127.0.0.1/{port}; cat <&3 & exec cat >&3\n",
+        tell.display(),
+        told("proxy").display()
+    );
+    let proxy = home.script("proxy", &proxy);
+    let keys = fs::read_to_string(server.known_hosts()).unwrap();
+    fs::write(home.path("keys"), &keys).unwrap();
+    let known = format!(
+        "#!/bin/sh\n{} {}\ncat {}\n",
+        tell.display(),
+        told("known").display(),
+        home.path("keys").display()
+    );
+    let known = home.script("known", &known);
+    let inventory = format!(
+        "#!/bin/sh\n{} {}\necho '{{\"all\":{{\"hosts\":[\"{}\"]}}}}'\n",
+        tell.display(),
+        told("inventory").display(),
+        server.alias()
+    );
+    let inventory = home.script("inventory", &inventory);
+    let config = home.path("config");
+    let directives = format!(
+        "Match exec \"{} {}\"\n  ProxyCommand {}\n  KnownHostsCommand {}\n",
+        tell.display(),
+        told("match").display(),
+        proxy.display(),
+        known.display()
+    );
+    fs::write(&config, directives + &block).unwrap();
+    fs::write(home.path("secret"), "secret").unwrap();
+    let source = home.path("source");
+    fs::write(&source, "x").unwrap();
+    let copy = format!(
+        "cp -F \"$CONFIG\" {} {}:{}",
+        source.display(),
+        server.alias(),
+        home.path("target").display()
+    );
+    for command in [
+        format!("run -F \"$CONFIG\" -i {} -- true", inventory.display()),
+        format!("warm -F \"$CONFIG\" {}", server.alias()),
+        copy,
+        format!("explain -F \"$CONFIG\" {}", server.alias()),
+        // What the arguments name is there for this command, and for nobody else.
+        format!(
+            "run -F \"$CONFIG\" -H @/dev/fd/5 -- true 5< <(echo {})",
+            server.alias()
+        ),
+    ] {
+        let script = format!("exec 7<\"$SECRET\" 300<\"$SECRET\"; \"$T\" --no-daemon {command}");
+        let mut shell = home.shell(&server, &script);
+        shell.env("CONFIG", &config).env("SECRET", home.path("secret"));
+        assert_status(&finish(&mut shell), 0);
+    }
+    for what in ["proxy", "known", "match", "inventory"] {
+        let said = fs::read_to_string(told(what)).unwrap_or_else(|_| panic!("{what} did not run"));
+        let other = said.lines().find(|line| {
+            let number: u32 = line.split_whitespace().next().unwrap().parse().unwrap();
+            number > 2 && !line.contains("/proc/")
+        });
+        assert_eq!(other, None, "{what}: {said}");
+    }
+}
+
+#[test]
+fn a_working_folder_that_is_gone_or_closed_keeps_nobody_from_connecting() {
+    let (server, home) = (server(), Home::new());
+    for daemon in ["", "--no-daemon"] {
+        let gone = home.path("gone");
+        fs::create_dir(&gone).unwrap();
+        let script = format!(
+            "cd {0} && rmdir {0} && exec \"$T\" {daemon} ssh -F \"$F\" {1} true",
+            gone.display(),
+            server.alias()
+        );
+        assert_status(&finish(&mut home.shell(&server, &script)), 0);
+    }
+}

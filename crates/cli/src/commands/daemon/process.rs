@@ -11,8 +11,10 @@ const GUESSED: i32 = 1024;
 /// Closes every descriptor but the standard streams: a lock or a secret file of the caller's would otherwise stay open for
 /// as long as this process runs, and be handed on to what it runs. As ssh's `closefrom`.
 ///
+/// `kept` are files that the arguments name by their descriptors.
+///
 /// To be called before anything of this process's own is open, and before it has a second thread.
-pub(crate) fn close_inherited() {
+pub(crate) fn close_inherited(kept: &[i32]) {
     let listed = std::fs::read_dir("/proc/self/fd").map(|entries| {
         let names = entries.flatten().map(|entry| entry.file_name());
         names
@@ -20,7 +22,7 @@ pub(crate) fn close_inherited() {
             .collect::<Vec<i32>>()
     });
     let open = listed.unwrap_or_else(|_| (0..GUESSED).collect());
-    for fd in open.into_iter().filter(|fd| *fd > 2) {
+    for fd in open.into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)) {
         // One that is not open any more is the folder's that was read.
         let _ = nix::unistd::close(fd);
     }
