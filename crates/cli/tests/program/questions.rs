@@ -213,3 +213,53 @@ fn run_says_what_would_help_where_nobody_can_be_asked() {
         describe(&output)
     );
 }
+
+#[test]
+fn askpass_dialogs_of_several_programs_come_one_after_the_other_and_name_their_host() {
+    let (servers, home, config) = servers(&["one", "two"], &[]);
+    // A dialog that stays until it is let go; `log` shows what was on the screen when.
+    let script = "#!/bin/sh\n\
+                  echo \"begin $1\" >> log\n\
+                  while ! [ -e go ]; do sleep 0.01; done\n\
+                  case $1 in *host1*) echo one;; *host2*) echo two;; esac\n\
+                  echo end >> log\n";
+    let askpass = home.script("askpass", script);
+    let log = || std::fs::read_to_string(home.path("log")).unwrap_or_default();
+    let mut programs = [
+        ["--no-daemon", "ssh", "host1"].as_slice(),
+        &["--no-daemon", "run", "-H", "host2", "--"],
+    ]
+    .map(|words| {
+        let mut command = home.trunkline();
+        command.args(&words[..2]).arg("-F").arg(&config).args(&words[2..]);
+        command
+            .arg("true")
+            .current_dir(home.path(""))
+            .env("SSH_ASKPASS", &askpass)
+            .env("SSH_ASKPASS_REQUIRE", "force")
+            .spawn()
+            .unwrap()
+    });
+    for server in &servers {
+        wait_until("the server has asked", || {
+            server.log().count("Postponed keyboard-interactive") > 0
+        });
+    }
+    wait_until("a dialog is shown", || log().contains("begin"));
+    std::fs::write(home.path("go"), "").unwrap();
+    for program in &mut programs {
+        assert!(crate::home::end_of(program, "asking").success(), "{}", log());
+    }
+    let log = log();
+    let lines: Vec<&str> = log.lines().collect();
+    let begun = |line: &str, host| line.starts_with("begin ") && line.contains(host);
+    let (first, second) = if begun(lines[0], "host1") {
+        ("host1", "host2")
+    } else {
+        ("host2", "host1")
+    };
+    assert!(
+        begun(lines[0], first) && lines[1] == "end" && begun(lines[2], second) && lines[3] == "end",
+        "{log}"
+    );
+}

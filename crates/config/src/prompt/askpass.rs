@@ -2,9 +2,12 @@
 
 use super::turn::{Place, Turn};
 use super::{Answer, MAX_ANSWER, Prompt, PromptKind, Prompter};
+use aws_lc_rs::digest::{Context, SHA256};
+use rustix::fs::{Mode, OFlags};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
@@ -78,10 +81,50 @@ impl Askpass {
         })
     }
 
-    /// Where its questions appear: one after the other there.
+    /// Where its questions appear: one after the other there. On a display every such program's do.
     fn place(&self) -> Place {
         let displays = DISPLAYS.map(|name| self.variable(name).unwrap_or_default().to_owned());
-        Place::Askpass(self.program.clone(), displays)
+        let program = match displays.iter().all(|display| display.is_empty()) {
+            true => self.program.clone(),
+            false => PathBuf::new(),
+        };
+        Place::Askpass(program, displays)
+    }
+
+    /// The file whose lock keeps the user's other processes from asking there meanwhile. `None` where none can be made:
+    /// then their questions come when they come, each with its host's name.
+    fn lock_file(&self) -> Option<File> {
+        let Place::Askpass(program, displays) = self.place() else {
+            return None;
+        };
+        let mut context = Context::new(&SHA256);
+        for part in [program.as_os_str(), &displays[0], &displays[1]] {
+            context.update(part.as_encoded_bytes());
+            context.update(&[0]);
+        }
+        let hash = u32::from_be_bytes(*context.finish().as_ref().first_chunk()?);
+        let uid = rustix::process::geteuid();
+        // Where the daemon's folder would be, too; but a program without a daemon makes none.
+        let home = self.variable("HOME").map(Path::new);
+        let folders = [
+            self.variable("XDG_RUNTIME_DIR").map(PathBuf::from),
+            Some(format!("/run/user/{}", uid.as_raw()).into()),
+            home.map(|home| home.join(".cache")),
+            home.map(Path::to_owned),
+        ];
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        folders
+            .iter()
+            .flatten()
+            .filter(|folder| folder.is_absolute())
+            .find_map(|folder| {
+                let path = folder.join(format!(".trunkline-askpass-{hash:08x}.lock"));
+                let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).ok()?;
+                // Who else could open it could keep it locked.
+                let found = rustix::fs::fstat(&file).ok()?;
+                let ours = found.st_uid == uid.as_raw() && found.st_mode & 0o077 == 0;
+                ours.then(|| file.into())
+            })
     }
 
     fn has_display(&self) -> bool {
@@ -98,7 +141,7 @@ impl Askpass {
     }
 
     fn command(&self, text: &str, hint: Option<&str>) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = crate::local_program::without_descriptors(&self.program);
         command
             .arg(text)
             .env_clear()
@@ -115,7 +158,7 @@ impl Askpass {
     /// Runs the program; its answer counts only if it ends with success.
     async fn answer(&self, prompt: &Prompt) -> Option<Zeroizing<String>> {
         let hint = (prompt.kind == PromptKind::Confirm).then_some("confirm");
-        let _turn = Turn::take(self.place(), None).await;
+        let _turn = Turn::take(self.place(), self.lock_file()).await;
         let mut child = match self
             .command(&prompt.text_with_host(), hint)
             .stdout(Stdio::piped())

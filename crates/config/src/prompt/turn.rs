@@ -17,7 +17,7 @@ pub enum Place {
     Terminal(u64),
     /// A terminal whose device is not known, by its path.
     Unknown(PathBuf),
-    /// An askpass program, and the displays that it was given.
+    /// The displays that an askpass program was given; the program where it was given none.
     Askpass(PathBuf, [OsString; 2]),
     /// A function of the embedding program, by any number that only it has.
     Function(usize),
@@ -26,7 +26,8 @@ pub enum Place {
 /// The right to ask in a place. Whoever else wants to ask there waits until this is dropped.
 ///
 /// Within a process the first to come is the first to ask. Other processes are kept waiting by an advisory lock on the
-/// place's own file, where it has one that can be opened. The kernel takes it away from a process that dies.
+/// place's own file (a terminal's device; for askpass programs one in the user's folder for sockets or caches), where it has
+/// one that can be opened. The kernel takes it away from a process that dies.
 #[derive(Debug)]
 pub struct Turn {
     _lock: Option<File>,
