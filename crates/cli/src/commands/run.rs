@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
+use std::io::{BufWriter, IsTerminal as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -26,6 +26,7 @@ use crate::questions::Conversation;
 use crate::report::colours::Colours;
 use crate::report::files::OutputDir;
 use crate::report::lines::{LinePrefixer, Stream};
+use crate::report::output::{Output, Store};
 use crate::report::progress::Progress;
 use crate::report::{Execution, HostResult, Outcome, collate, json, summary};
 use crate::spool::{HostInput, Stdin};
@@ -107,7 +108,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let view = Arc::new(View {
         progress: Progress::new(targets.len(), stderr_is_terminal && !args.json),
         live: !args.json && !args.collate,
-        keep: args.json || args.collate || folder.is_some(),
+        keep: (args.json || args.collate || folder.is_some()).then(Arc::default),
         colours: colours(std::io::stdout().is_terminal()),
         error_colours: colours(stderr_is_terminal),
     });
@@ -144,7 +145,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let mut all = Vec::new();
     let mut signal = None;
     loop {
-        let result = tokio::select! {
+        let mut result = tokio::select! {
             result = results.next() => match result {
                 Some(result) => result,
                 None => break,
@@ -166,17 +167,24 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
             folder.write(&result)?;
         }
         if args.json {
-            print!("{}", json::line(&result));
+            let mut out = BufWriter::new(std::io::stdout().lock());
+            json::write(&mut out, &result)?;
+            out.flush()?;
+        }
+        if !args.collate {
+            result.stdout = Output::default();
+            result.stderr = Output::default();
         }
         all.push(result);
     }
     drop(results);
     view.progress.clear();
     if args.collate {
-        let mut out = std::io::stdout().lock();
-        for group in collate::groups(&all) {
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        for group in collate::groups(&all)? {
             group.write(&mut out, view.colours)?;
         }
+        out.flush()?;
     }
     if signal.is_some() {
         eprint!("{}", summary::interrupted(&all));
@@ -245,8 +253,8 @@ struct View {
     progress: Progress,
     /// Lines are printed as they come.
     live: bool,
-    /// Output is kept for later.
-    keep: bool,
+    /// Output is kept for later, here.
+    keep: Option<Arc<Store>>,
     colours: Colours,
     error_colours: Colours,
 }
@@ -254,8 +262,8 @@ struct View {
 /// One host's output, on its way to the screen and to whoever wants all of it.
 struct Collected<'a> {
     view: &'a View,
-    stdout: Vec<u8>,
-    stderr: Vec<u8>,
+    stdout: Output,
+    stderr: Output,
     out: LinePrefixer,
     err: LinePrefixer,
 }
@@ -266,8 +274,8 @@ impl Collected<'_> {
             Stream::Stdout => (&mut self.stdout, &mut self.out),
             Stream::Stderr => (&mut self.stderr, &mut self.err),
         };
-        if self.view.keep {
-            kept.extend_from_slice(data);
+        if self.view.keep.is_some() {
+            kept.add(data)?;
         }
         if !self.view.live {
             return Ok(());
@@ -307,10 +315,11 @@ impl Job<'_> {
         let mut progressed = Progressed::default();
         let view = self.view.clone();
         let name = self.target.name.clone();
+        let output = || view.keep.as_ref().map(Output::new).unwrap_or_default();
         let mut collected = Collected {
             view: &view,
-            stdout: Vec::new(),
-            stderr: Vec::new(),
+            stdout: output(),
+            stderr: output(),
             out: LinePrefixer::new(&name, Stream::Stdout, view.colours),
             err: LinePrefixer::new(&name, Stream::Stderr, view.error_colours),
         };

@@ -1,27 +1,32 @@
 //! `--collate`: hosts that answered the same, together, under their folded names.
 
 use super::colours::Colours;
+use super::output::Output;
 use super::{HostResult, Outcome, fold, hosts, printable};
 use std::collections::HashMap;
 use std::io::{self, Write};
 
 /// Hosts with the same outcome and, byte for byte, the same output.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Group<'a> {
     /// In the order of the results.
     pub(crate) hosts: Vec<&'a str>,
     /// How the command ended on each.
     pub(crate) outcome: &'a Outcome,
     /// What each printed to standard output.
-    pub(crate) stdout: &'a [u8],
+    pub(crate) stdout: &'a Output,
     /// What each printed to standard error.
-    pub(crate) stderr: &'a [u8],
+    pub(crate) stderr: &'a Output,
 }
 
 /// Groups results: the biggest group first, among equals the one whose first host came first.
-pub(crate) fn groups(results: &[HostResult]) -> Vec<Group<'_>> {
+///
+/// # Errors
+/// Output that is on disk could not be read.
+pub(crate) fn groups(results: &[HostResult]) -> io::Result<Vec<Group<'_>>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
-    let mut places: HashMap<(&Outcome, &[u8], &[u8]), usize> = HashMap::new();
+    // Groups that look alike: what a server prints may be made to.
+    let mut places: HashMap<_, Vec<usize>> = HashMap::new();
     for result in results {
         let HostResult {
             host,
@@ -30,19 +35,31 @@ pub(crate) fn groups(results: &[HostResult]) -> Vec<Group<'_>> {
             stderr,
             ..
         } = result;
-        let place = *places.entry((outcome, stdout, stderr)).or_insert(groups.len());
-        match groups.get_mut(place) {
-            Some(group) => group.hosts.push(host),
-            None => groups.push(Group {
-                hosts: vec![host],
-                outcome,
-                stdout,
-                stderr,
-            }),
+        let alike = places
+            .entry((outcome, stdout.digest(), stderr.digest()))
+            .or_default();
+        let mut found = None;
+        for place in alike.iter().copied() {
+            if groups[place].stdout.is_same(stdout)? && groups[place].stderr.is_same(stderr)? {
+                found = Some(place);
+                break;
+            }
+        }
+        match found {
+            Some(place) => groups[place].hosts.push(host),
+            None => {
+                alike.push(groups.len());
+                groups.push(Group {
+                    hosts: vec![host],
+                    outcome,
+                    stdout,
+                    stderr,
+                });
+            }
         }
     }
     groups.sort_by_key(|group| std::cmp::Reverse(group.hosts.len()));
-    groups
+    Ok(groups)
 }
 
 impl Group<'_> {
@@ -79,12 +96,19 @@ impl Group<'_> {
 /// The width of the rules around a heading, as clush draws them.
 const RULE: usize = 15;
 
-fn write_lines(out: &mut impl Write, mark: &str, output: &[u8]) -> io::Result<()> {
-    for line in output.split_inclusive(|&byte| byte == b'\n') {
-        out.write_all(mark.as_bytes())?;
-        out.write_all(line)?;
-    }
-    if output.last().is_some_and(|&byte| byte != b'\n') {
+fn write_lines(out: &mut impl Write, mark: &str, output: &Output) -> io::Result<()> {
+    let mut at_start = true;
+    output.each_piece(|piece| {
+        for line in piece.split_inclusive(|&byte| byte == b'\n') {
+            if at_start {
+                out.write_all(mark.as_bytes())?;
+            }
+            out.write_all(line)?;
+            at_start = line.ends_with(b"\n");
+        }
+        Ok(())
+    })?;
+    if !at_start {
         out.write_all(b"\n")?;
     }
     Ok(())
@@ -98,7 +122,7 @@ mod tests {
 
     fn printed(results: &[HostResult], colours: Colours) -> String {
         let mut out = Vec::new();
-        for group in groups(results) {
+        for group in groups(results).expect("nothing is on disk") {
             group.write(&mut out, colours).expect("a Vec takes everything");
         }
         String::from_utf8(out).expect("these tests print text")
@@ -108,7 +132,7 @@ mod tests {
     fn hosts_that_answered_the_same_stand_together_the_biggest_group_first() {
         let refused = failed("network", "connection refused\u{7}", Execution::DidNotStart);
         let mut odd = result("web04", Outcome::Exited(2), "6.1.0\n");
-        odd.stderr = b"warning: old\nno newline".to_vec();
+        odd.stderr = b"warning: old\nno newline".as_slice().into();
         let results = [
             result("db1", refused, ""),
             odd,
@@ -142,9 +166,9 @@ mod tests {
     #[test]
     fn output_that_is_no_text_passes_unchanged() {
         let mut binary = result("h", Outcome::Exited(0), "");
-        binary.stdout = vec![0, 0xff, b'\n', 0xfe];
+        binary.stdout = [0, 0xff, b'\n', 0xfe].as_slice().into();
         let mut out = Vec::new();
-        groups(&[binary])[0]
+        groups(&[binary]).expect("nothing is on disk")[0]
             .write(&mut out, Colours::On)
             .expect("a Vec takes everything");
         assert!(out.ends_with(&[b'-', b'\n', 0, 0xff, b'\n', 0xfe, b'\n']));

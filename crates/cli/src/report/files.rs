@@ -54,7 +54,9 @@ impl OutputDir {
     pub(crate) fn write(&self, result: &HostResult) -> Result<(), OutputError> {
         for (stream, output) in [(Stream::Stdout, &result.stdout), (Stream::Stderr, &result.stderr)] {
             let path = self.path(&result.host, stream);
-            fs::write(&path, output).map_err(|source| OutputError { path, source })?;
+            let written = fs::File::create(&path)
+                .and_then(|mut file| output.each_piece(|piece| io::Write::write_all(&mut file, piece)));
+            written.map_err(|source| OutputError { path, source })?;
         }
         Ok(())
     }
@@ -106,7 +108,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let dir = OutputDir::create(&folder.path().join("a/b")).expect("a folder can be made");
         let mut done = result("web1", Outcome::Exited(1), "out\n");
-        done.stderr = vec![0xff];
+        done.stderr = [0xff].as_slice().into();
         dir.write(&done).expect("files can be written");
         let read = |stream| fs::read(dir.path("web1", stream)).expect("the file is there");
         assert_eq!(read(Stream::Stdout), b"out\n");

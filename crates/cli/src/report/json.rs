@@ -1,12 +1,16 @@
 //! `--json`: one object a line for each host, for programs to read.
 
+use super::output::Output;
 use super::{HostResult, Outcome};
-use base64::Engine;
+use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use std::cell::RefCell;
+use std::fmt;
+use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// One result as a line of JSON, its newline included. The fields, of which `null` ones are present:
+/// Writes one result as a line of JSON, its newline included. The fields, of which `null` ones are present:
 ///
 /// | field | value |
 /// |---|---|
@@ -21,7 +25,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// | `started` | seconds since 1970 UTC, to the millisecond |
 /// | `seconds` | how long it took, connecting included |
 /// | `warm` | whether the connection was there already |
-pub(crate) fn line(result: &HostResult) -> String {
+///
+/// # Errors
+/// Those of `out`, and output that is on disk and could not be read.
+pub(crate) fn write(out: &mut impl Write, result: &HostResult) -> io::Result<()> {
     let (kind, status, signal, error, execution) = match &result.outcome {
         Outcome::Exited(status) => ("exited", Some(*status), None, None, "finished".to_owned()),
         Outcome::Signaled { name, .. } => {
@@ -39,8 +46,11 @@ pub(crate) fn line(result: &HostResult) -> String {
             execution.to_string(),
         ),
     };
-    let (stdout, stdout_base64) = text_or_base64(&result.stdout);
-    let (stderr, stderr_base64) = text_or_base64(&result.stderr);
+    let problem = RefCell::new(None);
+    let [(stdout, stdout_base64), (stderr, stderr_base64)] = [
+        text_or_base64(&result.stdout, &problem)?,
+        text_or_base64(&result.stderr, &problem)?,
+    ];
     let object = Object {
         host: &result.host,
         kind,
@@ -56,10 +66,11 @@ pub(crate) fn line(result: &HostResult) -> String {
         seconds: milliseconds(result.elapsed.as_secs_f64()),
         warm: result.warm,
     };
-    let mut line =
-        serde_json::to_string(&object).expect("an object of strings, finite numbers and booleans is JSON");
-    line.push('\n');
-    line
+    serde_json::to_writer(&mut *out, &object)?;
+    match problem.into_inner() {
+        Some(problem) => Err(problem),
+        None => out.write_all(b"\n"),
+    }
 }
 
 #[derive(Serialize)]
@@ -71,23 +82,79 @@ struct Object<'a> {
     error: Option<&'a str>,
     execution: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stdout: Option<&'a str>,
+    stdout: Option<Text<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stdout_base64: Option<String>,
+    stdout_base64: Option<Base64<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stderr: Option<&'a str>,
+    stderr: Option<Text<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    stderr_base64: Option<String>,
+    stderr_base64: Option<Base64<'a>>,
     started: f64,
     seconds: f64,
     warm: bool,
 }
 
+/// What went wrong with reading an output while it was written.
+type Problem = RefCell<Option<io::Error>>;
+
+/// Output as a string, a piece at a time.
+struct Text<'a>(&'a Output, &'a Problem);
+
+/// Output in base64, a piece at a time.
+struct Base64<'a>(&'a Output, &'a Problem);
+
 /// Never a replacement character: what a program reads back must be what the host printed.
-fn text_or_base64(output: &[u8]) -> (Option<&str>, Option<String>) {
-    match std::str::from_utf8(output) {
-        Ok(text) => (Some(text), None),
-        Err(_) => (None, Some(STANDARD.encode(output))),
+fn text_or_base64<'a>(
+    output: &'a Output,
+    problem: &'a Problem,
+) -> io::Result<(Option<Text<'a>>, Option<Base64<'a>>)> {
+    Ok(match output.each_text(|_| {})? {
+        true => (Some(Text(output, problem)), None),
+        false => (None, Some(Base64(output, problem))),
+    })
+}
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut written = Ok(());
+        let read = self.0.each_text(|text| {
+            if written.is_ok() {
+                written = f.write_str(text);
+            }
+        });
+        // To the formatter its own failures are the only ones.
+        if let Err(error) = read {
+            self.1.replace(Some(error));
+        }
+        written
+    }
+}
+
+impl fmt::Display for Base64<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut written = Ok(());
+        let read = self.0.each_piece(|piece| {
+            if written.is_ok() {
+                written = write!(f, "{}", Base64Display::new(piece, &STANDARD));
+            }
+            Ok(())
+        });
+        if let Err(error) = read {
+            self.1.replace(Some(error));
+        }
+        written
+    }
+}
+
+impl Serialize for Text<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Serialize for Base64<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -109,10 +176,16 @@ mod tests {
     use super::super::tests::{failed, result};
     use super::*;
 
+    fn line(result: &HostResult) -> String {
+        let mut line = Vec::new();
+        write(&mut line, result).expect("a Vec takes everything");
+        String::from_utf8(line).expect("JSON is text")
+    }
+
     #[test]
     fn every_outcome_has_the_same_fields() {
         let mut binary = result("web1", Outcome::Exited(0), "");
-        binary.stdout = vec![0xff, 0x00];
+        binary.stdout = [0xff, 0x00].as_slice().into();
         let signaled = Outcome::Signaled {
             name: "TERM".to_owned(),
             core: false,

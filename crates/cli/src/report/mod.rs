@@ -1,12 +1,14 @@
 //! What `trunkline run` prints about many hosts: [lines] as they arrive, or [collated](collate), or
 //! [JSON](json), or [files]; a live [progress] line, and a [summary] at the end.
 //!
-//! Everything here turns a [`HostResult`] into text. Nothing opens a connection, and only [`files`] touches
-//! the disk.
+//! Everything here turns a [`HostResult`] into text. Nothing opens a connection, and only [`files`] and what
+//! an [`Output`] has too much of touch the disk.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 use trunkline::Printable;
+
+use output::Output;
 
 pub(crate) mod collate;
 pub(crate) mod colours;
@@ -15,20 +17,21 @@ pub(crate) mod files;
 pub(crate) mod fold;
 pub(crate) mod json;
 pub(crate) mod lines;
+pub(crate) mod output;
 pub(crate) mod progress;
 pub(crate) mod summary;
 
 /// What became of a command on one host.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct HostResult {
     /// The host as the user named it.
     pub(crate) host: String,
     /// How it ended.
     pub(crate) outcome: Outcome,
     /// All the command wrote to standard output; empty where it was passed on as it arrived.
-    pub(crate) stdout: Vec<u8>,
+    pub(crate) stdout: Output,
     /// All the command wrote to standard error; likewise.
-    pub(crate) stderr: Vec<u8>,
+    pub(crate) stderr: Output,
     /// When work on this host began.
     pub(crate) started: SystemTime,
     /// From then to the end, connecting included.
@@ -131,8 +134,8 @@ mod tests {
         HostResult {
             host: host.to_owned(),
             outcome,
-            stdout: stdout.into(),
-            stderr: Vec::new(),
+            stdout: stdout.as_bytes().into(),
+            stderr: Output::default(),
             started: SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_250),
             elapsed: Duration::from_millis(1500),
             warm: true,
