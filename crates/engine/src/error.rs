@@ -91,8 +91,8 @@ pub enum Error {
     Greeted {
         /// What went wrong.
         cause: Arc<Error>,
-        /// The last line of what the server said, safe to show.
-        greeting: String,
+        /// The last line of what the server said.
+        greeting: Printable,
     },
     /// The connection was lost while a command was under way.
     #[error("{cause}; the command {}", .execution.as_str())]
@@ -260,13 +260,13 @@ impl Error {
     }
 
     /// With what the server had said in front of its identification, if it had.
-    pub(crate) fn greeted(self, greeting: &str) -> Self {
+    pub(crate) fn greeted(self, greeting: &Printable) -> Self {
         if greeting.is_empty() {
             return self;
         }
         Self::Greeted {
             cause: Arc::new(self),
-            greeting: greeting.to_owned(),
+            greeting: greeting.clone(),
         }
     }
 

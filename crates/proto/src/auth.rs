@@ -190,10 +190,15 @@ impl Auth {
         match (number, self.asked) {
             (message::SERVICE_ACCEPT, _) if !self.service_accepted => {
                 // Some servers leave the name out, and OpenSSH's client does not mind.
-                if !reader.is_empty() && reader.string()? != SERVICE.as_bytes() {
-                    return Err(Error::misbehaved(
-                        "it accepted another service than was asked for",
-                    ));
+                let accepted = match reader.is_empty() {
+                    true => SERVICE.as_bytes(),
+                    false => reader.string()?,
+                };
+                if accepted != SERVICE.as_bytes() {
+                    return Err(Error::misbehaved(format!(
+                        "it accepted the service \"{}\", and {SERVICE} was asked for",
+                        Printable::line(accepted)
+                    )));
                 }
                 self.service_accepted = true;
                 Ok(AuthEvent::ServiceAccepted)

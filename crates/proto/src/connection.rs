@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use trunkline_text::Printable;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::algorithms::{Compression, Negotiated, Preferences};
@@ -196,7 +197,7 @@ impl Connection {
     }
 
     /// What the server said before its identification, or instead of one: the last line, or an empty text.
-    pub fn greeting(&self) -> &str {
+    pub fn greeting(&self) -> &Printable {
         self.transport.greeting()
     }
 

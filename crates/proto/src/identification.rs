@@ -59,12 +59,12 @@ impl ServerId {
 pub(crate) struct Finder {
     lines: usize,
     total: usize,
-    greeting: String,
+    greeting: Printable,
 }
 
 impl Finder {
     /// The last line before the identification, or an empty text. A server that has no time says why in it.
-    pub(crate) fn greeting(&self) -> &str {
+    pub(crate) fn greeting(&self) -> &Printable {
         &self.greeting
     }
 
@@ -80,7 +80,7 @@ impl Finder {
                 return Ok((Some(parse(line)?), used));
             }
             self.lines += 1;
-            self.greeting = Printable::line(line[..line.len().min(255)].trim_ascii_end()).into_string();
+            self.greeting = Printable::line(line[..line.len().min(255)].trim_ascii());
             self.check(line.len())?;
         }
         self.check(received.len() - used)?;
@@ -124,7 +124,7 @@ mod tests {
         let mut finder = Finder::default();
         let text = b"welcome\r\nto \x1bthis\r\nSSH-2.0-OpenSSH_9.2p1 Debian\r\nrest";
         let (id, used) = finder.find(text).unwrap();
-        assert_eq!(finder.greeting(), "to \\033this");
+        assert_eq!(*finder.greeting(), *"to \\033this");
         let id = id.unwrap();
         assert_eq!(id.as_str(), "SSH-2.0-OpenSSH_9.2p1 Debian");
         assert!(id.is_openssh());

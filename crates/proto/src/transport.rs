@@ -199,7 +199,7 @@ impl Transport {
     }
 
     /// What the server said before its identification, or instead of one.
-    pub(crate) fn greeting(&self) -> &str {
+    pub(crate) fn greeting(&self) -> &Printable {
         self.finder.greeting()
     }
 

@@ -11,6 +11,7 @@ use trunkline_proto::cipher::Cipher;
 use trunkline_proto::kex::KexMethod;
 use trunkline_proto::mac::Mac;
 use trunkline_proto::{Compression, Config, GlobalRequest, Preferences, RekeyLimit, WindowBudget};
+use trunkline_text::Printable;
 
 use crate::config::{HostConfig, StrictHostKeyChecking, UpdateHostKeys};
 use crate::connection::SessionBinding;
@@ -204,7 +205,7 @@ struct Failed {
     error: Error,
     ops: Option<queue::Receiver<Op>>,
     /// What the server said instead of an identification.
-    greeting: String,
+    greeting: Printable,
 }
 
 async fn establish(
@@ -236,7 +237,7 @@ async fn establish(
         return Err(Failed {
             error: handshake.closed(),
             ops: Some(ops),
-            greeting: String::new(),
+            greeting: Printable::default(),
         });
     };
     engine_metrics.connections_started.add(1);
@@ -264,7 +265,7 @@ async fn establish(
             return Err(Failed {
                 error,
                 ops: Some(ops),
-                greeting: String::new(),
+                greeting: Printable::default(),
             });
         }
     };
@@ -312,7 +313,7 @@ async fn establish(
     } = match outcome {
         Ok(outcome) => outcome,
         Err(error) => {
-            let greeting = driver.proto.greeting().trim().to_owned();
+            let greeting = driver.proto.greeting().clone();
             // It hung up on what came early, or for a reason of its own: the next connection finds out.
             if error.is_hang_up() && driver.proto.is_ahead() {
                 memory.update(&host_id, |facts| facts.learn(Refusal::Pipelining));
@@ -323,6 +324,9 @@ async fn establish(
     };
     engine_metrics.connections_authenticated.add(1);
     let proto = &driver.proto;
+    if let Some(id) = proto.server_id() {
+        tracing::debug!(server = %Printable::line(id.as_str()), "logged in");
+    }
     if let Some(negotiated) = proto.negotiated() {
         let _ = info.set(ConnectionInfo {
             server: proto
