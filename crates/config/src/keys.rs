@@ -131,6 +131,17 @@ pub enum KeyError {
         /// The name of the cipher or scheme.
         cipher: String,
     },
+    /// Deriving the key from the passphrase would take too long, or too much memory.
+    #[error(
+        "{0} asks for {cost} to try a passphrase, which trunkline does not do; rewrite it with: ssh-keygen -p -a 100 -f {0}",
+        path.display()
+    )]
+    Cost {
+        /// The file.
+        path: PathBuf,
+        /// What it asks for.
+        cost: String,
+    },
     /// The private half lives in a FIDO token and only an agent (or ssh itself) can sign with it.
     #[error(
         "{} is the handle of a security key; add it to the agent with ssh-add, which can ask for the touch",

@@ -268,6 +268,7 @@ impl KeyFile {
             Fault::PassphraseNeeded => KeyError::PassphraseNeeded { path },
             Fault::WrongPassphrase => KeyError::WrongPassphrase { path },
             Fault::Cipher(cipher) => KeyError::Cipher { path, cipher },
+            Fault::Cost(cost) => KeyError::Cost { path, cost },
             Fault::SecurityKey => KeyError::SecurityKey { path },
             Fault::Unsupported(algorithm) => KeyError::Unsupported { path, algorithm },
             Fault::RsaSize(bits) => KeyError::RsaSize {
@@ -602,6 +603,66 @@ mod tests {
             } else {
                 assert_signs(&loaded.unwrap_or_else(|error| panic!("{name}: {error}")), &folder);
             }
+        }
+    }
+
+    #[test]
+    fn a_key_that_would_take_hours_to_open_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let ed25519 = generate(&folder, TYPES[0], "x", &["-a", "4"]);
+        // The rounds stand behind the salt, which has 16 bytes.
+        let text = fs::read_to_string(&ed25519).unwrap();
+        let base64: String = text.lines().filter(|line| !line.starts_with('-')).collect();
+        let mut bytes = STANDARD.decode(base64).unwrap();
+        let at = bytes.windows(6).position(|window| window == b"bcrypt").unwrap() + 6 + 4 + 4 + 16;
+        assert_eq!(bytes[at..at + 4], [0, 0, 0, 4]);
+        bytes[at..at + 4].copy_from_slice(&u32::MAX.to_be_bytes());
+        let body = STANDARD.encode(&bytes);
+        let (begin, end) = (
+            "-----BEGIN OPENSSH PRIVATE KEY-----",
+            "-----END OPENSSH PRIVATE KEY-----",
+        );
+        let lines: Vec<&str> = body
+            .as_bytes()
+            .chunks(70)
+            .map(|line| std::str::from_utf8(line).unwrap())
+            .collect();
+        fs::write(&ed25519, format!("{begin}\n{}\n{end}\n", lines.join("\n"))).unwrap();
+        let said = PrivateKey::load(&ed25519, Some("x")).unwrap_err().to_string();
+        assert!(
+            said.contains("4294967295 rounds of bcrypt") && said.contains("ssh-keygen -p -a 100 -f"),
+            "{said}"
+        );
+
+        let plain = generate(&folder, TYPES[1], "", &["-m", "PEM"]);
+        for (costs, words) in [
+            (&["-iter", "20000000"][..], "20000000 iterations of PBKDF2"),
+            (
+                &[
+                    "-scrypt",
+                    "-scrypt_N",
+                    "1048576",
+                    "-scrypt_r",
+                    "1",
+                    "-scrypt_p",
+                    "17",
+                ],
+                "17 times",
+            ),
+        ] {
+            let path = folder.path().join("p8");
+            let made = Command::new("openssl")
+                .args(["pkcs8", "-topk8", "-passout", "pass:x", "-in"])
+                .arg(&plain)
+                .arg("-out")
+                .arg(&path)
+                .args(costs)
+                .output()
+                .unwrap();
+            assert!(made.status.success(), "{made:?}");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            let said = PrivateKey::load(&path, Some("x")).unwrap_err().to_string();
+            assert!(said.contains(words), "{said}");
         }
     }
 

@@ -58,6 +58,7 @@ pub(super) enum Fault {
     PassphraseNeeded,
     WrongPassphrase,
     Cipher(String),
+    Cost(String),
     SecurityKey,
     Unsupported(String),
     RsaSize(usize),
@@ -297,6 +298,9 @@ impl<'a> Envelope<'a> {
         if !section.len().is_multiple_of(cipher.block_size()) {
             return Err(Fault::Malformed("its private section is cut off"));
         }
+        if rounds > MOST_ROUNDS {
+            return Err(Fault::Cost(format!("{rounds} rounds of bcrypt")));
+        }
         let (key, iv) = Kdf::Bcrypt { salt, rounds }
             .derive_key_and_iv(cipher, passphrase)
             .map_err(|_| Fault::Malformed("its key derivation options are damaged"))?;
@@ -416,12 +420,49 @@ fn open_ec(der: &[u8]) -> Result<Secret, Fault> {
     })
 }
 
+/// Rounds of bcrypt that a key file may ask for (`ssh-keygen -a`, 16 or 24 without it). A round takes some 5 ms: whoever
+/// wants a minute for each guess has it, and a file that was made to never end does not keep a program.
+const MOST_ROUNDS: u32 = 10_000;
+/// Iterations of PBKDF2: RFC 8018 section 4.2 has this for "especially critical keys".
+const MOST_ITERATIONS: u32 = 10_000_000;
+/// Bytes of memory for scrypt, sixteen times what OpenSSL writes, and passes over them.
+const MOST_SCRYPT: u64 = 256 << 20;
+const MOST_PASSES: u16 = 16;
+
+/// Whether the key of a PKCS#8 envelope can be derived in bearable time and memory.
+fn is_bearable(kdf: &pkcs8::pkcs5::pbes2::Kdf) -> Result<(), Fault> {
+    use pkcs8::pkcs5::pbes2::Kdf;
+    match kdf {
+        Kdf::Pbkdf2(params) if params.iteration_count > MOST_ITERATIONS => Err(Fault::Cost(format!(
+            "{} iterations of PBKDF2",
+            params.iteration_count
+        ))),
+        Kdf::Scrypt(params) => {
+            let memory = params
+                .cost_parameter
+                .saturating_mul(params.block_size.into())
+                .saturating_mul(128);
+            match memory > MOST_SCRYPT || params.parallelization > MOST_PASSES {
+                true => Err(Fault::Cost(format!(
+                    "scrypt over {memory} bytes, {} times",
+                    params.parallelization
+                ))),
+                false => Ok(()),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Decrypts an encrypted PKCS#8 envelope (RFC 8018, PBES2).
 fn open_pbes(der: &[u8], passphrase: &[u8]) -> Result<pkcs8::SecretDocument, Fault> {
     use pkcs8::{Error, pkcs5};
     // PBES1 and the schemes of PKCS#12, which `openssl pkcs8 -v1` still writes, do not even parse.
     let unknown = |_| Fault::Cipher("a scheme other than PBES2 with AES".to_owned());
     let info = EncryptedPrivateKeyInfoRef::try_from(der).map_err(unknown)?;
+    if let Some(parameters) = info.encryption_algorithm.pbes2() {
+        is_bearable(&parameters.kdf)?;
+    }
     info.decrypt(passphrase).map_err(|error| match error {
         Error::EncryptedPrivateKey(pkcs5::Error::UnsupportedAlgorithm { oid }) => {
             Fault::Cipher(oid.to_string())
