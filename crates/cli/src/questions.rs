@@ -267,11 +267,7 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
             let reply = tokio::select! {
                 biased;
                 given = answered(&mut self.asking) => {
-                    self.asking = None;
-                    self.verdict = given.verdict;
-                    self.unanswered |= given.answer.is_none() && !Questions::can_ask();
-                    let answer = given.answer.map(|answer| answer.as_str().to_owned());
-                    self.send(&Request::Answer(answer)).await?;
+                    self.give(given).await?;
                     continue;
                 }
                 reply = self.client.borrow_mut().next() => reply,
@@ -301,7 +297,11 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
                 Ok(reply) => {
                     match &reply {
                         Reply::Notice(_) | Reply::Welcome { .. } => {}
-                        Reply::Failed(_) | Reply::UseSystemSsh { .. } => self.judge(false),
+                        Reply::Failed(_) | Reply::UseSystemSsh { .. } => {
+                            // Nobody waits for the answer any more.
+                            self.withdraw();
+                            self.judge(false);
+                        }
                         _ => self.judge(true),
                     }
                     return Ok(reply);
@@ -312,6 +312,31 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
                 }
             }
         }
+    }
+
+    /// Waits until no question is on the screen, and keeps it so. One of this talk's own is put meanwhile: nobody else
+    /// would take it on.
+    ///
+    /// # Errors
+    /// Its answer could not be sent.
+    pub(crate) async fn quiet(&mut self) -> Result<MutexGuard<'q, Turn>, ClientError> {
+        let questions = self.questions;
+        loop {
+            tokio::select! {
+                biased;
+                given = answered(&mut self.asking) => self.give(given).await?,
+                turn = questions.quiet() => return Ok(turn),
+            }
+        }
+    }
+
+    /// Sends what became of the question.
+    async fn give(&mut self, given: Given) -> Result<(), ClientError> {
+        self.asking = None;
+        self.verdict = given.verdict;
+        self.unanswered |= given.answer.is_none() && !Questions::can_ask();
+        let answer = given.answer.map(|answer| answer.as_str().to_owned());
+        self.send(&Request::Answer(answer)).await
     }
 
     /// Takes a question back.

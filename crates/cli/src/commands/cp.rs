@@ -310,7 +310,7 @@ async fn converse(
     talk.send(&Request::Copy(Box::new(request))).await?;
     loop {
         let reply = talk.next().await?;
-        let _quiet = questions.quiet().await;
+        let _quiet = talk.quiet().await?;
         match reply {
             Reply::Progress(progress) => view.progress(name, progress),
             Reply::Names(events) => view.names(name, events)?,

@@ -407,7 +407,7 @@ pub(crate) async fn ask(client: &mut Client, request: Request, backend: &Backend
         match talk.next().await? {
             Reply::Welcome { .. } => {}
             Reply::Notice(text) => {
-                let _quiet = questions.quiet().await;
+                let _quiet = talk.quiet().await?;
                 eprintln!("{}", Printable::text(text.trim_end()));
             }
             Reply::Failed(failure) => bail!(failure.message),

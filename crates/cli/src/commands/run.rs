@@ -478,7 +478,7 @@ impl Job<'_> {
                 }
             };
             if !matches!(reply, Reply::Begun { .. }) {
-                let _quiet = questions.quiet().await;
+                let _quiet = talk.quiet().await?;
                 match &reply {
                     Reply::Output(data) => collected.add(Stream::Stdout, data)?,
                     Reply::ErrorOutput(data) => collected.add(Stream::Stderr, data)?,

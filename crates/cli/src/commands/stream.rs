@@ -416,8 +416,14 @@ impl Follower<'_> {
         let mut out = LinePrefixer::new(name, Stream::Stdout, self.view.colours);
         let mut err = LinePrefixer::new(name, Stream::Stderr, self.view.error_colours);
         let attempt = loop {
-            let reply = talk.next().await;
-            let _quiet = questions.quiet().await;
+            let mut reply = talk.next().await;
+            let _quiet = match talk.quiet().await {
+                Ok(quiet) => Some(quiet),
+                Err(error) => {
+                    reply = Err(error);
+                    None
+                }
+            };
             match reply {
                 Ok(Reply::Begun { .. }) => {
                     *begun = Some(Instant::now());

@@ -237,6 +237,7 @@ fn askpass_dialogs_of_several_programs_come_one_after_the_other_and_name_their_h
             .current_dir(home.path(""))
             .env("SSH_ASKPASS", &askpass)
             .env("SSH_ASKPASS_REQUIRE", "force")
+            .stderr(std::process::Stdio::null())
             .spawn()
             .unwrap()
     });
@@ -262,4 +263,76 @@ fn askpass_dialogs_of_several_programs_come_one_after_the_other_and_name_their_h
         begun(lines[0], first) && lines[1] == "end" && begun(lines[2], second) && lines[3] == "end",
         "{log}"
     );
+}
+
+#[test]
+fn what_a_server_says_while_its_question_is_on_the_screen_holds_up_nothing() {
+    use trunkline_testkit::hostile::{Fields, Payload, RawServer, Wire, number};
+    // It asks, and has a notice to show before the answer has come.
+    let server = RawServer::script(|mut wire: Wire| async move {
+        let service = wire.expect(number::SERVICE_REQUEST).await?;
+        let name = Fields::of(&service).text()?;
+        wire.send(Payload::message(number::SERVICE_ACCEPT).string(name))
+            .await?;
+        loop {
+            let request = wire.expect(number::USERAUTH_REQUEST).await?;
+            let mut fields = Fields::of(&request);
+            let (_user, _service, method) = (fields.text()?, fields.text()?, fields.text()?);
+            if method == "keyboard-interactive" {
+                break;
+            }
+            let methods = Payload::message(number::USERAUTH_FAILURE).string("keyboard-interactive");
+            wire.send(methods.boolean(false)).await?;
+        }
+        let question = Payload::message(number::USERAUTH_INFO_REQUEST)
+            .string("")
+            .string("");
+        let question = question.string("").uint32(1).string("Code: ").boolean(false);
+        let notice = |text: &str| Payload::message(number::USERAUTH_BANNER).string(text).string("");
+        wire.send_together(&[question, notice("look at your telephone\n")])
+            .await?;
+        wire.expect(number::USERAUTH_INFO_RESPONSE).await?;
+        wire.send(
+            Payload::message(number::USERAUTH_FAILURE)
+                .string("publickey")
+                .boolean(false),
+        )
+        .await?;
+        wire.until_closed().await;
+        Ok(())
+    })
+    .unwrap();
+    let home = Home::new();
+    let config = home.path("config");
+    let mut entry = server.host_entry("raw");
+    entry.may_ask = true;
+    write_ssh_config(&config, [entry]).unwrap();
+    let askpass = home.script("askpass", "#!/bin/sh\necho 123456\n");
+    let target = format!("file:{}", home.path("streamed").display());
+    for words in [
+        &["run", "-H", "raw", "--", "true"][..],
+        &["warm", "raw"],
+        &["cp", "raw:there", "here"],
+        &[
+            "stream",
+            "--restart",
+            "never",
+            "--to",
+            &target,
+            "raw",
+            "--",
+            "true",
+        ],
+    ] {
+        for daemon in [true, false] {
+            let mut command = home.trunkline();
+            command.args((!daemon).then_some("--no-daemon"));
+            command.arg(words[0]).arg("-F").arg(&config).args(&words[1..]);
+            command
+                .env("SSH_ASKPASS", &askpass)
+                .env("SSH_ASKPASS_REQUIRE", "force");
+            let output = finish(command.current_dir(home.path("")));
+            assert!(!output.status.success(), "{}", describe(&output));
+        }
+    }
 }
