@@ -12,7 +12,7 @@ use trunkline::{Command, Engine, Error, ErrorKind, Execution, ExitStatus, Intera
 use trunkline_testkit::hostile::{Fields, Payload, RawServer, Wire, number};
 use trunkline_testkit::{Agent, HostEntry, Sshd, write_ssh_config};
 
-use ErrorKind::{Authentication, HostKey, Limit, Network, Timeout};
+use ErrorKind::{Authentication, HostKey, Limit, Network, Peer, Timeout};
 use Execution::{DidNotStart, MayHaveStarted};
 
 fn request(config: &Path, alias: &str, options: &[&str]) -> Request {
@@ -186,6 +186,53 @@ async fn a_server_that_says_nothing_is_given_up_before_anything_started() {
     assert!(error.may_pass());
 }
 
+// The key exchange: without keys no command has left.
+
+#[tokio::test]
+async fn a_key_exchange_that_fails_is_told_apart_by_who_is_to_blame() {
+    use trunkline_testkit::hostile::Misbehaviour as M;
+    let table = [
+        (M::CloseAfterConnect, Network),
+        (M::EndlessLines, Peer),
+        (M::BannerWithoutEnd, Peer),
+        (M::OldVersion, Peer),
+        (M::CloseAfterBanner, Network),
+        (M::NoCommonKex, Peer),
+        (M::NoCommonCipher, Peer),
+        (M::CloseAfterKexInit, Network),
+        (M::DisconnectWithEscapes, Network),
+        (M::WrongSignature, Peer),
+        (M::SignatureByAnotherKey, Peer),
+        (M::AnotherHostKey, HostKey),
+        (M::TruncatedReply, Peer),
+        (M::IgnoreBeforeNewKeys, Peer),
+    ];
+    let mut wrong = String::new();
+    for (misbehaviour, kind) in table {
+        let server = RawServer::misbehaving(misbehaviour).unwrap();
+        let error = failure(&server.ssh_config(), "raw", &["ConnectTimeout=30"]).await;
+        let told = (error.kind(), error.execution());
+        if told != (kind, DidNotStart) {
+            wrong += &format!("{misbehaviour:?}: {told:?}: {error}\n");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[tokio::test]
+async fn a_changed_host_key_is_no_server_to_send_a_command_to() {
+    let (sshd, stranger) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
+    stranger.trust_at(sshd.addr()).unwrap();
+    let (_folder, config) = config_of([HostEntry {
+        known_hosts: stranger.known_hosts(),
+        ..sshd.host_entry("changed")
+    }]);
+    let error = failure(&config, "changed", &[]).await;
+    is("a changed key", &error, HostKey, DidNotStart);
+    assert!(!error.may_pass());
+    assert_eq!(sshd.authentications(), 0);
+}
+
 // The log-in, which a command may leave with.
 
 async fn first_request(wire: &mut Wire) -> std::io::Result<()> {
@@ -315,6 +362,9 @@ enum Then {
     StartAndCloseChannel,
     ExitAndHangUp,
     ExitWithoutStart,
+    EndBySignal,
+    /// No word any more, and nothing is read.
+    Silence,
 }
 
 impl Then {
@@ -343,7 +393,12 @@ impl Then {
             .uint32(7);
         let close = in_channel(number::CHANNEL_CLOSE, channel);
         let said = match self {
-            Self::RefuseOpen | Self::HangUp => vec![],
+            Self::RefuseOpen | Self::HangUp | Self::Silence => vec![],
+            Self::EndBySignal => {
+                let signal = in_channel(number::CHANNEL_REQUEST, channel).string("exit-signal");
+                let signal = signal.boolean(false).string("KILL").boolean(false);
+                vec![started, signal.string("out of memory").string(""), close]
+            }
             Self::RefuseCommand => vec![in_channel(number::CHANNEL_FAILURE, channel)],
             Self::Disconnect => vec![
                 Payload::message(number::DISCONNECT)
@@ -381,6 +436,15 @@ async fn what_became_of_a_session_says_whether_its_command_may_have_started() {
         // A status that has come is the truth.
         (Then::ExitAndHangUp, Ok(ExitStatus::Exited(7))),
         (Then::ExitWithoutStart, Ok(ExitStatus::Exited(7))),
+        (
+            Then::EndBySignal,
+            Ok(ExitStatus::Signaled {
+                signal: "KILL".into(),
+                core_dumped: false,
+            }),
+        ),
+        // Nobody answers the keepalives.
+        (Then::Silence, Err((Timeout, MayHaveStarted))),
     ];
     for (then, expected) in table {
         for early_flights in [true, false] {
@@ -389,7 +453,13 @@ async fn what_became_of_a_session_says_whether_its_command_may_have_started() {
                 early_flights,
                 ..Settings::default()
             };
-            let outcome = run_with(settings, &request(&server.ssh_config(), "raw", &[])).await;
+            let alive = ["ServerAliveInterval=1", "ServerAliveCountMax=1"];
+            let alive = if matches!(then, Then::Silence) {
+                &alive[..]
+            } else {
+                &[]
+            };
+            let outcome = run_with(settings, &request(&server.ssh_config(), "raw", alive)).await;
             let what = format!("{then:?}, early flights: {early_flights}");
             match (outcome, expected.clone()) {
                 (Ok(output), Ok(status)) => assert_eq!(output.status, status, "{what}"),
@@ -398,6 +468,26 @@ async fn what_became_of_a_session_says_whether_its_command_may_have_started() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_server_without_sessions_started_nothing() {
+    let sshd = Sshd::builder().config("MaxSessions 0").start().unwrap();
+    let error = failure(&sshd.ssh_config(), sshd.alias(), &[]).await;
+    is("MaxSessions 0", &error, Limit, DidNotStart);
+}
+
+#[tokio::test]
+async fn a_connection_that_this_side_closes_says_that_its_command_may_have_started() {
+    let sshd = Sshd::start_default().unwrap();
+    let engine = Engine::new(Settings::default(), Default::default());
+    let asked = request(&sshd.ssh_config(), sshd.alias(), &[]);
+    let host = engine.host_for(&asked, &Interaction::none()).await.unwrap();
+    let mut session = host.start(&Command::exec("cat")).await.unwrap();
+    session.started().await.unwrap();
+    assert_eq!(engine.close(true, |_| true), 1);
+    let error = session.wait().await.unwrap_err();
+    assert_eq!(error.execution(), MayHaveStarted, "{error}");
 }
 
 #[tokio::test]
