@@ -133,7 +133,7 @@ pub enum KeyError {
     },
     /// Deriving the key from the passphrase would take too long, or too much memory.
     #[error(
-        "{0} asks for {cost} to try a passphrase, which trunkline does not do; rewrite it with: ssh-keygen -p -a 100 -f {0}",
+        "{0} needs {cost} to open, more than trunkline allows; rewrite it with: ssh-keygen -p -a 100 -f {0}",
         path.display()
     )]
     Cost {

@@ -112,10 +112,6 @@ impl Output {
         self.memory = Vec::new();
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// What two outputs that are the same have in common.
     pub(crate) fn digest(&self) -> (u64, u64) {
         (self.len, self.hash.finish())

@@ -48,7 +48,8 @@ pub(crate) struct Place {
 impl Place {
     /// `wrapper`: what runs the commands of sessions on the second server, beside what the user asks for.
     pub(crate) fn new(user: User, wrapper: &str) -> Self {
-        let home = Home::new();
+        let place = Home::new();
+        let home = place.path("home").display().to_string();
         let mut config = String::new();
         let as_user = match user {
             User::Own => "",
@@ -56,15 +57,16 @@ impl Place {
         };
         let servers = [("one", ""), ("two", wrapper)].map(|(name, wrapper)| {
             // sftp-server too is a command here.
-            let force = format!("ForceCommand exec {wrapper} {as_user} sh -c \"$SSH_ORIGINAL_COMMAND\"");
+            let own = format!("sh -c 'cd {home} && eval \"$SSH_ORIGINAL_COMMAND\"'");
+            let force = format!("ForceCommand exec {wrapper} {as_user} {own}");
             let server = sshd().alias(name).config(&force).start().unwrap();
             config += &fs::read_to_string(server.ssh_config()).unwrap();
             server
         });
         let mut place = Self {
-            config: home.path("config"),
+            config: place.path("config"),
             program: program().into(),
-            home,
+            home: place,
             user,
             _servers: servers,
         };

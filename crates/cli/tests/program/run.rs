@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use trunkline_testkit::{Relay, Sshd, write_ssh_config};
 
@@ -454,4 +454,48 @@ fn sshd_is_asked_to_end_commands_too() {
                 .count("session signalling requires privilege separation")
                 > 0
     });
+}
+
+/// The most memory that a process has had, in KiB.
+fn peak(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix(" kB")?.parse().ok()
+}
+
+#[test]
+fn output_without_end_is_kept_on_disk_and_not_in_memory() {
+    use std::io::Read as _;
+    const LENGTH: usize = 160_000_000;
+    let (server, home) = (server(), Home::new());
+    for options in [["run", "--json"].as_slice(), &["--no-daemon", "run", "--collate"]] {
+        let mut command = home.trunkline();
+        command.args(options).arg("-F").arg(server.ssh_config());
+        command.args(["-H", server.alias(), "--"]);
+        command.arg(format!("head -c {LENGTH} /dev/zero | tr '\\0' x"));
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        let (mut counted, mut most) = (0, 0);
+        let mut piece = vec![0; 1 << 20];
+        loop {
+            let read = stdout.read(&mut piece).unwrap();
+            if read == 0 {
+                break;
+            }
+            counted += piece[..read].iter().filter(|byte| **byte == b'x').count();
+            // It waits for its reader, so that the last look comes when all but a pipeful was written.
+            most = most.max(peak(child.id()).unwrap_or(0));
+        }
+        assert!(crate::home::end_of(&mut child, "run").success());
+        // The name of a field has one, too.
+        assert!(
+            (LENGTH..LENGTH + 100).contains(&counted),
+            "{options:?}: {counted}"
+        );
+        assert!((1..100 * 1024).contains(&most), "{options:?}: {most} KiB");
+    }
 }

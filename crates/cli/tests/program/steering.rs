@@ -30,8 +30,7 @@ fn shows(output: &Output) -> bool {
 fn nothing_that_a_server_says_steers_the_terminal() {
     // Some are asked again and again, with pauses.
     std::thread::scope(|scope| {
-        let (one, other) = Steering::ALL.split_at(Steering::ALL.len() / 2);
-        for part in [one, other] {
+        for part in Steering::ALL.chunks(Steering::ALL.len() / 8) {
             scope.spawn(|| part.iter().for_each(|&steering| cannot_steer(steering)));
         }
     });
@@ -77,22 +76,21 @@ fn cannot_steer(steering: Steering) {
             let mut ssh = trunkline();
             ssh.arg("ssh").arg("-F").arg(&config).args(["raw", "true"]);
             commands.push(ssh);
-            for more in [&["--collate"][..], &["--json"], &[]] {
-                let mut run = trunkline();
-                run.args(["run", "-H", "raw", "-F"]).arg(&config).args(more);
-                run.args(["--", "true"]);
-                commands.push(run);
-            }
+            let mut run = trunkline();
+            run.args(["run", "-H", "raw", "-F"]).arg(&config);
+            run.arg(if apart { "--collate" } else { "--json" });
+            run.args(["--", "true"]);
+            commands.push(run);
             let mut warm = trunkline();
             warm.args(["warm", "-F"]).arg(&config).arg("raw");
             commands.push(warm);
-            for more in [&["--json"][..], &["--mark-gaps"]] {
-                let mut stream = trunkline();
-                let target = format!("file:{}", home.path("streamed").display());
-                stream.args(["stream", "--restart", "never", "--to", &target, "-F"]);
-                stream.arg(&config).args(more).args(["raw", "--", "true"]);
-                commands.push(stream);
-            }
+            let mut stream = trunkline();
+            let target = format!("file:{}", home.path("streamed").display());
+            stream.args(["stream", "--restart", "never", "--to", &target, "-F"]);
+            stream.arg(&config);
+            stream.arg(if apart { "--json" } else { "--mark-gaps" });
+            stream.args(["raw", "--", "true"]);
+            commands.push(stream);
         }
         if !apart {
             for words in [&["check", "raw"][..], &["ls"], &["ls", "--json"]] {
