@@ -241,8 +241,8 @@ impl Client {
         if (1..=MAX_PACKET).contains(&length) {
             return Ok(length);
         }
-        let is_text = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
-        if self.extensions.is_none() && field.iter().all(is_text) {
+        // Text in whatever language and colour: packets of 16 MiB are not sent.
+        if self.extensions.is_none() && field[0] != 0 {
             let mut text = field.to_vec();
             text.extend_from_slice(&self.inbox.take(self.inbox.len().min(200)).into_bytes());
             return Err(Error::NotSftp(Printable::line(text.trim_ascii())));
