@@ -650,7 +650,7 @@ impl<'a> Up<'a> {
                     };
                     self.job.throttle.take(pieces.iter().map(|(_, data)| data.len() as u64).sum()).await;
                     pieces.iter().for_each(|(_, data)| self.job.flow.offer(data));
-                    *sent |= !pieces.is_empty();
+                    *sent |= in_place && !pieces.is_empty();
                     let mut plan = striped.shared.plan();
                     pieces.into_iter().for_each(|(id, data)| plan.provide(id, data));
                     drop(plan);
