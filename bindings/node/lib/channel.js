@@ -10,6 +10,9 @@ const { toError } = require('./errors');
  */
 const HIGH_WATER_MARK = 256 * 1024;
 
+/** RFC 4254 section 6.10. */
+const SIGNALS = new Set(['ABRT', 'ALRM', 'FPE', 'HUP', 'ILL', 'INT', 'KILL', 'PIPE', 'QUIT', 'SEGV', 'TERM', 'USR1', 'USR2']);
+
 /** Standard error of a session. */
 class StandardError extends Readable {
   /** @param {Channel} channel */
@@ -48,6 +51,12 @@ class Channel extends Duplex {
       emitClose: false,
     });
     this.type = type;
+    /** What runs in a session, once it does. @type {string | undefined} */
+    this.subtype = undefined;
+    this._subtype = /** @type {string | undefined} */ (undefined);
+    this.server = false;
+    /** The client that it is a stream of. @type {import('./client').Client | undefined} */
+    this._owner = undefined;
     /** Why it ended, if that was not the server's word. @type {import('./index').SshError | null} */
     this.failure = null;
     /** The exit status; null for a signal, undefined before the end. @type {number | null | undefined} */
@@ -146,6 +155,7 @@ class Channel extends Duplex {
   _opened(error) {
     const opening = this._opening;
     this._opening = undefined;
+    if (error === null) this.subtype = this._subtype;
     opening?.(error);
   }
 
@@ -218,6 +228,24 @@ class Channel extends Duplex {
     detach(this._id);
     hub.destroy(this._id);
     this._id = undefined;
+    this._owner?._left(this);
+  }
+
+  /** Whether something is left to be told that somebody waits for: its data flows, or was asked for. */
+  _isHeard() {
+    if (this._id === undefined || this.destroyed) return false;
+    return this.readableFlowing === true || (this.listenerCount('readable') > 0 && this.readableLength === 0);
+  }
+
+  pause() {
+    super.pause();
+    this._owner?._left();
+    return this;
+  }
+
+  /** Ends what is written; what was written before goes first. */
+  eof() {
+    this.end();
   }
 
   _release() {
@@ -287,7 +315,11 @@ class Channel extends Duplex {
    * @param {string} name
    */
   signal(name) {
-    if (this._id !== undefined) hub.signal(this._id, name.toUpperCase().replace(/^SIG/, ''));
+    if (this._id === undefined) return;
+    const signal = name.toUpperCase().replace(/^SIG/, '');
+    // As ssh2: RFC 4254 section 6.10 has these, and servers act on no other.
+    if (!SIGNALS.has(signal)) throw new Error(`Invalid signal: ${name}`);
+    hub.signal(this._id, signal);
   }
 
   /**

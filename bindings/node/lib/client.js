@@ -3,7 +3,8 @@
 const { EventEmitter } = require('node:events');
 const { KIND, hub, attach, detach, retain, release } = require('./hub');
 const { Channel, Tunnel } = require('./channel');
-const { toError } = require('./errors');
+const { Authentication } = require('./authentication');
+const { BY_APPLICATION, toConnectionError, toError } = require('./errors');
 const { connectOptions, destinationOptions, stdioOptions, verifyHostKey } = require('./options');
 const { SFTP } = require('./sftp');
 const { terminal } = require('./terminal');
@@ -26,6 +27,16 @@ class Client extends EventEmitter {
     this._ending = false;
     /** Whether a host that known_hosts do not name is refused: connect() does, ssh2 does not. */
     this._strict = false;
+    /** The server's identification. */
+    this._server = '';
+    /** Log-ins by number: each connection has one. @type {Map<number, Authentication>} */
+    this._logins = new Map();
+    /** The program's private key, opened. @type {Uint8Array | undefined} */
+    this._key = undefined;
+    /** Streams that have something left to tell. @type {Set<Channel>} */
+    this._channels = new Set();
+    /** Tells of the end, when the streams have told theirs. @type {(() => void) | undefined} */
+    this._ended = undefined;
     /** Listeners by what they listen on. @type {Map<string, Listener>} */
     this._listeners = new Map();
   }
@@ -45,6 +56,7 @@ class Client extends EventEmitter {
       return this._connecting(config, config.destination);
     }
     const options = connectOptions(config, this._strict);
+    this._key = options.privateKey;
     this._id = hub.connect(options);
     this._connecting(config, `${options.host} port ${options.port}`);
     if (options.overStream) this._carry(/** @type {import('./index').ConnectConfig} */ (config), this._id + 1);
@@ -99,12 +111,14 @@ class Client extends EventEmitter {
       case KIND.OPEN:
         this._ready = true;
         this._debug(`authenticated; the server is ${value?.server}`);
-        if (value !== null) this.emit('handshake', value);
+        this._server = value?.server ?? '';
+        if (value?.greeting) this.emit('greeting', value.greeting);
+        if (value !== null) this.emit('handshake', negotiated(value));
         this.emit('ready');
         break;
       case KIND.FAIL:
         this._debug(value.message);
-        this.emit('error', toError(value));
+        if (value.disconnect?.reason !== BY_APPLICATION) this.emit('error', this._error(value));
         break;
       case KIND.CLOSE:
         this._closed(value);
@@ -112,6 +126,15 @@ class Client extends EventEmitter {
       case KIND.NOTICE:
         this._debug(value);
         this.emit('banner', value, '');
+        break;
+      case KIND.AUTHENTICATE:
+        this._authenticate(id, value);
+        break;
+      case KIND.UNUSABLE:
+        this._login(value.login).fail(new Error(value.why));
+        break;
+      case KIND.SIGN:
+        this._login(value.login).sign(value, (signature) => hub.answerSignature(id, value.question, signature));
         break;
       case KIND.PLACEMENT:
         this.emit('placement', value);
@@ -123,6 +146,38 @@ class Client extends EventEmitter {
         this._ask(id, value);
         break;
     }
+  }
+
+  /** @param {number} login */
+  _login(login) {
+    let found = this._logins.get(login);
+    if (found === undefined) {
+      found = new Authentication(this, /** @type {import('./index').ConnectConfig} */ (this._config), this._key);
+      this._logins.set(login, found);
+    }
+    return found;
+  }
+
+  /**
+   * @param {number} id
+   * @param {{ question: number, login: number, methods: string[] | null, partial: boolean }} turn
+   */
+  _authenticate(id, { question, login, methods, partial }) {
+    const answer = (/** @type {import('./authentication').Attempt | undefined} */ attempt) =>
+      hub.answerAuthentication(id, question, attempt && { ...attempt, login });
+    try {
+      // The list of a server that names no method has one empty name.
+      const left = methods?.filter((name) => name !== '') ?? null;
+      this._login(login).next(left, left === null ? null : partial, answer);
+    } catch (error) {
+      answer(undefined);
+      throw error;
+    }
+  }
+
+  /** @param {import('./native').Fault} fault */
+  _error(fault) {
+    return this._strict ? toError(fault) : toConnectionError(fault, { config: this._config, ready: this._ready });
   }
 
   /**
@@ -139,8 +194,10 @@ class Client extends EventEmitter {
       hub.answerQuestions(id, asked.question, (answers ?? []).map(String));
     };
     try {
-      const heard = this.emit('keyboard-interactive', asked.name, asked.instructions, '', asked.prompts, finish);
-      if (!heard) finish([]);
+      // Where the server asks, there is one log-in.
+      const prompt = [...this._logins.values()].at(-1)?.prompt;
+      if (prompt !== undefined) prompt(asked.name, asked.instructions, '', asked.prompts, finish);
+      else if (!this.emit('keyboard-interactive', asked.name, asked.instructions, '', asked.prompts, finish)) finish([]);
     } catch (error) {
       finish([]);
       throw error;
@@ -154,25 +211,56 @@ class Client extends EventEmitter {
     release();
     this._id = undefined;
     const wasReady = this._ready;
-    this._ready = false;
     this._listeners.clear();
+    this._logins.clear();
     // A connection that the server ended in good order is no error, as for ssh2.
-    const clean = fault === null || (wasReady && fault.code === 'ERR_CLOSED');
-    try {
-      if (!clean && !this._ending) this.emit('error', toError(/** @type {import('./native').Fault} */ (fault)));
-    } finally {
+    const clean = fault === null || (wasReady && fault.code === 'ERR_CLOSED') || fault.disconnect?.reason === BY_APPLICATION;
+    const error = clean || this._ending ? undefined : this._error(fault);
+    this._ready = false;
+    this._ended = () => {
       try {
-        this.emit('end');
+        if (error !== undefined) this.emit('error', error);
       } finally {
-        this.emit('close', !clean && !this._ending);
+        try {
+          this.emit('end');
+        } finally {
+          this.emit('close', error !== undefined);
+        }
       }
-    }
+    };
+    this._left();
+  }
+
+  /**
+   * Tells of the end where no stream has anything left to tell that somebody reads.
+   * @param {Channel} [channel] that has told everything, or is not read any more
+   */
+  _left(channel) {
+    if (channel !== undefined && !channel._isHeard()) this._channels.delete(channel);
+    if (this._ended === undefined) return;
+    for (const channel of this._channels) if (channel._isHeard()) return;
+    this._channels.clear();
+    const ended = this._ended;
+    this._ended = undefined;
+    // Behind the 'close' of the last stream, which comes with the next tick.
+    setImmediate(ended);
   }
 
   /** @returns {number} */
   _connected() {
-    if (this._id === undefined || this._ending) throw new Error('Not connected');
+    if (this._id === undefined || this._ending || !this._ready) throw new Error('Not connected');
     return this._id;
+  }
+
+  /**
+   * @template {Channel} C
+   * @param {C} channel
+   * @returns {C}
+   */
+  _made(channel) {
+    this._channels.add(channel);
+    channel._owner = this;
+    return channel;
   }
 
   /**
@@ -182,7 +270,8 @@ class Client extends EventEmitter {
    * @returns {Channel}
    */
   _session(options, streamOptions, callback) {
-    const channel = new Channel('session', streamOptions);
+    const channel = this._made(new Channel('session', streamOptions));
+    if (options.kind !== 'subsystem') channel._subtype = options.kind;
     const id = hub.openSession(this._connected(), options);
     channel._route(options.stdio);
     return channel._begin(id, callback && ((error) => (error ? callback(error) : callback(undefined, channel))));
@@ -196,7 +285,7 @@ class Client extends EventEmitter {
    * @returns {Tunnel}
    */
   _tunnel(type, id, callback, streamOptions) {
-    const channel = new Tunnel(type, streamOptions);
+    const channel = this._made(new Tunnel(type, streamOptions));
     return channel._begin(id, callback && ((error) => (error ? callback(error) : callback(undefined, channel))));
   }
 
@@ -205,7 +294,7 @@ class Client extends EventEmitter {
    * @param {string} command
    * @param {import('./index').ExecOptions | import('./index').ClientCallback} options
    * @param {import('./index').ClientCallback} [callback]
-   * @returns {boolean} always true: there is room for another request
+   * @returns {this}
    */
   exec(command, options, callback) {
     if (typeof options === 'function') [options, callback] = [{}, options];
@@ -214,7 +303,7 @@ class Client extends EventEmitter {
       { allowHalfOpen: options?.allowHalfOpen },
       /** @type {any} */ (callback),
     );
-    return true;
+    return this;
   }
 
   /**
@@ -222,7 +311,7 @@ class Client extends EventEmitter {
    * @param {any} window
    * @param {any} [options]
    * @param {any} [callback]
-   * @returns {boolean}
+   * @returns {this}
    */
   shell(window, options, callback) {
     if (typeof window === 'function') [window, options, callback] = [undefined, {}, window];
@@ -234,31 +323,31 @@ class Client extends EventEmitter {
     }
     const pty = window === false ? undefined : (window ?? true);
     this._session(sessionOptions('shell', '', { ...options, pty }), undefined, callback);
-    return true;
+    return this;
   }
 
   /**
    * Starts a subsystem.
    * @param {string} name
    * @param {import('./index').ClientCallback} callback
-   * @returns {boolean}
+   * @returns {this}
    */
   subsys(name, callback) {
     this._session(sessionOptions('subsystem', name, {}), undefined, /** @type {any} */ (callback));
-    return true;
+    return this;
   }
 
   /**
    * Opens an SFTP session.
    * @param {any} env not looked at; ssh2 takes one
    * @param {(error?: Error, sftp?: SFTP) => void} [callback]
-   * @returns {boolean}
+   * @returns {this}
    */
   sftp(env, callback) {
     if (typeof env === 'function') callback = env;
-    const sftp = new SFTP(hub.openSftp(this._connected()));
+    const sftp = new SFTP(hub.openSftp(this._connected()), this._server.includes('OpenSSH'));
     sftp._opening = callback;
-    return true;
+    return this;
   }
 
   /**
@@ -268,31 +357,31 @@ class Client extends EventEmitter {
    * @param {string} dstIP
    * @param {number} dstPort
    * @param {import('./index').ClientCallback} callback
-   * @returns {boolean}
+   * @returns {this}
    */
   forwardOut(srcIP, srcPort, dstIP, dstPort, callback) {
     const id = hub.openTcp(this._connected(), dstIP, dstPort, srcIP, srcPort);
     this._tunnel('direct-tcpip', id, /** @type {any} */ (callback));
-    return true;
+    return this;
   }
 
   /**
    * Connects to a Unix socket of the server.
    * @param {string} socketPath
    * @param {import('./index').ClientCallback} callback
-   * @returns {boolean}
+   * @returns {this}
    */
   openssh_forwardOutStreamLocal(socketPath, callback) {
     const id = hub.openSocket(this._connected(), socketPath);
     this._tunnel('direct-streamlocal@openssh.com', id, /** @type {any} */ (callback));
-    return true;
+    return this;
   }
 
   /**
    * The same under a shorter name.
    * @param {string} socketPath
    * @param {import('./index').ClientCallback} callback
-   * @returns {boolean}
+   * @returns {this}
    */
   forwardOutStreamLocal(socketPath, callback) {
     return this.openssh_forwardOutStreamLocal(socketPath, callback);
@@ -305,7 +394,7 @@ class Client extends EventEmitter {
    * @param {string} target a host, with a port behind it, or the path of a socket
    * @param {any} port
    * @param {(error?: Error, forward?: { close(): Promise<void> }) => void} [callback]
-   * @returns {boolean}
+   * @returns {this}
    */
   forwardOutLocalSocket(localSocketPath, target, port, callback) {
     if (typeof port === 'function') [port, callback] = [undefined, port];
@@ -329,7 +418,7 @@ class Client extends EventEmitter {
         ended();
       },
     });
-    return true;
+    return this;
   }
 
   /**
@@ -337,19 +426,19 @@ class Client extends EventEmitter {
    * @param {string} bindAddr
    * @param {number} bindPort
    * @param {(error?: Error, port?: number) => void} [callback]
-   * @returns {boolean}
+   * @returns {this}
    */
   forwardIn(bindAddr, bindPort, callback) {
     const id = hub.listen(this._connected(), bindAddr, bindPort);
     new Listener(this, id, { bindAddr, bindPort }, callback);
-    return true;
+    return this;
   }
 
   /**
    * @param {string} bindAddr
    * @param {number} bindPort
    * @param {(error?: Error) => void} [callback]
-   * @returns {boolean}
+   * @returns {this}
    */
   unforwardIn(bindAddr, bindPort, callback) {
     return this._unlisten(`${bindAddr}:${bindPort}`, callback);
@@ -359,18 +448,18 @@ class Client extends EventEmitter {
    * Has the server listen on a Unix socket.
    * @param {string} socketPath
    * @param {(error?: Error) => void} [callback]
-   * @returns {boolean}
+   * @returns {this}
    */
   openssh_forwardInStreamLocal(socketPath, callback) {
     const id = hub.listen(this._connected(), socketPath);
     new Listener(this, id, { socketPath }, callback);
-    return true;
+    return this;
   }
 
   /**
    * @param {string} socketPath
    * @param {(error?: Error) => void} [callback]
-   * @returns {boolean}
+   * @returns {this}
    */
   openssh_unforwardInStreamLocal(socketPath, callback) {
     return this._unlisten(socketPath, callback);
@@ -379,19 +468,19 @@ class Client extends EventEmitter {
   /**
    * @param {string} key
    * @param {(error?: Error) => void} [callback]
-   * @returns {boolean}
+   * @returns {this}
    */
   _unlisten(key, callback) {
     const id = this._connected();
     const listener = this._listeners.get(key);
     if (listener === undefined) {
-      process.nextTick(() => callback?.(new Error(`Nothing is forwarded from ${key}`)));
-      return true;
+      process.nextTick(() => callback?.(new Error(`Unable to unbind from ${key}`)));
+      return this;
     }
     this._listeners.delete(key);
     listener.ended = callback;
     hub.unlisten(id, listener.id);
-    return true;
+    return this;
   }
 
   /**
@@ -424,7 +513,7 @@ class Client extends EventEmitter {
   /**
    * The connections behind the client, whosever they are.
    * @param {(error?: Error, stats?: import('./index').ConnectionStats) => void} callback
-   * @returns {boolean}
+   * @returns {this}
    */
   stats(callback) {
     const id = hub.stats(this._connected());
@@ -435,7 +524,7 @@ class Client extends EventEmitter {
         else callback(toError(value));
       },
     });
-    return true;
+    return this;
   }
 
   /**
@@ -514,7 +603,7 @@ class Listener {
       if (settled) return undefined;
       settled = true;
       const type = 'bindAddr' in this.place ? 'forwarded-tcpip' : 'forwarded-streamlocal@openssh.com';
-      const channel = new Tunnel(type)._begin(number);
+      const channel = this.client._made(new Tunnel(type))._begin(number);
       hub.accept(number);
       return channel;
     };
@@ -543,11 +632,11 @@ class Listener {
 /**
  * @param {'exec' | 'shell' | 'subsystem'} kind
  * @param {string} text
- * @param {{ env?: Record<string, string>, pty?: any, stdio?: import('./index').Stdio } | null | undefined} options
+ * @param {{ env?: NodeJS.ProcessEnv, pty?: any, stdio?: import('./index').Stdio } | null | undefined} options
  * @returns {import('./native').SessionOptions}
  */
 function sessionOptions(kind, text, options) {
-  const { env, pty, stdio } = options ?? {};
+  const { env, pty, stdio, agentForward } = /** @type {any} */ (options ?? {});
   return {
     kind,
     text,
@@ -555,7 +644,18 @@ function sessionOptions(kind, text, options) {
     folder: stdio === undefined ? '' : process.cwd(),
     env: Object.entries(env ?? {}).map(([name, value]) => [name, String(value)]),
     pty: pty ? terminal(pty) : undefined,
+    agentForward: typeof agentForward === 'boolean' ? agentForward : undefined,
   };
+}
+
+/**
+ * What was agreed on, as ssh2 tells it, with what the engine says of it.
+ * @param {any} details
+ */
+function negotiated(details) {
+  const { kex, serverHostKey, cipher, mac, compressed } = details;
+  const direction = { cipher, mac: mac ?? '', compress: compressed ? 'zlib@openssh.com' : 'none', lang: '' };
+  return { ...details, srvHostKey: serverHostKey, kex, cs: direction, sc: { ...direction } };
 }
 
 module.exports = { Client, sessionOptions };

@@ -1,14 +1,59 @@
 'use strict';
 
 /**
- * The error for what the engine says went wrong. `level` and `code` are as for ssh2; `kind` says who is to blame, and
- * `execution` whether a command may have run.
+ * The error for what the engine says went wrong. `level` and `code` are as for ssh2; `kind` says who is to blame,
+ * `execution` whether a command may have run, and `mayPass` whether another attempt is worth while.
  * @param {import('./native').Fault} fault
  * @returns {import('./index').SshError}
  */
 function toError(fault) {
-  const { message, ...rest } = fault;
-  return /** @type {import('./index').SshError} */ (Object.assign(new Error(message), rest));
+  const { message, level, code, kind, execution, mayPass, reason } = fault;
+  const told = { level, code, kind, execution, mayPass, ...(reason === undefined ? {} : { reason }) };
+  return /** @type {import('./index').SshError} */ (Object.assign(new Error(message), told));
 }
 
-module.exports = { toError };
+/** What a server means by a reason without words (RFC 4253 section 11.1). */
+const DISCONNECT_REASONS = [
+  '', 'HOST_NOT_ALLOWED_TO_CONNECT', 'PROTOCOL_ERROR', 'KEY_EXCHANGE_FAILED', 'RESERVED', 'MAC_ERROR', 'COMPRESSION_ERROR',
+  'SERVICE_NOT_AVAILABLE', 'PROTOCOL_VERSION_NOT_SUPPORTED', 'HOST_KEY_NOT_VERIFIABLE', 'CONNECTION_LOST', 'BY_APPLICATION',
+  'TOO_MANY_CONNECTIONS', 'AUTH_CANCELED_BY_USER', 'NO_MORE_AUTH_METHODS_AVAILABLE', 'ILLEGAL_USER_NAME',
+];
+
+/** SSH_DISCONNECT_BY_APPLICATION: the other side has closed in good order. */
+const BY_APPLICATION = 11;
+
+/** getaddrinfo's EAI_NONAME, as libuv numbers it. */
+const UV_EAI_NONAME = -3008;
+
+/**
+ * The same, of a connection, in the words that ssh2's programs look for; what the engine says is its `cause`.
+ * @param {import('./native').Fault} fault
+ * @param {{ config: any, ready: boolean }} connection
+ * @returns {import('./index').SshError}
+ */
+function toConnectionError(fault, { config, ready }) {
+  const { kind, execution, mayPass, code, disconnect, address, port, errno } = fault;
+  const told = (/** @type {string} */ message, /** @type {Record<string, unknown>} */ more) =>
+    /** @type {import('./index').SshError} */ (
+      Object.assign(new Error(message, { cause: new Error(fault.message) }), { level: fault.level, code, kind, execution, mayPass }, more)
+    );
+  if (disconnect !== undefined) {
+    const { reason, words } = disconnect;
+    return told(words || (DISCONNECT_REASONS[reason] ?? `Unexpected disconnection reason: ${reason}`), { code: reason, level: 'client-ssh' });
+  }
+  if (kind === 'authentication') return told('All configured authentication methods failed', { level: 'client-authentication' });
+  if (kind === 'timeout' && ready) return told('Keepalive timeout', { level: 'client-timeout' });
+  if (kind !== 'network' || !config) return toError(fault);
+  const host = config.hostname ?? config.host ?? 'localhost';
+  if (fault.level === 'client-dns') {
+    const failed = `getaddrinfo ENOTFOUND ${host}`;
+    const family = config.forceIPv4 === config.forceIPv6 ? undefined : config.forceIPv4 ? 'IPv4' : 'IPv6';
+    if (family !== undefined) return told(`Error while looking up ${family} address for '${host}': Error: ${failed}`, { level: 'client-dns' });
+    return told(failed, { level: 'client-socket', errno: UV_EAI_NONAME, code: 'ENOTFOUND', syscall: 'getaddrinfo', hostname: host });
+  }
+  if (errno === undefined) return toError(fault);
+  if (ready || address === undefined) return told(`read ${code}`, { errno, syscall: 'read' });
+  return told(`connect ${code} ${address}:${port}`, { errno, syscall: 'connect', address, port });
+}
+
+module.exports = { BY_APPLICATION, toConnectionError, toError };

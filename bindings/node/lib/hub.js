@@ -21,6 +21,9 @@ const KIND = Object.freeze({
   QUESTIONS: 11,
   INCOMING: 12,
   PLACEMENT: 13,
+  AUTHENTICATE: 14,
+  UNUSABLE: 15,
+  SIGN: 16,
 });
 
 /**
@@ -39,16 +42,54 @@ function wake() {
   // of its own (Heap::AllocateExternalBackingStore): above 32 MiB it then collects the young generation, in half a millisecond.
   // Without that the first thing to happen is a collection of everything, at 64 MiB, which takes 1 to 14 ms.
   void new ArrayBuffer(1);
-  for (let at = 0; at < told.length; at += 3) {
-    const target = targets.get(/** @type {number} */ (told[at]));
+  deliver(told);
+}
+
+/** What has been fetched and waits for the program to run: the first of it is at `next`. @type {any[]} */
+let waiting = [];
+let next = 0;
+
+/**
+ * Tells the targets, in order.
+ *
+ * A program that awaits the opening of something hears of its end only if it runs in between. So where both have come
+ * together, what is left is told when everything that the program does of the opening has been done.
+ * @param {any[]} told triples of target, kind and value
+ */
+function deliver(told) {
+  if (next < waiting.length) {
+    for (const each of told) waiting.push(each);
+    return;
+  }
+  waiting = told;
+  next = 0;
+  resume();
+}
+
+function resume() {
+  /** Targets that have come to be, or failed to, in this turn. @type {Set<number>} */
+  const fresh = new Set();
+  while (next < waiting.length) {
+    const number = waiting[next];
+    const kind = waiting[next + 1];
+    if (fresh.has(number)) {
+      setImmediate(resume);
+      return;
+    }
+    const value = waiting[next + 2];
+    next += 3;
+    const target = targets.get(number);
     if (target === undefined) continue;
+    if (kind === KIND.OPEN || kind === KIND.FAIL) fresh.add(number);
     try {
-      target._told(/** @type {number} */ (told[at + 1]), told[at + 2]);
+      target._told(kind, value);
     } catch (error) {
       // A handler's exception is the program's, and must not cost the other targets their events.
       process.nextTick(rethrow, error);
     }
   }
+  waiting = [];
+  next = 0;
 }
 
 /** @param {unknown} error */
@@ -89,4 +130,4 @@ function release() {
   if (clients === 0) clearInterval(keeper);
 }
 
-module.exports = { KIND, hub, attach, detach, retain, release };
+module.exports = { KIND, hub, attach, deliver, detach, retain, release };

@@ -15,6 +15,8 @@ export interface ConnectOptions {
   keepaliveCountMax: number;
   readyTimeout: number;
   tryKeyboard: boolean;
+  asksHow: boolean;
+  once: boolean;
   localAddress?: string;
   family?: number;
   kex?: string[];
@@ -36,6 +38,17 @@ export interface DestinationOptions {
   passphrase?: string;
   readyTimeout: number;
   tryKeyboard: boolean;
+}
+
+export interface AuthenticationAttempt {
+  login: number;
+  username: string;
+  method: 'none' | 'password' | 'keyboard-interactive' | 'key' | 'agent' | 'keys';
+  password?: string;
+  key?: Uint8Array;
+  passphrase?: string;
+  agent?: string;
+  keys?: Uint8Array[];
 }
 
 export interface EngineSettings {
@@ -67,6 +80,7 @@ export interface SessionOptions {
   pty?: PtyOptions;
   stdio: StdioOption[];
   folder: string;
+  agentForward?: boolean;
 }
 
 export interface SftpAttributes {
@@ -98,6 +112,10 @@ export interface Fault {
   execution: 'did not start' | 'may have started' | 'finished';
   mayPass: boolean;
   reason?: number;
+  disconnect?: { reason: number; words: string };
+  address?: string;
+  port?: number;
+  errno?: number;
 }
 
 export declare class Hub {
@@ -109,6 +127,8 @@ export declare class Hub {
   closeClient(client: number): void;
   answerHostKey(client: number, question: number, accept: boolean): void;
   answerQuestions(client: number, question: number, answers: string[]): void;
+  answerAuthentication(client: number, question: number, attempt?: AuthenticationAttempt): void;
+  answerSignature(client: number, question: number, signature?: Uint8Array): void;
   rekey(client: number): void;
   lanes(client: number): unknown;
   stats(client: number): number;
@@ -135,7 +155,11 @@ export declare class Hub {
 /** Text without what a terminal would act on. */
 export function printable(text: string): string;
 
+/** The fields of a private key in OpenSSH's format as SSH_AGENTC_ADD_IDENTITY has them, then its comment; throws. */
+export function openKey(content: Uint8Array, passphrase?: string): Buffer;
+
 export interface Native {
   Hub: typeof Hub;
   printable: typeof printable;
+  openKey: typeof openKey;
 }

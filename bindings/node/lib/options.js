@@ -6,6 +6,9 @@ const { homedir } = require('node:os');
 const { delimiter, join } = require('node:path');
 const { createHash } = require('node:crypto');
 const { accessSync, constants } = require('node:fs');
+const { OpenSSHAgent } = require('./agent');
+const { asksHow, isAskedOnce } = require('./authentication');
+const { parseKey } = require('./keys');
 
 /** The names that the engine has, best first: what `append`, `prepend` and `remove` change. */
 const ALGORITHMS = {
@@ -28,7 +31,7 @@ const ALGORITHMS = {
 
 /**
  * @param {keyof typeof ALGORITHMS} kind
- * @param {import('./index').AlgorithmList | undefined} wanted
+ * @param {import('./index').AlgorithmList<string> | undefined} wanted
  * @returns {string[] | undefined} undefined: the engine's own order
  */
 function algorithms(kind, wanted) {
@@ -65,6 +68,31 @@ function algorithms(kind, wanted) {
 function bytes(value) {
   if (typeof value === 'string') return Buffer.from(value);
   return value instanceof Uint8Array ? value : undefined;
+}
+
+/**
+ * Where an agent listens; nothing, for one of the program's own.
+ * @param {unknown} agent
+ * @returns {string | undefined}
+ */
+function agentPath(agent) {
+  if (typeof agent === 'string' && agent !== '') return agent;
+  return agent instanceof OpenSSHAgent ? agent.socketPath : undefined;
+}
+
+/**
+ * The private key, which must be one, opened, in a format that the engine reads.
+ * @param {import('./index').ConnectConfig} config
+ * @returns {Uint8Array | undefined}
+ */
+function privateKey(config) {
+  const given = bytes(config.privateKey);
+  if (given === undefined || given.length === 0) return undefined;
+  const key = parseKey(Buffer.from(given), /** @type {any} */ (config.passphrase));
+  if (key instanceof Error) throw new Error(`Cannot parse privateKey: ${key.message}`);
+  const pem = key.getPrivatePEM();
+  if (pem === null) throw new Error('privateKey value does not contain a (valid) private key');
+  return Buffer.from(`${pem}\n`);
 }
 
 /**
@@ -109,14 +137,11 @@ function hostKeys({ hostVerifier, knownHosts }, strict) {
 function connectOptions(config, strict) {
   const username = config.username ?? config.user;
   if (typeof username !== 'string') throw new Error('Invalid username');
-  const agent = typeof config.agent === 'string' && config.agent !== '' ? config.agent : undefined;
-  if (config.agent && agent === undefined) {
-    throw new Error('agent must be the path of an agent\'s socket');
-  }
+  const agent = agentPath(config.agent);
   if (config.agentForward === true && agent === undefined) {
     throw new Error('You must set a valid agent path to allow agent forwarding');
   }
-  const port = config.port === undefined || config.port === null ? 22 : Number(config.port);
+  const port = Number(config.port || 22);
   if (!Number.isInteger(port) || port < 1 || port > 65535) throw new RangeError(`Invalid port: ${config.port}`);
   const lists = config.algorithms ?? {};
   const compress = algorithms('compress', lists.compress);
@@ -126,7 +151,7 @@ function connectOptions(config, strict) {
     port,
     username,
     password: typeof config.password === 'string' ? config.password : undefined,
-    privateKey: bytes(config.privateKey),
+    privateKey: privateKey(config),
     passphrase: passphrase === undefined ? undefined : Buffer.from(passphrase).toString(),
     agent,
     agentForward: config.agentForward === true,
@@ -136,6 +161,8 @@ function connectOptions(config, strict) {
     keepaliveCountMax: count(config.keepaliveCountMax, 3),
     readyTimeout: count(config.readyTimeout, 20_000),
     tryKeyboard: config.tryKeyboard === true,
+    asksHow: asksHow(config, strict),
+    once: isAskedOnce(config),
     localAddress: typeof config.localAddress === 'string' ? config.localAddress : undefined,
     family: config.forceIPv4 ? 4 : config.forceIPv6 ? 6 : undefined,
     kex: algorithms('kex', lists.kex),

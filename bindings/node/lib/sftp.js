@@ -22,6 +22,16 @@ const FLAGS = {
   'ax+': 1 | 2 | 4 | 8 | 32, 'xa+': 1 | 2 | 4 | 8 | 32,
 };
 
+/** The flags of a name as for fs.open(); null for none. @param {string} name */
+function stringToFlags(name) {
+  return FLAGS[name] ?? null;
+}
+
+/** A name of flags; null if they have none. @param {number} flags */
+function flagsToString(flags) {
+  return Object.keys(FLAGS).find((name) => FLAGS[name] === flags) ?? null;
+}
+
 /** One read of a stream: the engine asks the server for it in pieces of the server's size, all at once. */
 const CHUNK = 256 * 1024;
 /** Reads ahead, and bytes written behind: 4 MiB under way are 40 MB/s at 100 ms. */
@@ -118,10 +128,14 @@ function attributesToSet(attributes) {
 
 /** ssh2's SFTPWrapper. Events: 'end' and 'close', when the session is over. */
 class SFTP extends EventEmitter {
-  /** @param {number} id */
-  constructor(id) {
+  /**
+   * @param {number} id
+   * @param {boolean} [isOpenssh] whether the server is OpenSSH's
+   */
+  constructor(id, isOpenssh = true) {
     super();
     this._id = id;
+    this._isOpenssh = isOpenssh;
     this._over = false;
     /** @type {Callback | undefined} */
     this._opening = undefined;
@@ -330,11 +344,11 @@ class SFTP extends EventEmitter {
   /** @param {string} path @param {Callback} [callback] */
   unlink(path, callback) { return this._call({ op: 'unlink', path }, callback); }
 
-  /** Replaces what is there, where the server can. @param {string} path @param {string} target @param {Callback} [callback] */
+  /** Fails where something has the new name. @param {string} path @param {string} target @param {Callback} [callback] */
   rename(path, target, callback) { return this._call({ op: 'rename', path, target }, callback); }
 
-  /** @param {string} path @param {string} target @param {Callback} [callback] */
-  ext_openssh_rename(path, target, callback) { return this.rename(path, target, callback); }
+  /** Replaces what is there. @param {string} path @param {string} target @param {Callback} [callback] */
+  ext_openssh_rename(path, target, callback) { return this._call({ op: 'posixRename', path, target }, callback); }
 
   /** @param {string} path @param {string} target @param {Callback} [callback] */
   ext_openssh_hardlink(path, target, callback) { return this._call({ op: 'hardlink', path, target }, callback); }
@@ -346,7 +360,11 @@ class SFTP extends EventEmitter {
   ext_openssh_statvfs(path, callback) { return this._call({ op: 'statvfs', path }, callback, (state) => state); }
 
   /** Makes the link `path`, which says `target`. @param {string} target @param {string} path @param {Callback} [callback] */
-  symlink(target, path, callback) { return this._call({ op: 'symlink', path, target }, callback); }
+  symlink(target, path, callback) {
+    // OpenSSH has the two the other way round than the draft (PROTOCOL, section 4.1), which others follow.
+    const [first, second] = this._isOpenssh ? [target, path] : [path, target];
+    return this._call({ op: 'symlink', path: second, target: first }, callback);
+  }
 
   /** @param {string} path @param {Callback} callback */
   readlink(path, callback) { return this._call({ op: 'readlink', path }, callback, (target) => target); }
@@ -656,4 +674,4 @@ function closeHandle(stream, error, callback) {
   stream._sftp.close(handle, (unclosed) => callback(error ?? unclosed));
 }
 
-module.exports = { SFTP, Stats, STATUS_CODE, OPEN_MODE };
+module.exports = { SFTP, Stats, STATUS_CODE, OPEN_MODE, flagsToString, stringToFlags };

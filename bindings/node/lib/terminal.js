@@ -13,7 +13,7 @@ const MODES = {
 
 /**
  * Modes as the protocol has them: an opcode and a number each, and a zero byte; nothing for none.
- * @param {Record<string, number> | null | undefined} modes
+ * @param {import('./index').TerminalModes | null | undefined} modes
  * @returns {Buffer}
  */
 function encodeModes(modes) {

@@ -1,11 +1,13 @@
 //! One client of JavaScript: a host with connections of its own, from the first attempt to its end.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, OnceCell, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -14,8 +16,8 @@ use trunkline::host_key::HostKeyError;
 use trunkline::keys::KeyFile;
 use trunkline::prompt::{Answer, Answers, Prompt, PromptKind, Prompter, ServerQuestions};
 use trunkline::{
-    Connection, Error, HeldConnection, Host, HostKeyVerifier, Interaction, Login, Verification,
-    refused_by_program,
+    Attempt, Authenticator, Connection, Error, HeldConnection, Host, HostKeyVerifier, Interaction, KeySigner,
+    Login, Method, NextAttempt, Printable, Signing, Verification, refused_by_program,
 };
 use trunkline_daemon::client::session;
 use trunkline_daemon::protocol::{self, ConnectionReport, Reply};
@@ -23,7 +25,7 @@ use trunkline_daemon::sink::remove_stale;
 use zeroize::Zeroizing;
 
 use crate::fault::Fault;
-use crate::options::{ConnectOptions, DestinationOptions, Worlds};
+use crate::options::{AuthenticationAttempt, ConnectOptions, DestinationOptions, Worlds};
 use crate::outbox::{Kind, Outbox};
 use crate::reach::{Daemon, Incoming, Listener, Preference, Way, lanes, reports};
 use crate::runtime;
@@ -86,7 +88,7 @@ impl Client {
         };
         let mut program = Program::new(target, outbox, host_keys);
         program.password = options.password.clone().map(Zeroizing::new);
-        program.passphrase = options.passphrase.clone().map(Zeroizing::new);
+        program.passphrase = Mutex::new(options.passphrase.clone().map(Zeroizing::new));
         let program = Arc::new(program);
         let (login, pipe) = login(options, &config, &program)?;
         let host = runtime::engine()?
@@ -111,7 +113,7 @@ impl Client {
     ) -> Result<Begun, Fault> {
         let mut program = Program::new(target, outbox, HostKeys::Known);
         program.password = options.password.clone().map(Zeroizing::new);
-        program.passphrase = options.passphrase.clone().map(Zeroizing::new);
+        program.passphrase = Mutex::new(options.passphrase.clone().map(Zeroizing::new));
         program.answers = options.try_keyboard;
         let answers = options.try_keyboard || options.password.is_some() || options.passphrase.is_some();
         let program = Arc::new(program);
@@ -317,6 +319,58 @@ impl Client {
         }
     }
 
+    /// What JavaScript tries next to log in; `None`: nothing is left.
+    ///
+    /// # Errors
+    /// What cannot be tried; the question stays open.
+    pub(crate) fn answer_authentication(
+        &self,
+        question: u32,
+        attempt: Option<AuthenticationAttempt>,
+    ) -> Result<(), Fault> {
+        let attempt = attempt.map(|attempt| self.attempt(attempt)).transpose()?;
+        if let Some(Waiting::Attempt(reply)) = self.program.take(question) {
+            let _ = reply.send(attempt);
+        }
+        Ok(())
+    }
+
+    fn attempt(&self, attempt: AuthenticationAttempt) -> Result<Attempt, Fault> {
+        let method = match attempt.method.as_str() {
+            "none" => Method::None,
+            "keyboard-interactive" => Method::KeyboardInteractive,
+            "password" => Method::Password(attempt.password.unwrap_or_default().into()),
+            "key" => {
+                let content = attempt.key.map(|key| key.to_vec()).unwrap_or_default();
+                let key = KeyFile::in_memory("privateKey", content.into())
+                    .map_err(|error| Fault::usage(&format!("Cannot parse privateKey: {error}")))?;
+                *self.program.passphrase() = attempt.passphrase.map(Zeroizing::new);
+                Method::Key(Box::new(key))
+            }
+            "agent" => Method::Agent(attempt.agent.unwrap_or_default().into()),
+            "keys" => {
+                let keys = attempt.keys.unwrap_or_default();
+                let blobs = keys.iter().map(|key| Bytes::copy_from_slice(key)).collect();
+                Method::Keys(
+                    blobs,
+                    Arc::new(KeysOfProgram(self.program.clone(), attempt.login)),
+                )
+            }
+            other => return Err(Fault::usage(&format!("there is no method {other}"))),
+        };
+        Ok(Attempt {
+            user: attempt.username,
+            method,
+        })
+    }
+
+    /// JavaScript's signature; `None` if there is none to be had.
+    pub(crate) fn answer_signature(&self, question: u32, signature: Option<Vec<u8>>) {
+        if let Some(Waiting::Signature(reply)) = self.program.take(question) {
+            let _ = reply.send(signature);
+        }
+    }
+
     /// JavaScript's answers to a server's questions.
     pub(crate) fn answer_questions(&self, question: u32, answers: Vec<String>) {
         if let Some(Waiting::Questions(reply)) = self.program.take(question) {
@@ -460,7 +514,9 @@ fn details(connection: &Connection) -> Value {
             "kex": info.kex.name(),
             "serverHostKey": info.host_key_algorithm,
             "cipher": info.cipher,
+            "mac": info.mac,
             "compressed": info.compressed,
+            "greeting": info.greeting,
         })
     })
 }
@@ -499,7 +555,15 @@ fn login(
                 "Cannot parse privateKey: Encrypted private key detected, but no passphrase given",
             ));
         }
-        login = login.key(key);
+        if !options.asks_how {
+            login = login.key(key);
+        }
+    }
+    if options.asks_how {
+        login = login.authenticate(program.clone());
+    }
+    if options.once {
+        login = login.once();
     }
     debug_assert!(config.identity_files.is_empty());
     if !options.over_stream {
@@ -514,7 +578,7 @@ struct Program {
     target: u32,
     outbox: Arc<Outbox>,
     password: Option<Zeroizing<String>>,
-    passphrase: Option<Zeroizing<String>>,
+    passphrase: Mutex<Option<Zeroizing<String>>>,
     host_keys: HostKeys,
     /// Whether it answers the questions of a server.
     answers: bool,
@@ -537,6 +601,8 @@ enum HostKeys {
 enum Waiting {
     HostKey(oneshot::Sender<bool>),
     Questions(oneshot::Sender<Vec<Zeroizing<String>>>),
+    Attempt(oneshot::Sender<Option<Attempt>>),
+    Signature(oneshot::Sender<Option<Vec<u8>>>),
 }
 
 impl Program {
@@ -545,7 +611,7 @@ impl Program {
             target,
             outbox: outbox.clone(),
             password: None,
-            passphrase: None,
+            passphrase: Mutex::default(),
             host_keys,
             answers: true,
             next_question: AtomicU32::new(0),
@@ -584,9 +650,46 @@ impl Program {
         self.waiting().remove(&question)
     }
 
+    /// Guards the passphrase of the key that is tried.
+    fn passphrase(&self) -> std::sync::MutexGuard<'_, Option<Zeroizing<String>>> {
+        self.passphrase.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Guards the questions, for as long as a look-up takes.
     fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<u32, Waiting>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Authenticator for Program {
+    fn next<'a>(&'a self, login: u32, methods: Option<&'a [String]>, partial: bool) -> NextAttempt<'a> {
+        let (reply, answer) = oneshot::channel();
+        let turn = json!({ "login": login, "methods": methods, "partial": partial });
+        self.put(Kind::Authenticate, Waiting::Attempt(reply), turn);
+        Box::pin(async move { answer.await.ok().flatten() })
+    }
+
+    fn unusable(&self, login: u32, why: &str) {
+        let told = json!({ "login": login, "why": &*Printable::text(why) });
+        self.outbox.tell(self.target, Kind::Unusable, told);
+    }
+}
+
+/// Keys that JavaScript signs with.
+struct KeysOfProgram(Arc<Program>, u32);
+
+impl fmt::Debug for KeysOfProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("KeysOfProgram").field(&self.0.target).finish()
+    }
+}
+
+impl KeySigner for KeysOfProgram {
+    fn sign<'a>(&'a self, blob: &'a [u8], algorithm: &'a str, data: &'a [u8]) -> Signing<'a> {
+        let (reply, answer) = oneshot::channel();
+        let wanted = json!({ "login": self.1, "key": blob, "algorithm": algorithm, "data": data });
+        self.0.put(Kind::Sign, Waiting::Signature(reply), wanted);
+        Box::pin(async move { answer.await.ok().flatten() })
     }
 }
 
@@ -622,7 +725,7 @@ impl Prompter for Program {
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Answer<'a> {
         let answer = match prompt.kind {
             PromptKind::Password => self.password.clone(),
-            PromptKind::Passphrase => self.passphrase.clone(),
+            PromptKind::Passphrase => self.passphrase().clone(),
             // One question at a time: as the daemon asks.
             PromptKind::KeyboardInteractive if self.answers => {
                 let prompts = vec![json!({ "prompt": prompt.text, "echo": prompt.echo })];

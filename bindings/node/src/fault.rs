@@ -1,6 +1,7 @@
 //! Errors as JavaScript sees them: a message with `level` and `code` as ssh2 has them, and the engine's own words.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -19,6 +20,11 @@ pub(crate) struct Fault {
     execution: Execution,
     /// RFC 4254's reason for a refused channel.
     reason: Option<u32>,
+    /// RFC 4253's reason for a disconnection, and the server's words.
+    disconnect: Option<(u32, String)>,
+    /// The address that was connected to, and the system's number of the error.
+    address: Option<SocketAddr>,
+    errno: Option<i32>,
 }
 
 /// How programs tell errors apart.
@@ -92,6 +98,9 @@ impl Fault {
             kind,
             execution: Execution::DidNotStart,
             reason: None,
+            disconnect: None,
+            address: None,
+            errno: None,
         }
     }
 
@@ -110,6 +119,16 @@ impl Fault {
         });
         if let Some(reason) = self.reason {
             value["reason"] = reason.into();
+        }
+        if let Some((reason, words)) = &self.disconnect {
+            value["disconnect"] = json!({ "reason": reason, "words": words });
+        }
+        if let Some(address) = self.address {
+            value["address"] = address.ip().to_string().into();
+            value["port"] = address.port().into();
+        }
+        if let Some(errno) = self.errno {
+            value["errno"] = (-errno).into();
         }
         value
     }
@@ -136,7 +155,7 @@ impl From<&Error> for Fault {
             return fault;
         }
         let (level, code) = match error.root() {
-            Error::Network { source, doing } if doing.starts_with("looking up") => {
+            Error::Network { source, doing, .. } if doing.starts_with("looking up") => {
                 ("client-dns", system_code(source).unwrap_or("ENOTFOUND"))
             }
             Error::Network { source, .. } => ("client-socket", system_code(source).unwrap_or("ECONNRESET")),
@@ -154,6 +173,13 @@ impl From<&Error> for Fault {
             Error::Refused { reason, .. } if *reason != 0 => Some(*reason),
             _ => None,
         };
+        let (address, errno) = match error.root() {
+            Error::Network { address, source, .. } => (*address, source.raw_os_error()),
+            _ => (None, None),
+        };
+        let disconnect = error
+            .disconnect()
+            .map(|(reason, words)| (reason, words.to_string()));
         Self {
             message: error.to_string(),
             level,
@@ -161,6 +187,9 @@ impl From<&Error> for Fault {
             kind,
             execution: error.execution(),
             reason,
+            disconnect,
+            address,
+            errno,
         }
     }
 }

@@ -14,7 +14,9 @@ use trunkline::{Settings, TerminalSize};
 
 use crate::client::{Begun, Client};
 use crate::fault::Fault;
-use crate::options::{ConnectOptions, DestinationOptions, EngineSettings, SessionOptions, Wanted, Worlds};
+use crate::options::{
+    AuthenticationAttempt, ConnectOptions, DestinationOptions, EngineSettings, SessionOptions, Wanted, Worlds,
+};
 use crate::outbox::{Kind, Outbox, Told};
 use crate::reach::Incoming;
 use crate::runtime;
@@ -152,6 +154,31 @@ impl Hub {
     pub fn answer_questions(&self, client: u32, question: u32, answers: Vec<String>) {
         if let Some(client) = self.inner.client(client) {
             client.answer_questions(question, answers);
+        }
+    }
+
+    /// Says what is tried next to log in; nothing: there is nothing left.
+    ///
+    /// # Errors
+    /// It cannot be tried.
+    #[napi]
+    pub fn answer_authentication(
+        &self,
+        client: u32,
+        question: u32,
+        attempt: Option<AuthenticationAttempt>,
+    ) -> napi::Result<()> {
+        match self.inner.client(client) {
+            Some(client) => Ok(client.answer_authentication(question, attempt)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives a signature that was wanted; nothing: there is none.
+    #[napi]
+    pub fn answer_signature(&self, client: u32, question: u32, signature: Option<Uint8Array>) {
+        if let Some(client) = self.inner.client(client) {
+            client.answer_signature(question, signature.map(|bytes| bytes.to_vec()));
         }
     }
 

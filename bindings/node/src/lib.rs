@@ -20,11 +20,41 @@ mod sftp;
 mod stdio;
 mod stream;
 
+use napi::bindgen_prelude::{Buffer, Uint8Array};
 use napi_derive::napi;
+use trunkline::keys::{KeyError, KeyFile};
 use trunkline_text::Printable;
 
 /// A server's text without what a terminal would act on, for messages that are put together in JavaScript.
 #[napi]
 pub fn printable(text: String) -> String {
     Printable::text(text).into_string()
+}
+
+/// A private key in OpenSSH's format, opened: its fields as SSH_AGENTC_ADD_IDENTITY has them, then the comment, as a string.
+///
+/// # Errors
+/// In ssh2's words, which programs compare.
+#[napi]
+pub fn open_key(content: Uint8Array, passphrase: Option<String>) -> napi::Result<Buffer> {
+    let failed = |error: KeyError| {
+        let words = match error {
+            KeyError::PassphraseNeeded { .. } => {
+                "Encrypted private OpenSSH key detected, but no passphrase given".to_owned()
+            }
+            KeyError::WrongPassphrase { .. } => {
+                "OpenSSH key integrity check failed -- bad passphrase?".to_owned()
+            }
+            KeyError::Malformed { .. } => "Malformed OpenSSH private key".to_owned(),
+            error => error.to_string(),
+        };
+        napi::Error::from_reason(words)
+    };
+    let file = KeyFile::in_memory("privateKey", content.to_vec().into()).map_err(failed)?;
+    let key = file.unlock(passphrase.as_deref(), 0).map_err(failed)?;
+    let mut opened = key.agent_encoding(None).to_vec();
+    let comment = key.public_key().comment.as_bytes();
+    opened.extend(u32::try_from(comment.len()).unwrap_or_default().to_be_bytes());
+    opened.extend(comment);
+    Ok(opened.into())
 }

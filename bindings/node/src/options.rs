@@ -46,6 +46,10 @@ pub struct ConnectOptions {
     pub ready_timeout: f64,
     /// Whether the program answers keyboard-interactive questions.
     pub try_keyboard: bool,
+    /// Whether the program says what is tried to log in, one attempt after the other.
+    pub asks_how: bool,
+    /// Whether it can be asked for one connection only.
+    pub once: bool,
     /// The address to connect from.
     pub local_address: Option<String>,
     /// 4 or 6 for one address family.
@@ -234,6 +238,27 @@ fn milliseconds(value: f64) -> Option<Duration> {
     (whole > 0).then(|| Duration::from_millis(whole))
 }
 
+/// An attempt to log in.
+#[napi(object)]
+pub struct AuthenticationAttempt {
+    /// The log-in's number, as it came with the question.
+    pub login: u32,
+    /// The user.
+    pub username: String,
+    /// "none", "password", "keyboard-interactive", "key", "agent" or "keys".
+    pub method: String,
+    /// For "password".
+    pub password: Option<String>,
+    /// For "key": the content of a private key file.
+    pub key: Option<Uint8Array>,
+    /// What opens it.
+    pub passphrase: Option<String>,
+    /// For "agent": its socket.
+    pub agent: Option<String>,
+    /// For "keys": public keys that the program signs with.
+    pub keys: Option<Vec<Uint8Array>>,
+}
+
 /// What to run in a session.
 #[napi(object)]
 pub struct SessionOptions {
@@ -249,6 +274,8 @@ pub struct SessionOptions {
     pub stdio: Vec<StdioOption>,
     /// Where relative paths among them begin.
     pub folder: String,
+    /// Whether the session is lent the agent; without a word, where the client is.
+    pub agent_forward: Option<bool>,
 }
 
 /// A terminal for a session.
@@ -282,6 +309,7 @@ pub(crate) struct Wanted {
     pub(crate) text: String,
     pub(crate) env: Vec<Vec<String>>,
     pub(crate) pty: Option<Pty>,
+    pub(crate) agent_forward: Option<bool>,
 }
 
 impl From<SessionOptions> for Wanted {
@@ -301,6 +329,7 @@ impl From<SessionOptions> for Wanted {
             text: options.text,
             env: options.env,
             pty,
+            agent_forward: options.agent_forward,
         }
     }
 }
@@ -316,6 +345,9 @@ impl From<&Wanted> for Command {
             if let [name, value] = &pair[..] {
                 command = command.env(name.as_str(), value.as_bytes());
             }
+        }
+        if let Some(forward) = wanted.agent_forward {
+            command = command.agent_forwarding(forward);
         }
         match &wanted.pty {
             Some(pty) => command.pty(pty.clone()),

@@ -55,6 +55,12 @@ pub(crate) enum Kind {
     Incoming = 12,
     /// A client's new streams go elsewhere than before: details.
     Placement = 13,
+    /// What the program tries next to log in: `{ question, methods, partial }`.
+    Authenticate = 14,
+    /// A key or agent of its last attempt could not be used: why.
+    Unusable = 15,
+    /// The program's signature is wanted: `{ question, key, algorithm, data }`.
+    Sign = 16,
 }
 
 /// What an event tells.

@@ -229,7 +229,11 @@ impl SftpSession {
                 Value::Null
             }
             "rename" => {
-                sftp.rename(path()?, target()?).await?;
+                sftp.rename_new(path()?, target()?).await?;
+                Value::Null
+            }
+            "posixRename" => {
+                sftp.rename_posix(path()?, target()?).await?;
                 Value::Null
             }
             "hardlink" => {
@@ -277,7 +281,11 @@ impl SftpSession {
         let mut piece = vec![0; PIECE];
         let mut progress = Progress::new(total);
         loop {
-            let len = from.read(&mut piece).await.map_err(Fault::of_stream)?;
+            let mut len = from.read(&mut piece).await.map_err(Fault::of_stream)?;
+            // A file that grows while it is read ends where it did when it was opened; one without a size (/proc) where it ends.
+            if total > 0 {
+                len = len.min(usize::try_from(total - progress.done).unwrap_or(len));
+            }
             if len == 0 {
                 break;
             }

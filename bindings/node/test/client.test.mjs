@@ -255,7 +255,7 @@ test('nobody who listens, a name that does not exist, and a server that says not
   await new Promise((resolve) => unused.close(resolve));
   for (const [more, level, code] of [
     [{ host: '127.0.0.1', port }, 'client-socket', 'ECONNREFUSED'],
-    [{ host: 'no-such-host.invalid' }, 'client-dns', 'ENOTFOUND'],
+    [{ host: 'no-such-host.invalid' }, 'client-socket', 'ENOTFOUND'],
     [{ host: '127.0.0.1', port: silent.address().port, readyTimeout: 200 }, 'client-timeout', 'ETIMEDOUT'],
   ]) {
     const ssh = fresh();

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { once } from 'node:events';
+import { EventEmitter, once } from 'node:events';
 import { readdirSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { test } from 'node:test';
@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
 
 
-import { hub } from '../lib/hub.js';
+import { KIND, attach, deliver, detach, hub } from '../lib/hub.js';
 import { Client } from '../lib/index.mjs';
 import { all, ask, client, config, ending, fresh, servers, testbed } from './testbed.mjs';
 
@@ -288,6 +288,29 @@ test('a thousand clients with streams, open or still waiting, are closed at once
   assert.deepEqual(hub.held(), [0, 0]);
   // Connections that nobody has closed stay for whoever comes next.
   assert.ok(descriptors() <= before + 40, `${before} descriptors became ${descriptors()}`);
+});
+
+test('who awaits an opening hears of an end that comes with it, in its place', async (t) => {
+  const heard = [];
+  const emitters = [-1, -2].map((number) => {
+    const emitter = new EventEmitter();
+    emitter._told = (kind) => {
+      heard.push(`${number} ${kind}`);
+      emitter.emit(kind === KIND.CLOSE ? 'close' : 'open');
+    };
+    attach(number, emitter);
+    t.after(() => detach(number));
+    return emitter;
+  });
+  const through = async (emitter) => {
+    await once(emitter, 'open').then(() => Promise.resolve()).finally(() => {});
+    await once(emitter, 'close');
+  };
+  const both = Promise.all(emitters.map(through));
+  deliver([-1, KIND.OPEN, null, -2, KIND.OPEN, null, -1, KIND.CLOSE, null]);
+  deliver([-2, KIND.CLOSE, null]);
+  await both;
+  assert.deepEqual(heard, ['-1 5', '-2 5', '-1 8', '-2 8']);
 });
 
 const WORKER = `

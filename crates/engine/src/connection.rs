@@ -55,6 +55,10 @@ pub struct ConnectionInfo {
     pub host_key_algorithm: String,
     /// The cipher towards the server.
     pub cipher: &'static str,
+    /// The MAC towards the server; `None` where the cipher authenticates by itself.
+    pub mac: Option<&'static str>,
+    /// The last line of what the server said before its identification, safe to show; or empty.
+    pub greeting: String,
     /// Whether payloads are compressed.
     pub compressed: bool,
     /// The ciphers that this connection could have had: the engine's own that the server takes.

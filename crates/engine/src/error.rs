@@ -17,6 +17,8 @@ pub enum Error {
     Network {
         /// What was being done, with the address: "connecting to 10.0.0.7 port 22".
         doing: String,
+        /// The address that could not be connected to.
+        address: Option<std::net::SocketAddr>,
         /// What the system said.
         source: Arc<io::Error>,
     },
@@ -178,6 +180,17 @@ impl Error {
         }
     }
 
+    /// The reason code and the words of a server that ended the connection with SSH_MSG_DISCONNECT.
+    pub fn disconnect(&self) -> Option<(u32, &Printable)> {
+        match self.root() {
+            Self::Protocol {
+                source: trunkline_proto::Error::Disconnected { reason, description },
+                ..
+            } => Some((reason.0, description)),
+            _ => None,
+        }
+    }
+
     /// As [`ErrorKind::may_pass`].
     pub fn may_pass(&self) -> bool {
         self.kind().may_pass()
@@ -240,6 +253,7 @@ impl Error {
     pub(crate) fn network(doing: impl Into<String>, source: io::Error) -> Self {
         Self::Network {
             doing: doing.into(),
+            address: None,
             source: Arc::new(source),
         }
     }

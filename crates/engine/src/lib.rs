@@ -17,7 +17,10 @@ pub mod tune;
 mod tuned;
 
 pub use connection::channel::{ChannelCloser, ChannelReader, ChannelStream, ChannelWriter, ExitStatus};
-pub use connection::login::{HostKeyVerifier, Login, Verification, refused_by_program};
+pub use connection::login::{
+    Attempt, Authenticator, HostKeyVerifier, KeySigner, Login, Method, NextAttempt, Signing, Verification,
+    refused_by_program,
+};
 pub use connection::session::{Command, Output, Pty, Session, SessionControl, SessionEnd, SessionParts};
 pub use connection::{Connection, ConnectionInfo};
 pub use engine::{Engine, HeldConnection, Host, HostStatus, MemoryPlace};

@@ -37,7 +37,7 @@ pub(crate) enum Way {
 impl Way {
     /// Whether there can be one connection only.
     pub(crate) fn is_single(&self) -> bool {
-        matches!(self, Self::Given(login) if login.is_over_a_stream())
+        matches!(self, Self::Given(login) if login.is_single())
     }
 }
 

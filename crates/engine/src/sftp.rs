@@ -189,6 +189,21 @@ impl Sftp {
         self.done("renaming", &path, request).await
     }
 
+    /// Renames, and fails where something has the new name: SFTP 3's own SSH_FXP_RENAME.
+    pub async fn rename_new(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
+        let (from, to) = (bytes(from), bytes(to));
+        let path = from.clone();
+        self.done("renaming", &path, Request::Rename { from, to }).await
+    }
+
+    /// Renames over what has the new name, at once (posix-rename@openssh.com); fails on a server that cannot.
+    pub async fn rename_posix(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Result<(), Error> {
+        let (from, to) = (bytes(from), bytes(to));
+        let path = from.clone();
+        self.done("renaming", &path, Request::PosixRename { from, to })
+            .await
+    }
+
     /// Renames over a file or link that is there, on every server: where it cannot be done at once what is there is removed
     /// first.
     pub(crate) async fn rename_over(&self, from: &Bytes, to: &Bytes) -> Result<(), Error> {

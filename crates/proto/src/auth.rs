@@ -81,6 +81,11 @@ impl Auth {
         }
     }
 
+    /// Later requests are for this user.
+    pub(crate) fn set_user(&mut self, user: &str) {
+        user.clone_into(&mut self.user);
+    }
+
     pub(crate) fn service_accepted(&self) -> bool {
         self.service_accepted
     }

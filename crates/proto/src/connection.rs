@@ -465,6 +465,11 @@ impl Connection {
         self.handle_received(now)
     }
 
+    /// Makes the requests that follow in the name of `user` (RFC 4252 section 5 lets a client change it).
+    pub fn authenticate_as(&mut self, user: &str) {
+        self.auth.set_user(user);
+    }
+
     /// Asks which authentication methods there are (RFC 4252 section 5.2).
     pub fn authenticate_none(&mut self) {
         let request = self.auth.none();

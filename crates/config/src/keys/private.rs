@@ -112,7 +112,7 @@ impl PrivateKey {
 
     /// The key as SSH_AGENTC_ADD_IDENTITY carries it, without the comment (draft-ietf-sshm-ssh-agent section
     /// 5.2.1 and, with a certificate, PROTOCOL.certkeys and sshkey.c's `sshkey_private_serialize`).
-    pub(crate) fn agent_encoding(&self, certificate: Option<&PublicKey>) -> Zeroizing<Vec<u8>> {
+    pub fn agent_encoding(&self, certificate: Option<&PublicKey>) -> Zeroizing<Vec<u8>> {
         let public = match certificate {
             Some(certificate) => Writer::new()
                 .string(&certificate.algorithm)

@@ -1,6 +1,10 @@
 //! Which method answers the server's next turn: the order of OpenSSH's client, without its probes where they can be
 //! saved.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use zeroize::Zeroizing;
 
 use crate::config::{HostConfig, PubkeyAuthentication};
@@ -9,6 +13,7 @@ use crate::connection::identities::{Candidate, Identities, SessionProof};
 use crate::error::Error;
 use crate::interaction::Interaction;
 use crate::keys;
+use super::login::{Attempt, Authenticator, Method};
 use crate::prompt::{Prompt, PromptKind, ServerQuestions};
 
 /// What ssh prefers when PreferredAuthentications says nothing, as far as the engine does it.
@@ -32,6 +37,12 @@ pub(crate) struct Authentication<'a> {
     password_failed: bool,
     last_password: Option<Zeroizing<String>>,
     allowed: Vec<String>,
+    /// What was tried last was right, and the server wants one more method.
+    partial: bool,
+    /// The program's own course, instead of ssh's.
+    course: Option<(u32, Arc<dyn Authenticator>)>,
+    /// What of the identities' notes the program has heard.
+    notes_told: usize,
     /// Bytes of banners that may still be shown.
     banners_left: usize,
     /// The first [`MOST_KEPT`] bytes of banners, for those who use the connection later.
@@ -77,9 +88,20 @@ impl<'a> Authentication<'a> {
             password_failed: false,
             last_password: None,
             allowed: Vec::new(),
+            partial: false,
+            course: None,
+            notes_told: 0,
             banners_left: MOST_BANNERS,
             banner: String::new(),
         }
+    }
+
+    /// Leaves the choice of what is tried to the program.
+    pub(crate) fn follow(&mut self, course: &Arc<dyn Authenticator>) {
+        self.remembered = false;
+        self.sole = false;
+        static LOGINS: AtomicU32 = AtomicU32::new(0);
+        self.course = Some((LOGINS.fetch_add(1, Ordering::Relaxed), course.clone()));
     }
 
     /// The key that led in, for host memory.
@@ -104,6 +126,7 @@ impl<'a> Authentication<'a> {
                 if let Some(methods) = turn.methods {
                     self.allowed = methods;
                 }
+                self.partial = turn.partial_success;
                 self.next(driver, first).await
             }
             Question::PublicKeyAccepted => {
@@ -186,12 +209,17 @@ impl<'a> Authentication<'a> {
 
     /// Tries the next method. `first`: the server has not yet said which it allows.
     async fn next(&mut self, driver: &mut Driver, first: bool) -> Result<(), Error> {
+        if let Some((login, course)) = self.course.clone() {
+            return self.next_of_course(driver, login, &*course, first).await;
+        }
+        // A server that names none may have some all the same: ssh tries what it has.
+        let says_nothing = first || self.allowed.iter().all(String::is_empty);
         let preferred: Vec<&str> = match &self.host.preferred_authentications[..] {
             [] => PREFERRED.to_vec(),
             preferred => preferred.iter().map(String::as_str).collect(),
         };
         for method in preferred {
-            if !first && !self.allowed.iter().any(|allowed| allowed == method) {
+            if !says_nothing && !self.allowed.iter().any(|allowed| allowed == method) {
                 continue;
             }
             let started = match method {
@@ -216,6 +244,61 @@ impl<'a> Authentication<'a> {
             return Ok(());
         }
         Err(self.denied())
+    }
+
+    /// Tries what the program says: the keys of one attempt one after the other, then the next attempt.
+    async fn next_of_course(
+        &mut self,
+        driver: &mut Driver,
+        login: u32,
+        course: &dyn Authenticator,
+        first: bool,
+    ) -> Result<(), Error> {
+        loop {
+            if self.next_key(driver).await? {
+                return Ok(());
+            }
+            for note in &self.identities.notes[self.notes_told..] {
+                course.unusable(login, note);
+            }
+            self.notes_told = self.identities.notes.len();
+            let methods = (!first).then_some(&self.allowed[..]);
+            let Some(Attempt { user, method }) = course.next(login, methods, self.partial).await else {
+                return Err(self.denied());
+            };
+            driver.proto.authenticate_as(&user);
+            // Keys only: for an agent, nothing of the host's own; for a key, no agent.
+            let only = |agent: Option<PathBuf>| HostConfig {
+                identity_agent: agent,
+                identity_files: Vec::new(),
+                certificate_files: Vec::new(),
+                identities_only: false,
+                ..self.host.clone()
+            };
+            let identities = match method {
+                Method::None => {
+                    driver.proto.authenticate_none();
+                    return Ok(());
+                }
+                Method::Password(_) | Method::KeyboardInteractive if self.key_only => continue,
+                Method::Password(password) => {
+                    driver.proto.authenticate_password(&password, None, true);
+                    self.last_password = Some(password);
+                    return Ok(());
+                }
+                Method::KeyboardInteractive => {
+                    driver.proto.authenticate_keyboard_interactive();
+                    return Ok(());
+                }
+                Method::Key(key) => Identities::collect(&only(None), &[*key]).await,
+                Method::Agent(path) => Identities::collect(&only(Some(path)), &[]).await,
+                Method::Keys(blobs, signer) => Identities::of_program(blobs, &signer),
+            };
+            let heard = std::mem::replace(&mut self.identities, identities).notes;
+            // All of them are shown where nothing leads in.
+            self.notes_told = heard.len();
+            self.identities.notes.splice(0..0, heard);
+        }
     }
 
     async fn next_key(&mut self, driver: &mut Driver) -> Result<bool, Error> {

@@ -74,7 +74,8 @@ async fn tcp_once(host: &HostConfig) -> Result<Dialed, Error> {
     let mut last_error = Error::network(doing(), io::Error::other("no address of the wanted family"));
 
     // Happy eyeballs: the next address is tried when one fails or has taken too long; the first to answer wins.
-    let mut attempts: JoinSet<io::Result<(TcpStream, SocketAddr, Duration)>> = JoinSet::new();
+    let mut attempts: JoinSet<Result<(TcpStream, SocketAddr, Duration), (SocketAddr, io::Error)>> =
+        JoinSet::new();
     let mut remaining = addresses.into_iter();
     let mut next = remaining.next();
     loop {
@@ -82,12 +83,17 @@ async fn tcp_once(host: &HostConfig) -> Result<Dialed, Error> {
             let local = bind_address(host, address).await?;
             let socket = socket(host, address).map_err(|source| Error::local("opening a socket", source))?;
             attempts.spawn(async move {
-                if let Some(local) = local {
-                    socket.bind(local)?;
-                }
                 let begun = Instant::now();
-                let stream = socket.connect(address).await?;
-                Ok((stream, address, begun.elapsed()))
+                let connecting = async {
+                    if let Some(local) = local {
+                        socket.bind(local)?;
+                    }
+                    socket.connect(address).await
+                };
+                match connecting.await {
+                    Ok(stream) => Ok((stream, address, begun.elapsed())),
+                    Err(error) => Err((address, error)),
+                }
             });
         }
         let done = tokio::select! {
@@ -106,7 +112,13 @@ async fn tcp_once(host: &HostConfig) -> Result<Dialed, Error> {
                     rtt: Some(rtt),
                 });
             }
-            Some(Ok(Err(source))) => last_error = Error::network(doing(), source),
+            Some(Ok(Err((address, source)))) => {
+                last_error = Error::Network {
+                    doing: doing(),
+                    address: Some(address),
+                    source: source.into(),
+                };
+            }
             Some(Err(_)) => {}
             None => return Err(last_error),
         }

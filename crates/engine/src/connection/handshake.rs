@@ -335,6 +335,8 @@ async fn establish(
             kex: negotiated.kex,
             host_key_algorithm: negotiated.host_key.clone(),
             cipher: negotiated.outgoing.cipher.name(),
+            mac: negotiated.outgoing.mac.map(|mac| mac.name()),
+            greeting: proto.greeting().trim().to_owned(),
             compressed: negotiated.outgoing.compression == Compression::Zlib,
             server_ciphers: proto
                 .server_ciphers()
@@ -424,7 +426,13 @@ impl<'a> Prepared<'a> {
         };
         let (dialed, identities, loaded) = tokio::join!(
             (handshake.dial)(),
-            Identities::collect(host, handshake.login.keys()),
+            async {
+                // The program's own course brings what each attempt needs.
+                match handshake.login.authenticator() {
+                    Some(_) => Identities::none(),
+                    None => Identities::collect(host, handshake.login.keys()).await,
+                }
+            },
             loading
         );
         let dialed = dialed?;
@@ -496,6 +504,11 @@ async fn log_in(
                 authentication = identities
                     .take()
                     .map(|found| Authentication::new(host, interaction, found, remembered, key_only));
+                if let (Some(authentication), Some(course)) =
+                    (&mut authentication, handshake.login.authenticator())
+                {
+                    authentication.follow(course);
+                }
             }
             Question::Authenticated => {
                 let key = authentication.as_ref().and_then(Authentication::used_key);

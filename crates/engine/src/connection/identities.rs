@@ -15,6 +15,7 @@ use crate::config::HostConfig;
 use crate::error::Error;
 use crate::interaction::Interaction;
 use crate::keys::{self, KeyError, KeyFile, PublicKey};
+use super::login::KeySigner;
 use crate::prompt::{self, Prompt, PromptKind};
 
 /// A key that may be offered to the server.
@@ -35,6 +36,8 @@ enum Signer {
     File(Box<KeyFile>),
     /// The same, which had to be opened to learn its public half.
     Opened(Box<KeyFile>, Arc<keys::PrivateKey>),
+    /// The program signs.
+    Program(Arc<dyn KeySigner>),
 }
 
 impl Candidate {
@@ -57,6 +60,7 @@ impl Candidate {
             && match &self.signer {
                 Signer::Agent(_) | Signer::Opened(..) => true,
                 Signer::File(file) => !file.is_encrypted(),
+                Signer::Program(_) => false,
             }
     }
 }
@@ -78,6 +82,31 @@ pub(crate) struct SessionProof<'a> {
 }
 
 impl Identities {
+    /// Nothing to log in with.
+    pub(crate) fn none() -> Self {
+        Self {
+            candidates: VecDeque::new(),
+            notes: Vec::new(),
+            agent: None,
+            bound: false,
+        }
+    }
+
+    /// Keys that the program signs with.
+    pub(crate) fn of_program(blobs: Vec<Bytes>, signer: &Arc<dyn KeySigner>) -> Self {
+        let candidate = |blob: Bytes| {
+            Some(Candidate {
+                key_type: Reader::new(&blob).name().ok()?.to_owned(),
+                blob,
+                signer: Signer::Program(signer.clone()),
+            })
+        };
+        Self {
+            candidates: blobs.into_iter().filter_map(candidate).collect(),
+            ..Self::none()
+        }
+    }
+
     /// Asks the agent and looks at the files, behind the keys that the program gave. Missing files and agents are noted, not errors.
     pub(crate) async fn collect(host: &HostConfig, given: &[KeyFile]) -> Self {
         let mut notes = Vec::new();
@@ -239,6 +268,13 @@ impl Identities {
                     }
                 }
             }
+            Signer::Program(signer) => {
+                let signed = signer.sign(&candidate.blob, &signature_algorithm, data).await;
+                if signed.is_none() {
+                    self.notes.push("the program did not sign".into());
+                }
+                Ok(signed)
+            }
             Signer::File(_) | Signer::Opened(..) => {
                 let (file, key) = match &candidate.signer {
                     Signer::Opened(file, key) => (file, Arc::clone(key)),
@@ -246,7 +282,7 @@ impl Identities {
                         Some(key) => (file, Arc::new(key)),
                         None => return Ok(None),
                     },
-                    Signer::Agent(_) => return Ok(None),
+                    Signer::Agent(_) | Signer::Program(_) => return Ok(None),
                 };
                 if host.add_keys_to_agent.add {
                     self.give_to_agent(host, interaction, file, &key).await;

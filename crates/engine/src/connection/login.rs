@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -28,7 +29,9 @@ use crate::keys::KeyFile;
 pub struct Login {
     keys: Vec<KeyFile>,
     verifier: Option<Arc<dyn HostKeyVerifier>>,
+    authenticator: Option<Arc<dyn Authenticator>>,
     over: Option<Arc<Mutex<Given>>>,
+    once: bool,
 }
 
 /// A stream to talk over, until it is taken.
@@ -46,6 +49,57 @@ pub trait HostKeyVerifier: Send + Sync {
         files: Result<(), HostKeyError>,
     ) -> Verification<'a>;
 }
+
+/// A program's own course of a log-in, instead of ssh's order of methods.
+pub trait Authenticator: Send + Sync {
+    /// What is tried next in the log-in of this number: each connection has one of its own. `None` when there is nothing left,
+    /// which ends the log-in. `methods` are those that the server can
+    /// continue with, `None` before it was asked anything; `partial`: the attempt before was right, and the server wants one
+    /// more.
+    fn next<'a>(&'a self, login: u32, methods: Option<&'a [String]>, partial: bool) -> NextAttempt<'a>;
+
+    /// An agent or key could not be used, and why.
+    fn unusable(&self, login: u32, why: &str);
+}
+
+/// What is tried next, in time.
+pub type NextAttempt<'a> = Pin<Box<dyn Future<Output = Option<Attempt>> + Send + 'a>>;
+
+/// One attempt to log in.
+#[derive(Debug)]
+pub struct Attempt {
+    /// As whom.
+    pub user: String,
+    /// With what.
+    pub method: Method,
+}
+
+/// What an attempt shows the server.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Method {
+    /// Nothing: asks which methods there are (RFC 4252 section 5.2).
+    None,
+    /// A password.
+    Password(zeroize::Zeroizing<String>),
+    /// The answers to the server's questions, which the host's prompter gives.
+    KeyboardInteractive,
+    /// A key, whose passphrase the host's prompter gives.
+    Key(Box<KeyFile>),
+    /// The keys of the agent that listens there, one after the other.
+    Agent(PathBuf),
+    /// Keys of which the program has the private halves, one after the other.
+    Keys(Vec<bytes::Bytes>, Arc<dyn KeySigner>),
+}
+
+/// Signs with keys that the engine does not have.
+pub trait KeySigner: Send + Sync + fmt::Debug {
+    /// A signature over `data` as in RFC 4253 section 6.6, by the key of `blob` with `algorithm`; `None` if there is none to be had.
+    fn sign<'a>(&'a self, blob: &'a [u8], algorithm: &'a str, data: &'a [u8]) -> Signing<'a>;
+}
+
+/// The signature, in time.
+pub type Signing<'a> = Pin<Box<dyn Future<Output = Option<Vec<u8>>> + Send + 'a>>;
 
 /// The opinion, in time.
 pub type Verification<'a> = Pin<Box<dyn Future<Output = Result<(), HostKeyError>> + Send + 'a>>;
@@ -70,6 +124,20 @@ impl Login {
         self
     }
 
+    /// Logs in as `authenticator` says, and with nothing else.
+    #[must_use]
+    pub fn authenticate(mut self, authenticator: Arc<dyn Authenticator>) -> Self {
+        self.authenticator = Some(authenticator);
+        self
+    }
+
+    /// Logs in once: there is one connection, whatever it carries. For a log-in that cannot be had twice.
+    #[must_use]
+    pub fn once(mut self) -> Self {
+        self.once = true;
+        self
+    }
+
     /// Talks over this stream instead of connecting by TCP. There is only one, and so one connection.
     #[must_use]
     pub fn over(
@@ -80,13 +148,17 @@ impl Login {
         self
     }
 
+    pub(crate) fn authenticator(&self) -> Option<&Arc<dyn Authenticator>> {
+        self.authenticator.as_ref()
+    }
+
     pub(crate) fn keys(&self) -> &[KeyFile] {
         &self.keys
     }
 
-    /// Whether the stream is the program's.
-    pub(crate) fn is_over_a_stream(&self) -> bool {
-        self.over.is_some()
+    /// Whether there is one connection only.
+    pub(crate) fn is_single(&self) -> bool {
+        self.over.is_some() || self.once
     }
 
     /// The program's stream, once; `None` where the way is TCP.
@@ -150,6 +222,7 @@ impl fmt::Debug for Login {
         f.debug_struct("Login")
             .field("keys", &self.keys)
             .field("verifier", &self.verifier.is_some())
+            .field("authenticator", &self.authenticator.is_some())
             .field("over", &self.over.is_some())
             .finish()
     }

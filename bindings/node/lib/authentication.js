@@ -1,0 +1,199 @@
+'use strict';
+
+// The course of a log-in as ssh2's users choose it: a list of methods, or a function that says what comes next.
+
+const { isAgent, keysOf, signatureOf } = require('./agent');
+const { parseKey } = require('./keys');
+
+/** @typedef {Omit<import('./native').AuthenticationAttempt, 'login'>} Attempt */
+
+/** The course of one log-in. */
+class Authentication {
+  /**
+   * @param {import('./client').Client} client whose 'keyboard-interactive' answers where an attempt brings no function of its own
+   * @param {import('./index').ConnectConfig} config
+   * @param {Uint8Array} [key] its private key, opened
+   */
+  constructor(client, config, key) {
+    this._key = key === undefined ? undefined : Buffer.from(key);
+    this._client = client;
+    this._config = config;
+    /** Answers the server's questions in the present attempt. @type {Function | undefined} */
+    this.prompt = undefined;
+    /** What the present attempt is, for errors. @type {string | undefined} */
+    this.type = undefined;
+    /** Signs in the present attempt. @type {any} */
+    this._agent = undefined;
+    /** @type {any[]} */
+    this._keys = [];
+    const allowed = ['none'];
+    if (typeof config.password === 'string') allowed.push('password');
+    if (config.privateKey) allowed.push('publickey');
+    if (config.agent) allowed.push('agent');
+    if (config.tryKeyboard === true) allowed.push('keyboard-interactive');
+    this._allowed = allowed;
+    const { authHandler } = config;
+    /** @type {Function} */
+    this._handler = typeof authHandler === 'function' ? authHandler : inOrder(Array.isArray(authHandler) ? authHandler : allowed);
+  }
+
+  /** @param {string} text */
+  _debug(text) {
+    if (typeof this._config.debug === 'function') this._config.debug(text);
+  }
+
+  /**
+   * Asks what comes next.
+   * @param {string[] | null} methods
+   * @param {boolean | null} partial
+   * @param {(attempt?: Attempt) => void} answer throws for an attempt that cannot be made
+   */
+  next(methods, partial, answer) {
+    let answered = false;
+    const skip = (/** @type {string} */ why) => {
+      this._debug(why);
+      process.nextTick(() => this.next(methods, partial, answer));
+    };
+    const take = (/** @type {any} */ next) => {
+      if (answered) return;
+      answered = true;
+      this.type = undefined;
+      this.prompt = undefined;
+      if (next === false) return answer();
+      this._attempt(next, skip, answer);
+    };
+    const next = this._handler(methods, partial, take);
+    if (!answered && next !== undefined) take(next);
+  }
+
+  /**
+   * @param {any} next a method's name, or an object with its values
+   * @param {(why: string) => void} skip
+   * @param {(attempt?: Attempt) => void} answer
+   */
+  _attempt(next, skip, answer) {
+    const config = this._config;
+    if (typeof next === 'string') {
+      if (!this._allowed.includes(next)) return skip(`Authentication method not allowed: ${next}`);
+      next = {
+        type: next,
+        username: config.username ?? config.user,
+        password: config.password,
+        key: this._key,
+        agent: config.agent,
+        prompt: (/** @type {any[]} */ ...asked) => this._client.emit('keyboard-interactive', ...asked),
+      };
+    }
+    if (typeof next !== 'object' || next === null || typeof next.username !== 'string') {
+      return skip(`Skipping invalid authentication attempt: ${next}`);
+    }
+    const { type, username } = next;
+    this.type = type;
+    switch (type) {
+      case 'none':
+        return answer({ username, method: 'none' });
+      case 'password': {
+        const { password } = next;
+        if (typeof password !== 'string' && !Buffer.isBuffer(password)) return skip('Skipping invalid password auth attempt');
+        return answer({ username, method: 'password', password: password.toString() });
+      }
+      case 'keyboard-interactive':
+        if (typeof next.prompt !== 'function') return skip('Skipping invalid keyboard-interactive auth attempt');
+        this.prompt = next.prompt;
+        return answer({ username, method: 'keyboard-interactive' });
+      case 'publickey':
+        return this._publicKey(next, skip, answer);
+      case 'agent':
+        return this._useAgent(next, skip, answer);
+      default:
+        return skip(`Skipping unsupported authentication method: ${type}`);
+    }
+  }
+
+  /**
+   * @param {any} next
+   * @param {(why: string) => void} skip
+   * @param {(attempt?: Attempt) => void} answer
+   */
+  _publicKey({ username, key, passphrase }, skip, answer) {
+    const parsed = parseKey(key, passphrase);
+    if (parsed instanceof Error) return skip('Skipping invalid key auth attempt');
+    const pem = parsed.getPrivatePEM();
+    if (pem === null) return skip('Skipping non-private key');
+    try {
+      answer({ username, method: 'key', key: Buffer.from(`${pem}\n`) });
+    } catch {
+      skip('Skipping invalid key auth attempt');
+    }
+  }
+
+  /**
+   * @param {any} next
+   * @param {(why: string) => void} skip
+   * @param {(attempt?: Attempt) => void} answer
+   */
+  _useAgent({ username, agent }, skip, answer) {
+    if (typeof agent === 'string' && agent !== '') return answer({ username, method: 'agent', agent });
+    // OpenSSH's own agent: the engine talks to it, and binds what it signs to the session.
+    if (typeof agent?.socketPath === 'string') return answer({ username, method: 'agent', agent: agent.socketPath });
+    if (!isAgent(agent)) return skip(`Skipping invalid agent: ${agent}`);
+    keysOf(agent, (error, keys) => {
+      if (error) {
+        this.fail(error, 'agent');
+        return skip('Client: agent auth failed');
+      }
+      this._agent = agent;
+      this._keys = keys;
+      answer({ username, method: 'keys', keys: keys.map(({ blob }) => blob) });
+    });
+  }
+
+  /**
+   * Has the present agent sign.
+   * @param {{ key: number[], algorithm: string, data: number[] }} wanted
+   * @param {(signature?: Buffer) => void} answer
+   */
+  sign({ key, algorithm, data }, answer) {
+    const blob = Buffer.from(key);
+    const found = this._keys.find((each) => each.blob.equals(blob));
+    if (found === undefined) return answer();
+    signatureOf(this._agent, found.key, Buffer.from(data), algorithm, (error, signature) => {
+      if (error) this.fail(error, 'agent');
+      answer(signature);
+    });
+  }
+
+  /**
+   * Tells of something that cost an attempt and not the log-in.
+   * @param {Error} error
+   * @param {string} [level]
+   */
+  fail(error, level = this.type === 'agent' ? 'agent' : 'client-authentication') {
+    this._client.emit('error', Object.assign(error, { level }));
+  }
+}
+
+/** @param {any[]} list */
+function inOrder(list) {
+  let at = 0;
+  return () => (at === list.length ? false : list[at++]);
+}
+
+/**
+ * Whether the course is the program's: as for ssh2, unless it is connect() that asks, whose order is ssh's.
+ * @param {import('./index').ConnectConfig} config
+ * @param {boolean} strict
+ */
+function asksHow({ authHandler, agent }, strict) {
+  return !strict || typeof authHandler === 'function' || Array.isArray(authHandler) || isAgent(agent);
+}
+
+/**
+ * Whether the program takes part in a log-in in a way that it expects once: such a client has one connection.
+ * @param {import('./index').ConnectConfig} config
+ */
+function isAskedOnce({ authHandler, agent, tryKeyboard }) {
+  return typeof authHandler === 'function' || tryKeyboard === true || isAgent(agent);
+}
+
+module.exports = { Authentication, asksHow, isAskedOnce };
