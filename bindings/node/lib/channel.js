@@ -55,6 +55,8 @@ class Channel extends Duplex {
     this.subtype = undefined;
     this._subtype = /** @type {string | undefined} */ (undefined);
     this.server = false;
+    /** What went wrong with its opening, in whose words. @type {(fault: import('./native').Fault) => import('./index').SshError} */
+    this._explain = toError;
     /** The client that it is a stream of. @type {import('./client').Client | undefined} */
     this._owner = undefined;
     /** Why it ended, if that was not the server's word. @type {import('./index').SshError | null} */
@@ -138,14 +140,14 @@ class Channel extends Duplex {
         this._opened(null);
         break;
       case KIND.FAIL:
-        this._failed(toError(value));
+        this._failed(this._explain(value));
         break;
       case KIND.EXIT:
         if (value !== null) this._exited(value);
         break;
       case KIND.CLOSE:
         // Its client was closed before it was open.
-        if (this._opening !== undefined && value !== null) this._failed(toError(value));
+        if (this._opening !== undefined && value !== null) this._failed(this._explain(value));
         else this._finishUp(value === null ? null : toError(value));
         break;
     }
@@ -263,6 +265,24 @@ class Channel extends Duplex {
     const chunk = super.read(size);
     if (chunk === null) this._fail();
     return chunk;
+  }
+
+  /**
+   * What comes behind the end is an error and costs nothing of what came before.
+   * @param {any} chunk
+   * @param {any} [encoding]
+   * @param {any} [callback]
+   * @returns {boolean}
+   */
+  write(chunk, encoding, callback) {
+    if (!this.writableEnded || this.destroyed) return super.write(chunk, encoding, callback);
+    const error = Object.assign(new Error('write after end'), { code: 'ERR_STREAM_WRITE_AFTER_END' });
+    const told = typeof encoding === 'function' ? encoding : callback;
+    process.nextTick(() => {
+      if (typeof told === 'function') told(error);
+      this.emit('error', error);
+    });
+    return false;
   }
 
   /**

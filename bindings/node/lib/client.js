@@ -4,7 +4,7 @@ const { EventEmitter } = require('node:events');
 const { KIND, hub, attach, detach, retain, release } = require('./hub');
 const { Channel, Tunnel } = require('./channel');
 const { Authentication } = require('./authentication');
-const { BY_APPLICATION, toConnectionError, toError } = require('./errors');
+const { BY_APPLICATION, toConnectionError, toError, toRequestError } = require('./errors');
 const { connectOptions, destinationOptions, stdioOptions, verifyHostKey } = require('./options');
 const { SFTP } = require('./sftp');
 const { terminal } = require('./terminal');
@@ -27,6 +27,8 @@ class Client extends EventEmitter {
     this._ending = false;
     /** Whether a host that known_hosts do not name is refused: connect() does, ssh2 does not. */
     this._strict = false;
+    /** Whether there was somebody at the other end. */
+    this._reached = true;
     /** The server's identification. */
     this._server = '';
     /** Log-ins by number: each connection has one. @type {Map<number, Authentication>} */
@@ -70,6 +72,7 @@ class Client extends EventEmitter {
    */
   _connecting(config, where) {
     this._config = config;
+    this._reached = true;
     this._ready = false;
     this._ending = false;
     attach(/** @type {number} */ (this._id), this);
@@ -118,6 +121,8 @@ class Client extends EventEmitter {
         break;
       case KIND.FAIL:
         this._debug(value.message);
+        // What was never connected to does not end.
+        this._reached = value.address === undefined && value.level !== 'client-dns';
         if (value.disconnect?.reason !== BY_APPLICATION) this.emit('error', this._error(value));
         break;
       case KIND.CLOSE:
@@ -222,7 +227,7 @@ class Client extends EventEmitter {
         if (error !== undefined) this.emit('error', error);
       } finally {
         try {
-          this.emit('end');
+          if (this._reached) this.emit('end');
         } finally {
           this.emit('close', error !== undefined);
         }
@@ -255,9 +260,11 @@ class Client extends EventEmitter {
   /**
    * @template {Channel} C
    * @param {C} channel
+   * @param {string} [unable] what ssh2 says where the server refuses it
    * @returns {C}
    */
-  _made(channel) {
+  _made(channel, unable = '') {
+    if (!this._strict) channel._explain = (fault) => toRequestError(fault, unable);
     this._channels.add(channel);
     channel._owner = this;
     return channel;
@@ -270,7 +277,8 @@ class Client extends EventEmitter {
    * @returns {Channel}
    */
   _session(options, streamOptions, callback) {
-    const channel = this._made(new Channel('session', streamOptions));
+    const unable = { exec: 'Unable to exec', shell: 'Unable to open shell', subsystem: `Unable to start subsystem: ${options.text}` };
+    const channel = this._made(new Channel('session', streamOptions), unable[options.kind]);
     if (options.kind !== 'subsystem') channel._subtype = options.kind;
     const id = hub.openSession(this._connected(), options);
     channel._route(options.stdio);
@@ -346,6 +354,7 @@ class Client extends EventEmitter {
   sftp(env, callback) {
     if (typeof env === 'function') callback = env;
     const sftp = new SFTP(hub.openSftp(this._connected()), this._server.includes('OpenSSH'));
+    if (!this._strict) sftp._explain = (fault) => toRequestError(fault, 'Unable to start subsystem: sftp');
     sftp._opening = callback;
     return this;
   }
@@ -581,10 +590,12 @@ class Listener {
           callback?.();
         }
         break;
-      case KIND.FAIL:
+      case KIND.FAIL: {
         this.callback = undefined;
-        callback?.(toError(value));
+        const where = 'bindAddr' in place ? `${place.bindAddr}:${place.bindPort}` : place.socketPath;
+        callback?.(toRequestError(value, `Unable to bind to ${where}`));
         break;
+      }
       case KIND.INCOMING:
         this._incoming(value);
         break;

@@ -42,6 +42,7 @@ function toConnectionError(fault, { config, ready }) {
     return told(words || (DISCONNECT_REASONS[reason] ?? `Unexpected disconnection reason: ${reason}`), { code: reason, level: 'client-ssh' });
   }
   if (kind === 'authentication') return told('All configured authentication methods failed', { level: 'client-authentication' });
+  if (kind === 'host_key' && typeof config?.hostVerifier === 'function') return told('Host denied (verification failed)', {});
   if (kind === 'timeout' && ready) return told('Keepalive timeout', { level: 'client-timeout' });
   if (kind !== 'network' || !config) return toError(fault);
   const host = config.hostname ?? config.host ?? 'localhost';
@@ -56,4 +57,21 @@ function toConnectionError(fault, { config, ready }) {
   return told(`connect ${code} ${address}:${port}`, { errno, syscall: 'connect', address, port });
 }
 
-module.exports = { BY_APPLICATION, toConnectionError, toError };
+/**
+ * The same, of a session, a tunnel or a listener that a client of ssh2's asked for.
+ * @param {import('./native').Fault} fault
+ * @param {string} unable what ssh2 says where the server refuses
+ * @returns {import('./index').SshError}
+ */
+function toRequestError(fault, unable) {
+  const { kind, reason, words = '' } = fault;
+  const error = toError(fault);
+  const cause = new Error(error.message);
+  if (reason !== undefined) error.message = `(SSH) Channel open failure: ${words}`;
+  else if (kind === 'limit') error.message = unable;
+  else if (kind === 'network' || fault.code === 'ERR_CLOSED') error.message = 'No response from server';
+  else return error;
+  return Object.assign(error, { cause });
+}
+
+module.exports = { BY_APPLICATION, toRequestError, toConnectionError, toError };

@@ -112,6 +112,7 @@ export interface Fault {
   execution: 'did not start' | 'may have started' | 'finished';
   mayPass: boolean;
   reason?: number;
+  words?: string;
   disconnect?: { reason: number; words: string };
   address?: string;
   port?: number;

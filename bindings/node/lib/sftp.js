@@ -139,6 +139,8 @@ class SFTP extends EventEmitter {
     this._over = false;
     /** @type {Callback | undefined} */
     this._opening = undefined;
+    /** What went wrong with its opening, in whose words. @type {(fault: import('./native').Fault) => Error} */
+    this._explain = toError;
     attach(id, this);
   }
 
@@ -157,7 +159,7 @@ class SFTP extends EventEmitter {
         this._opening = undefined;
         this._over = true;
         detach(this._id);
-        opening?.(toError(value));
+        opening?.(this._explain(value));
         break;
       case KIND.CLOSE:
         this._over = true;
@@ -184,7 +186,12 @@ class SFTP extends EventEmitter {
         if (kind === KIND.DATA) return step?.(value);
         detach(id);
         if (kind === KIND.FAIL) callback?.(toError(value));
-        else callback?.(undefined, shape(value));
+        else {
+          const shaped = shape(value);
+          // As ssh2: what gives nothing calls back with nothing.
+          if (shaped === undefined) callback?.();
+          else callback?.(undefined, shaped);
+        }
       },
     });
     return true;

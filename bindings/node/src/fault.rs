@@ -20,6 +20,8 @@ pub(crate) struct Fault {
     execution: Execution,
     /// RFC 4254's reason for a refused channel.
     reason: Option<u32>,
+    /// The server's words on what it refused.
+    words: Option<String>,
     /// RFC 4253's reason for a disconnection, and the server's words.
     disconnect: Option<(u32, String)>,
     /// The address that was connected to, and the system's number of the error.
@@ -98,6 +100,7 @@ impl Fault {
             kind,
             execution: Execution::DidNotStart,
             reason: None,
+            words: None,
             disconnect: None,
             address: None,
             errno: None,
@@ -119,6 +122,9 @@ impl Fault {
         });
         if let Some(reason) = self.reason {
             value["reason"] = reason.into();
+        }
+        if let Some(words) = &self.words {
+            value["words"] = words.as_str().into();
         }
         if let Some((reason, words)) = &self.disconnect {
             value["disconnect"] = json!({ "reason": reason, "words": words });
@@ -146,7 +152,7 @@ impl From<&Error> for Fault {
         if let Error::File { status, .. } = error {
             // As ssh2 has them: the server's words, or the code's, and the code.
             let message = match status.message.as_str() {
-                "" => status.code.meaning(),
+                "" => status_words(status.code.0),
                 words => words,
             };
             let mut fault = Self::own(message, "sftp", kind);
@@ -173,6 +179,10 @@ impl From<&Error> for Fault {
             Error::Refused { reason, .. } if *reason != 0 => Some(*reason),
             _ => None,
         };
+        let words = match error.root() {
+            Error::Refused { description, .. } => Some(description.to_string()),
+            _ => None,
+        };
         let (address, errno) = match error.root() {
             Error::Network { address, source, .. } => (*address, source.raw_os_error()),
             _ => (None, None),
@@ -187,6 +197,7 @@ impl From<&Error> for Fault {
             kind,
             execution: error.execution(),
             reason,
+            words,
             disconnect,
             address,
             errno,
@@ -230,6 +241,21 @@ impl From<Failure> for Fault {
 impl From<Fault> for napi::Error {
     fn from(fault: Fault) -> Self {
         Self::new(napi::Status::GenericFailure, fault.message)
+    }
+}
+
+/// ssh2's words for a status without any.
+fn status_words(code: u32) -> &'static str {
+    match code {
+        0 => "No error",
+        1 => "End of file",
+        2 => "No such file or directory",
+        3 => "Permission denied",
+        5 => "Bad message",
+        6 => "No connection",
+        7 => "Connection lost",
+        8 => "Operation unsupported",
+        _ => "Failure",
     }
 }
 

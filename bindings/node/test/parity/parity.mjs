@@ -1,0 +1,132 @@
+// Runs the programs of programs.mjs on ssh2 and on trunkline, and says what each of them saw.
+
+import { execFileSync } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+import original from 'ssh2-original';
+
+import trunkline from '../../lib/index.js';
+import { hostKey, ssh2Server, userKey } from '../ssh2-server.mjs';
+import { config, servers } from '../testbed.mjs';
+import { alone, onOpenssh, onSsh2 } from './programs.mjs';
+
+/**
+ * What is not the same, by program, and why. The guide says so, too.
+ * @type {Map<string, string>}
+ */
+export const DIFFERENT = new Map([
+  ['what the module exports', 'the server side'],
+  ['end(x), then write(y)', 'what is written behind the end'],
+  ['what a server says of a signal', 'the description of a signal'],
+  ['a stand-in for the socket', 'a second error after a time-out'],
+]);
+
+/** A server of ssh2's that says what it is asked. */
+async function talkative(t, seen, server) {
+  return ssh2Server(t, (connection) => {
+    server.connection = connection;
+    connection.on('authentication', (context) => {
+      seen.push(`${context.method} ${context.username}${context.signature ? ' signed' : ''}`);
+      if (context.method === 'password' && context.password === 'sesame') return context.accept();
+      if (context.method === 'publickey' && context.key.data.equals(original.utils.parseKey(userKey.public).getPublicSSH())) return context.accept();
+      if (context.method === 'keyboard-interactive') {
+        return context.prompt([{ prompt: 'Word: ', echo: false }], 'title', 'words', () => context.reject());
+      }
+      // As the server of ssh2's README: no method is named.
+      return context.reject();
+    });
+    connection.on('tcpip', (accept, reject) => reject());
+    connection.on('session', (accept) => {
+      const session = accept();
+      session.on('exec', (accept, reject, { command }) => {
+        if (command === 'refuse') return reject();
+        const stream = accept();
+        stream.write('hello\n');
+        stream.stderr.write('there\n');
+        if (command.startsWith('signal')) stream.exit('TERM', false, command === 'signal' ? '' : 'why');
+        else stream.exit(5);
+        stream.end();
+      });
+      session.on('sftp', (accept) => {
+        const sftp = accept();
+        const say = (...told) => seen.push(told.join(' '));
+        sftp.on('SYMLINK', (id, first, second) => {
+          say('SYMLINK', first, second);
+          sftp.status(id, 0);
+        }).on('RENAME', (id, from, to) => {
+          say('RENAME', from, to);
+          sftp.status(id, 4);
+        });
+      });
+    });
+  }, { greeting: 'Hello there', banner: 'Be good' });
+}
+
+/**
+ * Runs a program on an implementation; returns what it saw.
+ * @param {import('node:test').TestContext} t
+ */
+async function run(ssh2, program, more) {
+  const saw = [];
+  const see = (...told) => saw.push(JSON.parse(JSON.stringify(told, (_, value) => (value === undefined ? 'undefined' : value))));
+  const clients = [];
+  class Client extends ssh2.Client {
+    constructor() {
+      super();
+      clients.push(this);
+    }
+  }
+  try {
+    await program({ ssh2: { ...ssh2, Client }, see, original, ...more });
+  } finally {
+    for (const client of clients) client.on('error', () => {}).end();
+  }
+  return saw;
+}
+
+/**
+ * Runs every program on both.
+ * @param {import('node:test').TestContext} t
+ * @param {(name: string, compare: () => Promise<{ ssh2: any[], trunkline: any[] }>) => Promise<void>} each
+ */
+export async function compare(t, each) {
+  const folder = mkdtempSync(join(tmpdir(), 'trunkline-parity-'));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const both = async (program, prepare) => ({
+    ssh2: await run(original, program, await prepare(original)),
+    trunkline: await run(trunkline, program, await prepare(trunkline)),
+  });
+  const [host] = await servers(t, '--config', 'AcceptEnv LC_*');
+  for (const [name, program] of Object.entries(onOpenssh)) {
+    await each(name, () => both(program, async (ssh2) => {
+      const client = new ssh2.Client();
+      client.on('error', () => {}).connect(config(host));
+      await once(client, 'ready');
+      return { client, folder };
+    }));
+  }
+  const silent = createServer((socket) => socket.on('error', () => {})).listen(0, '127.0.0.1');
+  const unused = createServer().listen(0, '127.0.0.1');
+  await Promise.all([once(silent, 'listening'), once(unused, 'listening')]);
+  t.after(() => silent.close());
+  const free = unused.address().port;
+  await new Promise((resolve) => unused.close(resolve));
+  for (const [name, program] of Object.entries(onSsh2)) {
+    await each(name, () => both(program, async () => {
+      const [seen, server] = [[], {}];
+      return { where: await talkative(t, seen, server), seen, server, key: userKey, hostKey, silent: silent.address().port };
+    }));
+  }
+  const encrypted = join(folder, 'encrypted');
+  execFileSync('ssh-keygen', ['-q', '-t', 'ed25519', '-N', 'secret', '-C', 'me', '-f', encrypted]);
+  const fixtures = new URL('../../node_modules/ssh2-original/test/fixtures/', import.meta.url);
+  for (const [name, program] of Object.entries(alone)) {
+    await each(name, () => both(program, async () => ({
+      unused: free, key: userKey, encrypted: readFileSync(encrypted), putty: readFileSync(new URL('id_rsa.ppk', fixtures)),
+    })));
+  }
+}

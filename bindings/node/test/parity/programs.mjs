@@ -1,0 +1,384 @@
+// Programs for ssh2, each run on ssh2 and on trunkline against the same servers. A program says what it saw with `see`.
+
+import { once } from 'node:events';
+import { Readable } from 'node:stream';
+
+/** What of an error programs look at. */
+export const shown = (error, ...fields) =>
+  error && [error.constructor.name, error.message, ...['level', ...fields].map((field) => `${field} ${error[field]}`)];
+
+/** Connects and waits: 'ready', or the error. */
+function connected(ssh2, config, prepare = () => {}) {
+  const client = new ssh2.Client();
+  prepare(client);
+  return new Promise((resolve) => {
+    client.once('ready', () => resolve(client)).once('error', (error) => resolve({ client, error })).connect(config);
+  });
+}
+
+const closed = (emitter) => new Promise((resolve) => emitter.once('close', (...told) => resolve(told)));
+const called = (target, method, ...given) => new Promise((resolve) => target[method](...given, (...told) => resolve(told)));
+
+async function command(client, see, name, ...given) {
+  await new Promise((resolve) => {
+    client[name](...given, (error, stream) => {
+      if (error) {
+        see(name, shown(error, 'reason'));
+        return resolve();
+      }
+      // At once: what ended meanwhile is told in the same turn.
+      const events = [];
+      for (const event of ['exit', 'close']) stream.on(event, (...told) => events.push([event, ...told]));
+      let out = '';
+      let err = '';
+      stream.on('data', (chunk) => (out += chunk));
+      stream.stderr.on('data', (chunk) => (err += chunk));
+      stream.on('close', () => {
+        see(name, out, err, events, stream.type, stream.subtype, stream.server);
+        resolve();
+      });
+      stream.end();
+    });
+  });
+}
+
+/** Programs on OpenSSH's server, with a client that is ready. */
+export const onOpenssh = {
+  'exec: output, exit and close': async ({ client, see }) => command(client, see, 'exec', 'echo out; echo err >&2; exit 3'),
+  'exec: a signal': async ({ client, see }) => command(client, see, 'exec', 'kill -TERM $$'),
+  'exec: pty': async ({ client, see }) => command(client, see, 'exec', 'stty size; echo $TERM', { pty: { rows: 33, cols: 99, term: 'x' } }),
+  'exec: env': async ({ client, see }) => command(client, see, 'exec', 'echo $LC_PARITY', { env: { LC_PARITY: 'seen' } }),
+  'subsys: one that there is not': async ({ client, see }) => command(client, see, 'subsys', 'nonsense'),
+  'methods give the client': async ({ client, see }) => {
+    const nothing = () => {};
+    see(['exec', 'shell', 'subsys', 'sftp'].map((method) => client[method](...(method === 'sftp' || method === 'shell' ? [] : ['true']), nothing) === client));
+    see(client.forwardOut('a', 1, '127.0.0.1', 1, nothing) === client, client.setNoDelay() === client);
+    see(client.forwardIn('127.0.0.1', 0, nothing) === client, client.unforwardIn('127.0.0.1', 9, nothing) === client);
+  },
+  'shell without a terminal': async ({ client, see }) => {
+    const [error, stream] = await called(client, 'shell', false);
+    see(error);
+    let out = '';
+    stream.on('data', (chunk) => (out += chunk));
+    stream.end('echo $((6 * 7)); exit 4\n');
+    see(await closed(stream), out.includes('42'), stream.subtype);
+  },
+  'signal: names': async ({ client, see }) => {
+    const [, stream] = await called(client, 'exec', 'sleep 1000');
+    for (const name of ['NONSENSE', 'WINCH', 'int']) {
+      try {
+        see(name, stream.signal(name));
+      } catch (error) {
+        see(name, shown(error));
+      }
+    }
+    see(stream.signal('SIGTERM'));
+    stream.close();
+  },
+  'end(x), then write(y)': async ({ client, see }) => {
+    const [, stream] = await called(client, 'exec', 'cat');
+    let out = '';
+    stream.on('data', (chunk) => (out += chunk));
+    stream.on('error', (error) => see(error.code));
+    stream.end('x');
+    stream.write('y');
+    await closed(stream);
+    see(out);
+  },
+  'forwardOut: nobody listens': async ({ client, see }) => {
+    const [error] = await called(client, 'forwardOut', '127.0.0.1', 0, '127.0.0.1', 1);
+    see(shown(error, 'reason').filter((each) => !String(each).startsWith('level')));
+  },
+  'forwardIn and unforwardIn': async ({ client, see }) => {
+    const [error, port] = await called(client, 'forwardIn', '127.0.0.1', 0);
+    see(error, port > 0);
+    see(await called(client, 'unforwardIn', '127.0.0.1', port));
+    const [none] = await called(client, 'unforwardIn', '127.0.0.1', 9);
+    see(shown(none));
+  },
+  'end, and what is called afterwards': async ({ client, see }) => {
+    const events = [];
+    for (const event of ['error', 'end', 'close']) client.on(event, () => events.push(event));
+    client.end();
+    await closed(client);
+    for (const method of ['exec', 'shell', 'subsys', 'sftp', 'forwardOut']) {
+      try {
+        client[method]('true', () => {});
+      } catch (error) {
+        see(method, shown(error));
+      }
+    }
+    see(events);
+  },
+  'the client closes behind its streams': async ({ client, see }) => {
+    const [, stream] = await called(client, 'exec', 'head -c 3000000 /dev/zero; echo end');
+    const events = [];
+    let bytes = 0;
+    stream.on('data', (chunk) => (bytes += chunk.length)).on('close', () => {
+      events.push(`stream ${bytes}`);
+      client.end();
+    });
+    client.on('close', () => events.push('client'));
+    await closed(client);
+    see(events);
+  },
+  'sftp: rename, symlink, links': async ({ client, see, folder }) => {
+    const [, sftp] = await called(client, 'sftp');
+    const files = async (method, ...given) => see(method, ...(await called(sftp, method, ...given)).map((told) =>
+      (told instanceof Error ? [told.message, told.code] : told)));
+    await called(sftp, 'writeFile', `${folder}/a`, 'a');
+    await called(sftp, 'writeFile', `${folder}/b`, 'b');
+    await files('rename', `${folder}/a`, `${folder}/b`);
+    await files('readFile', `${folder}/b`, 'utf8');
+    await files('ext_openssh_rename', `${folder}/a`, `${folder}/b`);
+    await files('readFile', `${folder}/b`, 'utf8');
+    await files('symlink', 'b', `${folder}/link`);
+    await files('readlink', `${folder}/link`);
+    await files('exists', `${folder}/link`);
+    await files('exists', `${folder}/none`);
+    await files('stat', `${folder}/none`);
+    await files('lstat', `${folder}/none`);
+    await files('mkdir', `${folder}/d`);
+    await files('mkdir', `${folder}/d`);
+    await files('rmdir', `${folder}/d`);
+    await files('unlink', `${folder}/none`);
+    await files('open', `${folder}/none`, 'r');
+    await files('appendFile', `${folder}/b`, 'more');
+    await files('readFile', `${folder}/b`, { encoding: 'latin1' });
+    await files('fastGet', `${folder}/none`, `${folder}/x`);
+    await files('readdir', `${folder}/none`);
+    await files('opendir', `${folder}/none`);
+    const [, list] = await called(sftp, 'readdir', folder);
+    see(list.map(({ filename }) => filename).sort(), list[0] && Object.keys(list[0]).sort());
+    const [, stats] = await called(sftp, 'stat', `${folder}/b`);
+    see(stats.size, stats.isFile(), stats.isDirectory(), Object.keys(stats).sort());
+    for (const flags of ['nonsense', 'q']) {
+      try {
+        sftp.open(`${folder}/b`, flags, () => {});
+        see('opened');
+      } catch (error) {
+        see(shown(error));
+      }
+    }
+    // Nothing may be left of the first one, whose folder the second one gets.
+    for (const name of ['a', 'b', 'link', 'x']) await called(sftp, 'unlink', `${folder}/${name}`);
+    sftp.end();
+    await closed(sftp);
+    see('closed');
+  },
+  'sftp: streams': async ({ client, see, folder }) => {
+    const [, sftp] = await called(client, 'sftp');
+    const write = sftp.createWriteStream(`${folder}/s`);
+    write.end('0123456789');
+    await closed(write);
+    see(write.bytesWritten);
+    let read = '';
+    for await (const chunk of sftp.createReadStream(`${folder}/s`, { start: 2, end: 5, encoding: 'utf8' })) read += chunk;
+    see(read);
+    const missing = sftp.createReadStream(`${folder}/none`);
+    const [error] = await once(missing, 'error');
+    see(error.message, error.code);
+    await called(sftp, 'unlink', `${folder}/s`);
+  },
+};
+
+/** Programs that connect by themselves: to a server of ssh2's, whose `seen` is what it was asked. */
+export const onSsh2 = {
+  'a password, where no method is named': async ({ ssh2, see, where, seen }) => {
+    const { error } = await connected(ssh2, where);
+    see(shown(error), seen);
+  },
+  'a refused log-in': async ({ ssh2, see, where, seen }) => {
+    const events = [];
+    const { client, error } = await connected(ssh2, { ...where, password: 'wrong' }, (made) => {
+      for (const event of ['error', 'end', 'close']) made.on(event, () => events.push(event));
+    });
+    await closed(client);
+    see(shown(error), seen, events);
+  },
+  'authHandler: an array of names': async ({ ssh2, see, where, seen }) => {
+    const { error } = await connected(ssh2, { ...where, tryKeyboard: true, authHandler: ['keyboard-interactive', 'nonsense', 'password'] },
+      (client) => client.on('keyboard-interactive', (name, text, language, prompts, finish) => {
+        see(name, text, language, prompts);
+        finish(['no']);
+      }));
+    see(shown(error), seen);
+  },
+  'authHandler: a function with objects': async ({ ssh2, see, where, seen }) => {
+    const turns = [];
+    const { error } = await connected(ssh2, { ...where, password: undefined, authHandler: (left, partial, next) => {
+      turns.push([left, partial]);
+      if (turns.length === 1) return 'none';
+      if (turns.length === 2) return void setImmediate(next, { type: 'password', username: 'other', password: 'bad' });
+      return turns.length === 3 ? { type: 'password', username: 'user', password: 'sesame' } : false;
+    } });
+    see(shown(error), turns, seen);
+  },
+  'authHandler: nothing left': async ({ ssh2, see, where, seen }) => {
+    const { error } = await connected(ssh2, { ...where, authHandler: () => false });
+    see(shown(error), seen);
+  },
+  'an agent of the program': async ({ ssh2, see, where, seen, key }) => {
+    class Agent extends ssh2.BaseAgent {
+      getIdentities(callback) {
+        callback(null, [ssh2.utils.parseKey(key.public)]);
+      }
+      sign(asked, data, options, callback) {
+        see(asked.type, typeof options, Buffer.isBuffer(data));
+        callback(null, ssh2.utils.parseKey(key.private).sign(data));
+      }
+    }
+    const { error } = await connected(ssh2, { ...where, password: undefined, agent: new Agent() });
+    see(shown(error), seen);
+  },
+  'an agent that fails': async ({ ssh2, see, where, seen }) => {
+    class Agent extends ssh2.BaseAgent {
+      getIdentities(callback) {
+        callback(new Error('no agent today'));
+      }
+    }
+    const errors = [];
+    const { client } = await connected(ssh2, { ...where, password: undefined, agent: new Agent() }, (made) => made.on('error', (error) => errors.push(shown(error))));
+    await closed(client);
+    see(errors, seen);
+  },
+  'a private key': async ({ ssh2, see, where, seen, key }) => {
+    const { error } = await connected(ssh2, { ...where, password: undefined, privateKey: key.private });
+    see(shown(error), seen);
+  },
+  'greeting, banner, handshake': async ({ ssh2, see, where }) => {
+    const events = [];
+    await connected(ssh2, where, (client) => client.on('greeting', (text) => events.push(['greeting', text.trim()]))
+      .on('banner', (text) => events.push(['banner', text.trim()]))
+      .on('handshake', ({ kex, cs, sc }) => events.push(['handshake', typeof kex, Object.keys(cs), Object.keys(sc)])));
+    see(events.sort());
+  },
+  'the server disconnects in good order': async ({ ssh2, see, where, server }) => {
+    const made = await connected(ssh2, where);
+    const events = [];
+    for (const event of ['error', 'end', 'close']) made.on(event, () => events.push(event));
+    server.connection.end();
+    await closed(made);
+    see(events);
+  },
+  'the server disconnects for a reason': async ({ ssh2, see, where, server }) => {
+    const made = await connected(ssh2, where);
+    const events = [];
+    for (const event of ['error', 'end', 'close']) made.on(event, (error) => events.push([event, error?.message, error?.code].filter(Boolean)));
+    server.connection._protocol.disconnect(7);
+    await closed(made);
+    see(events);
+  },
+  'refused channels': async ({ ssh2, see, where }) => {
+    const made = await connected(ssh2, where);
+    for (const opening of [['subsys', 'x'], ['forwardOut', 'a', 1, 'b', 2], ['exec', 'refuse']]) {
+      const [error] = await called(made, ...opening);
+      see(opening[0], error.message, error.reason);
+    }
+  },
+  'exec on ssh2\'s server': async ({ ssh2, see, where }) => {
+    const made = await connected(ssh2, where);
+    await command(made, see, 'exec', 'greet');
+    await command(made, see, 'exec', 'signal');
+  },
+  'what a server says of a signal': async ({ ssh2, see, where }) => {
+    const made = await connected(ssh2, where);
+    await command(made, see, 'exec', 'signal with words');
+  },
+  'sftp: order of a symlink\'s arguments': async ({ ssh2, see, where, seen }) => {
+    const made = await connected(ssh2, where);
+    const [, sftp] = await called(made, 'sftp');
+    see(await called(sftp, 'symlink', 'target', 'link'), seen.at(-1));
+    const [error] = await called(sftp, 'rename', 'a', 'b');
+    see(error?.message, error?.code, seen.at(-1));
+  },
+  'hostVerifier: forms and a refusal': async ({ ssh2, see, where }) => {
+    for (const more of [
+      { hostVerifier: () => true },
+      { hostVerifier: (key, verify) => void setImmediate(verify, Buffer.isBuffer(key)) },
+      { hostHash: 'sha256', hostVerifier: (hash) => /^[0-9a-f]{64}$/.test(hash) },
+      { hostVerifier: () => false },
+    ]) {
+      const made = await connected(ssh2, { ...where, ...more });
+      see(shown(made.error));
+      (made.client ?? made).end();
+    }
+  },
+  'the time to be ready': async ({ ssh2, see, where, silent }) => {
+    const { error } = await connected(ssh2, { ...where, port: silent, readyTimeout: 100 });
+    see(shown(error));
+  },
+};
+
+/** Programs without a server. */
+export const alone = {
+  'nobody listens': async ({ ssh2, see, unused }) => {
+    const events = [];
+    const { client, error } = await connected(ssh2, { host: '127.0.0.1', port: unused, username: 'me' }, (made) => {
+      for (const event of ['error', 'end', 'close']) made.on(event, () => events.push(event));
+    });
+    await closed(client).catch(() => {});
+    see(shown(error, 'code', 'errno', 'syscall', 'address', 'port').map(String), events);
+  },
+  'a name that does not exist': async ({ ssh2, see }) => {
+    for (const more of [{}, { forceIPv4: true }]) {
+      const { error } = await connected(ssh2, { host: 'no-such-host.invalid', username: 'me', ...more });
+      see(shown(error, 'code', 'syscall', 'hostname'));
+    }
+  },
+  'what connect() throws for': async ({ ssh2, see, encrypted, key }) => {
+    for (const config of [
+      {}, { username: 'me', privateKey: 'nonsense' }, { username: 'me', privateKey: key.public },
+      { username: 'me', privateKey: encrypted }, { username: 'me', privateKey: encrypted, passphrase: 'wrong' },
+      { username: 'me', agentForward: true }, { username: 'me', algorithms: { cipher: ['rot13'] } },
+    ]) {
+      try {
+        new ssh2.Client().on('error', () => {}).connect({ host: '127.0.0.1', port: 1, ...config });
+        see('connects');
+      } catch (error) {
+        see(shown(error));
+      }
+    }
+  },
+  'before connect()': async ({ ssh2, see }) => {
+    for (const method of ['exec', 'shell', 'sftp', 'forwardIn']) {
+      try {
+        new ssh2.Client()[method]('true', () => {});
+      } catch (error) {
+        see(shown(error));
+      }
+    }
+    see(new ssh2.Client().end() instanceof ssh2.Client);
+  },
+  'a stand-in for the socket': async ({ ssh2, see }) => {
+    const sock = new Readable({ read() {} });
+    const events = [];
+    sock.write = () => true;
+    sock.end = () => sock.destroy();
+    sock.writable = true;
+    const client = new ssh2.Client().on('error', (error) => events.push(error.level)).on('close', () => events.push('close'));
+    client.connect({ sock, username: 'me', readyTimeout: 100 });
+    await closed(client);
+    see(events);
+  },
+  'utils': async ({ ssh2, see, key, encrypted, putty }) => {
+    const { utils } = ssh2;
+    see(Object.keys(utils).sort(), Object.keys(utils.sftp).sort());
+    see(utils.sftp.stringToFlags('w'), utils.sftp.stringToFlags('?'), utils.sftp.flagsToString(3), utils.sftp.OPEN_MODE.APPEND, utils.sftp.STATUS_CODE.EOF);
+    for (const [data, passphrase] of [[key.private], [key.public], [encrypted, 'secret'], [putty], ['x'], [Buffer.from('x')], [7]]) {
+      const parsed = utils.parseKey(data, passphrase);
+      if (parsed instanceof Error) see(parsed.message);
+      else see(parsed.type, parsed.comment, parsed.isPrivateKey(), parsed.getPublicSSH().toString('hex'), parsed.getPrivatePEM()?.length);
+    }
+    for (const [type, options] of [['rsa'], ['rsa', { bits: 0 }], ['ecdsa', { bits: 7 }], ['nonsense']]) {
+      try {
+        utils.generateKeyPairSync(type, options);
+      } catch (error) {
+        see(error.constructor.name, error.message);
+      }
+    }
+  },
+  'what the module exports': async ({ ssh2, see, original }) => {
+    see(Object.keys(original).filter((name) => !(name in ssh2)));
+  },
+};
