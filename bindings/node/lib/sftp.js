@@ -58,6 +58,8 @@ class Stats {
     this.size = attributes.size ?? 0;
     this.atime = attributes.atime ?? 0;
     this.mtime = attributes.mtime ?? 0;
+    /** What a server adds; ssh2 has it, and nothing is told of it here. */
+    this.extended = undefined;
   }
 
   /** @param {number} type */
@@ -420,7 +422,11 @@ class SFTP extends EventEmitter {
     return this.open(path, flag, mode, (error, handle) => {
       if (error) return callback?.(error);
       const written = (/** @type {Error | undefined} */ failed) => {
-        this.close(handle, (unclosed) => callback?.(failed ?? unclosed));
+        this.close(handle, (unclosed) => {
+          const why = failed ?? unclosed;
+          if (why) callback?.(why);
+          else callback?.();
+        });
       };
       if (bytes.length === 0) written(undefined);
       else this.write(handle, bytes, 0, bytes.length, 0, written);

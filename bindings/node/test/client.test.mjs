@@ -159,7 +159,7 @@ test('a refused and a changed host key end the handshake', async (t) => {
   const changed = `${other.known_hosts}-changed`;
   writeFileSync(changed, `[${host.address}]:${host.port} ${other.host_keys[0]}\n`);
   for (const [more, words] of [
-    [{ hostVerifier: () => false }, /refused by the program/],
+    [{ hostVerifier: () => false }, /Host denied \(verification failed\)/],
     [{ knownHosts: changed }, /HAS CHANGED/],
   ]) {
     const ssh = fresh();

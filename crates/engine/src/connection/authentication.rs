@@ -10,10 +10,10 @@ use zeroize::Zeroizing;
 use crate::config::{HostConfig, PubkeyAuthentication};
 use crate::connection::driver::{Driver, Question};
 use crate::connection::identities::{Candidate, Identities, SessionProof};
+use crate::connection::login::{Attempt, Authenticator, Method};
 use crate::error::Error;
 use crate::interaction::Interaction;
 use crate::keys;
-use super::login::{Attempt, Authenticator, Method};
 use crate::prompt::{Prompt, PromptKind, ServerQuestions};
 
 /// What ssh prefers when PreferredAuthentications says nothing, as far as the engine does it.

@@ -12,10 +12,10 @@ use zeroize::Zeroizing;
 
 use crate::agent::{Agent, Constraints};
 use crate::config::HostConfig;
+use crate::connection::login::KeySigner;
 use crate::error::Error;
 use crate::interaction::Interaction;
 use crate::keys::{self, KeyError, KeyFile, PublicKey};
-use super::login::KeySigner;
 use crate::prompt::{self, Prompt, PromptKind};
 
 /// A key that may be offered to the server.
