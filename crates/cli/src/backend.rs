@@ -133,7 +133,7 @@ impl Backend {
 
 /// This program as the daemon.
 fn starter() -> anyhow::Result<Starter> {
-    let program = std::env::current_exe().context("finding the program's own file")?;
+    let program = std::env::current_exe().context("finding this program's path")?;
     Ok(Starter {
         command: vec![program.into(), "daemon".into(), "--detach".into()],
     })
@@ -159,7 +159,7 @@ pub(crate) fn place() -> anyhow::Result<Place> {
 pub(crate) fn host_request(destination: &str, ssh_args: Vec<OsString>) -> anyhow::Result<HostRequest> {
     let destination = destination
         .parse()
-        .with_context(|| format!("{destination:?} is no destination"))?;
+        .with_context(|| format!("{destination:?} is not a valid destination"))?;
     let world = World::current().context("reading the environment")?;
     Ok(HostRequest {
         destination,

@@ -22,7 +22,7 @@ use trunkline::Printable;
 #[derive(Debug, Parser)]
 #[command(name = "trunkline", version, max_term_width = 110)]
 pub(crate) struct Cli {
-    /// Run the engine in this process: share nothing with other commands, leave nothing behind.
+    /// Do not use the daemon: share no connections with other commands, and leave nothing running.
     #[arg(long, global = true)]
     no_daemon: bool,
 
@@ -39,13 +39,13 @@ enum Command {
         #[arg(allow_hyphen_values = true, trailing_var_arg = true)]
         arguments: Vec<OsString>,
     },
-    /// Have the ssh that runs this use a shared connection. For the lines that `setup ssh` writes into ssh_config.
+    /// Let the ssh that runs this use a shared connection; used by the lines that `setup ssh` adds to ssh_config.
     Up,
-    /// Have other programs use shared connections: ssh and all that runs it, git, rsync, Ansible.
+    /// Set up other programs to use shared connections: ssh and whatever runs it, git, rsync, Ansible.
     Setup(commands::setup::Args),
     /// Run one command on many hosts.
     Run(commands::run::Args),
-    /// Have output of commands on hosts flow into FIFOs, sockets or files, and go on when a connection is lost.
+    /// Write the output of commands on hosts to FIFOs, sockets or files, and reconnect when a connection is lost.
     Stream(commands::stream::Args),
     /// Copy files and trees to and from hosts, over shared connections.
     Cp(commands::cp::Args),
@@ -53,15 +53,15 @@ enum Command {
     Tune(commands::tune::Args),
     /// List connections.
     Ls(commands::hosts::LsArgs),
-    /// Ask a host's connection for a sign of life.
+    /// Check that a host's connection is alive, and measure the round trip.
     Check(commands::hosts::HostArgs),
-    /// Close connections; running sessions may end first.
+    /// Close connections once running sessions have ended, or at once with --now.
     Close(commands::hosts::CloseArgs),
     /// Connect ahead of time.
     Warm(commands::hosts::WarmArgs),
-    /// Say what a destination resolves to, which transport it takes and why, and what it may share.
+    /// Show what a destination resolves to, which transport it uses and why, and what may share its connections.
     Explain(commands::hosts::ExplainArgs),
-    /// End the daemon, when running sessions have ended.
+    /// Stop the daemon once running sessions have ended, or at once with --now.
     Stop(commands::hosts::StopArgs),
     /// Run the daemon. It starts by itself when first needed; this is for service managers.
     Daemon(commands::daemon::Args),
@@ -72,7 +72,7 @@ enum Command {
     },
     /// Write man pages.
     Man {
-        /// The folder to write them to.
+        /// The directory to write them to.
         folder: std::path::PathBuf,
     },
     /// Print every setting of config.toml with its default and meaning.

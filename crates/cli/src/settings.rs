@@ -96,12 +96,12 @@ settings! {
     busy_below: u64, "A busy connection counts as quiet again below this many bits a second.";
     handshakes_per_server: usize, "Handshakes at once to one server. sshd's MaxStartups begins to drop at ten.";
     handshakes: usize, "Handshakes at once in all.";
-    early_flights: bool, "Let what needs no answer leave without waiting for one, to servers that are OpenSSH.";
-    early_stdin: bool, "Let up to 64 KiB of a command's input leave right behind the command, to servers that are OpenSSH.";
-    probe_after: Duration, "Seconds of silence after which a connection is asked for a sign of life.";
+    early_flights: bool, "Send what needs no answer without waiting (to OpenSSH servers only).";
+    early_stdin: bool, "Send up to 64 KiB of a command's input right behind the command (to OpenSSH servers only).";
+    probe_after: Duration, "Seconds of silence after which trunkline checks that a connection is alive.";
     probe_limit: Duration, "Seconds after which a connection that does not answer is given up.";
-    openssh_hosts: Vec<String>, "Patterns of hosts that go through the system's ssh, although the engine could do them: [\"*.example.com\"].";
-    confirm_hosts: Vec<String>, "Patterns of hosts whose connections are used only after a question through SSH_ASKPASS each time, as with `ControlMaster ask` of ssh_config.";
+    openssh_hosts: Vec<String>, "Patterns of hosts that always go through the system's ssh, such as [\"*.example.com\"].";
+    confirm_hosts: Vec<String>, "Patterns of hosts whose connections need confirmation through SSH_ASKPASS for each use, as with `ControlMaster ask` of ssh_config.";
 }
 
 /// Reads the file; a missing one means defaults.

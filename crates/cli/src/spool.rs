@@ -57,7 +57,7 @@ impl Stdin {
         {
             return Ok(Self::File(fd, position));
         }
-        let spool = Spool::new().context("making a temporary file for the input")?;
+        let spool = Spool::new().context("creating a temporary file for the input")?;
         let input = Input::new(fd).context("reading the input")?;
         tokio::spawn(spool.clone().fill(input));
         Ok(Self::Spool(spool))

@@ -112,13 +112,13 @@ pub(crate) enum UsageError {
     #[error("Bad escape character '{0}'.")]
     BadEscapeCharacter(String),
     /// `-N` and `-s`, or either against `-o SessionType`.
-    #[error("-{0} contradicts the session type asked for before it: give one of -N, -s and SessionType.")]
+    #[error("-{0} conflicts with an earlier option: use only one of -N, -s and SessionType.")]
     SessionTypeConflict(char),
     /// `-y` and `-E` in one line.
-    #[error("-y and -E exclude each other: the log goes to syslog or to a file.")]
+    #[error("-y and -E cannot be used together: the log goes either to syslog or to a file.")]
     TwoLogs,
     /// `-1`.
-    #[error("SSH protocol version 1 is not supported; leave out -1.")]
+    #[error("SSH protocol version 1 is not supported; remove -1.")]
     ProtocolOne,
 }
 
@@ -448,7 +448,7 @@ impl Meaning {
             }
             b'S' => self.args.control_path = value.cloned(),
             b'M' => self.needs("-M makes ssh the master of its own control socket"),
-            b'P' => self.needs("-P means one thing or another depending on ssh's version"),
+            b'P' => self.needs("-P means different things to different versions of ssh"),
             other => return Err(UsageError::UnknownOption((*other).into())),
         }
         Ok(())

@@ -28,53 +28,53 @@ use crate::questions::Conversation;
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "trunkline cp [OPTIONS] SOURCE… TARGET")]
 pub(crate) struct Args {
-    /// Directories too, with all that is in them; symbolic links in them are copied as links.
+    /// Copy directories and everything in them; symbolic links in them are copied as links.
     #[arg(short, long)]
     recursive: bool,
     /// Keep times and permissions, as scp does.
     #[arg(short, long)]
     preserve: bool,
-    /// Leave out files that the target has with the same time or a later one.
+    /// Skip files that exist on the target with the same time or a later one.
     #[arg(short, long)]
     update: bool,
-    /// Leave out files that the target has with the same content; both ends hash them.
+    /// Skip files that exist on the target with the same content; both ends hash them.
     #[arg(long)]
     checksum: bool,
-    /// Keep what was copied of a large file when the copy is cut off, and go on from it next time, as far as both ends'
-    /// hashes are the same. This is the default.
+    /// Keep partial large files when a copy is interrupted, and resume from what both ends' hashes show to be right. This
+    /// is the default.
     #[arg(long, overrides_with = "no_partial")]
     partial: bool,
-    /// Keep nothing of a file that was not copied to its end.
+    /// Do not keep partial files.
     #[arg(long)]
     no_partial: bool,
-    /// Leave out names that match; one with a slash is matched with the whole path below the source.
+    /// Skip names that match; a pattern with a slash is matched against the whole path below the source.
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
-    /// Bytes a second at most, with K, M or G for powers of 1,024.
+    /// Limit the rate, in bytes a second; K, M and G are powers of 1,024.
     #[arg(long, value_name = "RATE", value_parser = size)]
     bwlimit: Option<u64>,
-    /// Have each file on the target's disk before it gets its name.
+    /// Write each file to the target's disk (fsync) before renaming it into place.
     #[arg(long)]
     fsync: bool,
-    /// Only say what would be copied.
+    /// Show what would be copied, and copy nothing.
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// Name everything that is copied or left out.
+    /// Name everything that is copied or skipped.
     #[arg(short, long)]
     verbose: bool,
-    /// Show the progress, even where standard error is no terminal: there as a line a second.
+    /// Show progress even if standard error is not a terminal, as one line a second.
     #[arg(long)]
     progress: bool,
-    /// One JSON object for each name, and one for the whole at the end.
+    /// Print one JSON object for each name, and a summary at the end.
     #[arg(long, conflicts_with = "progress")]
     json: bool,
-    /// Sessions for a large file, at most; as many as the distance is worth by default.
+    /// The most sessions for a large file. By default, as many as the distance makes worthwhile.
     #[arg(long, value_name = "NUMBER")]
     streams: Option<usize>,
     /// Copy to each of these hosts, as for `run`; the target is then `:PATH`.
     #[arg(short = 'H', long, value_name = "HOSTS")]
     hosts: Vec<String>,
-    /// Hosts at once.
+    /// Hosts to copy to at the same time.
     #[arg(short, long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
     /// Use this ssh_config file instead of the user's and the system's.
@@ -86,8 +86,8 @@ pub(crate) struct Args {
     /// An option of ssh_config.
     #[arg(short = 'o', value_name = "KEY=VALUE")]
     option: Vec<OsString>,
-    /// What to copy, and where to: paths here, or HOST:PATH, with USER@ in front or not. A path here that has a colon is
-    /// written with a slash before it, as ./a:b.
+    /// What to copy, and where: local paths, or [USER@]HOST:PATH. Write a local path that contains a colon with a slash
+    /// before it, as ./a:b.
     // Options may stand between them, which `num_args` would take for the end.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
@@ -124,7 +124,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let remote = |place: &CopyPlace| matches!(place, CopyPlace::Host(..));
     ensure!(
         sources.iter().any(remote) || targets.iter().any(|(_, place)| remote(place)),
-        "neither end of the copy is a host: use cp"
+        "no host is named: use cp(1) for local copies"
     );
     let shown = !args.json && (args.progress || std::io::stderr().is_terminal());
     let view = View {
@@ -289,7 +289,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         "K" | "KB" | "KIB" => 1 << 10,
         "M" | "MB" | "MIB" => 1 << 20,
         "G" | "GB" | "GIB" => 1 << 30,
-        unit => return Err(format!("{unit} is no unit: K, M or G")),
+        unit => return Err(format!("unknown unit {unit}: use K, M or G")),
     };
     let number: f64 = digits.parse().map_err(|_| "a number, such as 10M".to_owned())?;
     let bytes = number * unit as f64;

@@ -80,8 +80,8 @@ fn serve(detach: bool) -> anyhow::Result<ExitCode> {
         let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
         let shutdown = async move {
             tokio::select! {
-                _ = terminate.recv() => tracing::info!("SIGTERM: no new clients; running sessions may end"),
-                _ = interrupt.recv() => tracing::info!("SIGINT: no new clients; running sessions may end"),
+                _ = terminate.recv() => tracing::info!("SIGTERM: no new clients; waiting for running sessions"),
+                _ = interrupt.recv() => tracing::info!("SIGINT: no new clients; waiting for running sessions"),
             }
         };
         tracing::info!(pid = std::process::id(), socket = %place.socket().display(), "listening");

@@ -64,10 +64,10 @@ pub(crate) struct HostArgs {
 /// Arguments of `trunkline ls`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LsArgs {
-    /// Look for ssh's own masters by the ControlPaths of this ssh_config file instead of the user's and the system's.
+    /// Find ssh's own ControlMasters by the ControlPaths of this ssh_config file instead of the user's and the system's.
     #[arg(short = 'F', value_name = "FILE")]
     config: Option<OsString>,
-    /// One JSON document.
+    /// Print one JSON document.
     #[arg(long)]
     json: bool,
 }
@@ -80,13 +80,13 @@ pub(crate) struct CloseArgs {
     /// Hosts, as for ssh(1).
     #[arg(required_unless_present_any = ["all", "stale"], conflicts_with_all = ["all", "stale"])]
     destinations: Vec<String>,
-    /// Every connection, and every master of ssh's own that a ControlPath leads to.
+    /// Close every connection, and every ControlMaster of ssh's own that a ControlPath names.
     #[arg(long)]
     all: bool,
-    /// Remove the sockets that masters of ssh's own have left behind.
+    /// Remove stale sockets of ssh's own ControlMasters.
     #[arg(long, conflicts_with = "all")]
     stale: bool,
-    /// Without waiting for running sessions.
+    /// Do not wait for running sessions.
     #[arg(long)]
     now: bool,
 }
@@ -96,7 +96,7 @@ pub(crate) struct CloseArgs {
 pub(crate) struct WarmArgs {
     #[command(flatten)]
     hosts: HostArgs,
-    /// Keep the connections until they are closed by hand.
+    /// Keep the connections until you close them.
     #[arg(long)]
     pin: bool,
 }
@@ -113,7 +113,7 @@ pub(crate) struct ExplainArgs {
 /// Arguments of `trunkline stop`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StopArgs {
-    /// Without waiting for running sessions.
+    /// Do not wait for running sessions.
     #[arg(long)]
     now: bool,
 }
@@ -175,7 +175,7 @@ async fn check_one(name: &str, ssh: &SshOptions, backend: &Backend) -> anyhow::R
     let request = host_request(name, ssh.to_args())?;
     let checked = match backend.connect_if_running().await? {
         Some(mut client) => ask(&mut client, Request::Check(request.clone()), backend).await,
-        None => Err(anyhow!("{name}: there is no connection: no daemon is running")),
+        None => Err(anyhow!("{name}: no connection: the daemon is not running")),
     };
     match checked {
         Ok(Reply::Checked { rtt: Some(rtt) }) => {
@@ -336,7 +336,7 @@ fn print_explanation(explained: &Explanation) -> std::io::Result<()> {
     writeln!(out, "{}", explained.address)?;
     match explained.transport.as_str() {
         "native" => writeln!(out, "transport: native")?,
-        other => writeln!(out, "transport: {other}, because of")?,
+        other => writeln!(out, "transport: {other}; reason:")?,
     }
     for reason in &explained.reasons {
         writeln!(out, "  {reason}")?;
@@ -375,7 +375,7 @@ fn print_explanation(explained: &Explanation) -> std::io::Result<()> {
     }
     writeln!(
         out,
-        "shares connections with requests that agree on ({}):",
+        "shares connections with requests that have the same ({}):",
         explained.sharing_key
     )?;
     for (name, value) in explained.sharing.iter().filter(|(_, value)| !value.is_empty()) {
@@ -388,7 +388,7 @@ fn print_explanation(explained: &Explanation) -> std::io::Result<()> {
 pub(crate) fn stop(args: &StopArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     runtime(backend)?.block_on(async {
         let Some(mut client) = backend.connect_to_stop().await? else {
-            println!("no daemon is running");
+            println!("the daemon is not running");
             return Ok(ExitCode::SUCCESS);
         };
         match ask(&mut client, Request::Stop { at_once: args.now }, backend).await? {
@@ -417,5 +417,5 @@ pub(crate) async fn ask(client: &mut Client, request: Request, backend: &Backend
 }
 
 pub(crate) fn unexpected(reply: &Reply) -> anyhow::Error {
-    anyhow!("the daemon answered what was not asked: {reply:?}")
+    anyhow!("unexpected reply from the daemon: {reply:?}")
 }

@@ -45,7 +45,7 @@ impl Found {
             && !at_once
         {
             eprintln!(
-                "trunkline: {} goes on, with {clients} sessions: --now ends them too",
+                "trunkline: {} stays open until its {clients} sessions end; use --now to end them at once",
                 self.master.path.display()
             );
             return Ok(false);

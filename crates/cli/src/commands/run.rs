@@ -41,16 +41,16 @@ pub(crate) struct Args {
     ssh: SshOptions,
     #[command(flatten)]
     many: ManyHosts,
-    /// Hosts at once.
+    /// Hosts to run on at the same time.
     #[arg(short, long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
-    /// Seconds that each host may take, connecting included. Its command is sent SIGTERM then.
+    /// Seconds for each host, including connecting. When they are over, its command is sent SIGTERM.
     #[arg(short, long, value_name = "SECONDS")]
     timeout: Option<f64>,
-    /// One JSON object for each host, as they finish.
+    /// Print one JSON object for each host as it finishes.
     #[arg(long, conflicts_with = "collate")]
     json: bool,
-    /// Group hosts with identical output, when all have finished.
+    /// Group hosts with identical output when all have finished.
     #[arg(long)]
     collate: bool,
     /// Give the command no input. Otherwise every host gets all of standard input, unless that is a terminal or /dev/null.
@@ -60,10 +60,10 @@ pub(crate) struct Args {
     /// 64 MiB ahead of it.
     #[arg(short = 'n', long = "no-input", visible_alias = "nostdin")]
     no_input: bool,
-    /// Also write each host's output to files in this folder.
+    /// Also write each host's output to files in this directory.
     #[arg(short = 'O', long = "output", value_name = "FOLDER")]
     output: Option<PathBuf>,
-    /// The command line; words are joined by blanks, as ssh does.
+    /// The command; its words are joined with spaces, as ssh does.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -98,7 +98,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     if let Some(timeout) = args.timeout {
         ensure!(
             timeout.is_finite() && timeout > 0.0,
-            "--timeout wants a positive number of seconds"
+            "--timeout needs a positive number of seconds"
         );
     }
     let folder = args.output.as_deref().map(OutputDir::create).transpose()?;
@@ -154,7 +154,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
                 if signal.is_some() {
                     // The second time: at once. The daemon ends what is left.
                     view.progress.clear();
-                    eprintln!("trunkline: interrupted again: commands may still run");
+                    eprintln!("trunkline: interrupted again: commands may still be running");
                     return Ok(ExitCode::from(status_of(number)));
                 }
                 signal = Some(number);
@@ -397,7 +397,7 @@ impl Job<'_> {
             let seconds = limit.as_secs_f64();
             return Ok(Attempt::Over(Outcome::Failed {
                 kind: "timeout".into(),
-                message: format!("not done within {seconds} s"),
+                message: format!("timed out after {seconds} s"),
                 execution: progressed.execution(),
             }));
         };
@@ -434,7 +434,7 @@ impl Job<'_> {
     ) -> anyhow::Result<Attempt> {
         let questions = self.backend.questions();
         let mut feed = None;
-        let client = match self.input.begin().context("passing the input on")? {
+        let client = match self.input.begin().context("passing on the input")? {
             Some((fd, writes)) => {
                 feed = writes.map(|writes| Box::pin(writes.run()));
                 let request = self.request(answers, Stdio::Passed);
@@ -564,7 +564,7 @@ fn ended(exit: Exit) -> Outcome {
         Exit::Signal(name, core) => Outcome::Signaled { name, core },
         Exit::Unknown => Outcome::Failed {
             kind: "peer".into(),
-            message: "the server did not say how the command ended".into(),
+            message: "the server did not report how the command ended".into(),
             execution: Execution::MayHaveStarted,
         },
     }

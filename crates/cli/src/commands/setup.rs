@@ -25,13 +25,13 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Program {
-    /// ssh, and with it scp, sftp, git, rsync and whatever else runs ssh: lines at the end of ~/.ssh/config.
+    /// ssh, scp, sftp, git, rsync and whatever else runs ssh, by lines at the end of ~/.ssh/config.
     Ssh(FileArgs),
-    /// git without `setup ssh`: core.sshCommand in your global configuration.
+    /// git alone, by core.sshCommand in your global configuration.
     Git(Change),
-    /// rsync without `setup ssh`: RSYNC_RSH in your shell's profile.
+    /// rsync alone, by RSYNC_RSH in your shell's profile.
     Rsync(FileArgs),
-    /// Ansible: has its ssh keep to your ssh_config, where its own ControlPath would win.
+    /// Ansible: make its ssh follow your ssh_config instead of setting a ControlPath of its own.
     Ansible(ansible::Args),
 }
 
@@ -41,7 +41,7 @@ struct Change {
     /// Print what would be written, and change nothing.
     #[arg(long)]
     print: bool,
-    /// Take out what was written, and leave everything as it was.
+    /// Remove what was written, and restore everything as it was.
     #[arg(long, conflicts_with = "print")]
     undo: bool,
 }
@@ -51,7 +51,7 @@ struct Change {
 struct FileArgs {
     #[command(flatten)]
     change: Change,
-    /// Another file than the usual one.
+    /// Change this file instead of the usual one.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
 }
@@ -117,7 +117,7 @@ impl Lines<'_> {
         if with == file.text() {
             writeln!(
                 out,
-                "{shown} has them already, the lines of `trunkline setup {}`",
+                "{shown} already has the lines of `trunkline setup {}`",
                 self.block.name
             )?;
             return Ok(Outcome::Unchanged);
@@ -125,7 +125,7 @@ impl Lines<'_> {
         file.replace(&with)?;
         write!(out, "{shown} has new lines")?;
         if file.text.is_some() {
-            write!(out, "; what it was before is in {}", file.backup().display())?;
+            write!(out, "; the previous version is in {}", file.backup().display())?;
         }
         writeln!(out)?;
         Ok(Outcome::Written)
@@ -138,7 +138,7 @@ impl Lines<'_> {
 /// # Errors
 /// The path has characters that would have to be quoted, each file in its own way.
 fn program() -> anyhow::Result<String> {
-    let this = std::env::current_exe().context("finding the program's own file")?;
+    let this = std::env::current_exe().context("finding this program's path")?;
     let on_path = std::env::var_os("PATH").and_then(|path| {
         std::env::split_paths(&path)
             .map(|folder| folder.join("trunkline"))
@@ -153,7 +153,7 @@ fn plain(path: &Path) -> anyhow::Result<String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@:,".contains(c);
     if text.is_empty() || !text.chars().all(is_plain) {
         bail!(
-            "{} has characters that would have to be quoted: move it to a path of letters, digits and ./_-+@:,",
+            "{} contains characters that need quoting: move it to a path of only letters, digits and ./_-+@:,",
             path.display()
         );
     }

@@ -198,12 +198,12 @@ async fn run(
 
 fn program(args: &SshArgs) -> anyhow::Result<Program> {
     if let Some(target) = &args.stdio_forward {
-        let target = target.to_str().context("-W wants host:port")?;
-        let (host, port) = target.rsplit_once(':').context("-W wants host:port")?;
+        let target = target.to_str().context("-W needs HOST:PORT")?;
+        let (host, port) = target.rsplit_once(':').context("-W needs HOST:PORT")?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let port = port
             .parse()
-            .with_context(|| format!("-W {target}: {port:?} is no port"))?;
+            .with_context(|| format!("-W {target}: {port:?} is not a port number"))?;
         return Ok(Program::Stdio(host.to_owned(), port));
     }
     Ok(match &args.command {
@@ -366,7 +366,7 @@ impl Talk<'_> {
                 // It may have been sent in the same flight as the login: only the daemon knew.
                 self.console.log(
                     LogLevel::Fatal,
-                    "trunkline: the daemon ended in the middle of it; the command may have started",
+                    "trunkline: the daemon ended during the session; the command may have started",
                 );
                 return Ok(Some(Outcome::Code(OWN_ERROR)));
             }
@@ -601,7 +601,9 @@ fn system_ssh(arguments: &[OsString]) -> ExitCode {
         .map(PathBuf::from)
         .or_else(find_ssh);
     let Some(program) = program else {
-        eprintln!("trunkline: there is no ssh in PATH to hand this to; install the OpenSSH client");
+        eprintln!(
+            "trunkline: this needs the system's ssh, and there is none in PATH: install the OpenSSH client"
+        );
         return ExitCode::from(OWN_ERROR);
     };
     let error = std::process::Command::new(&program).args(arguments).exec();

@@ -36,29 +36,29 @@ pub(crate) struct Args {
     many: ManyHosts,
     /// Where the output goes: fifo:PATH, unix:PATH, file:PATH, or - for standard output. {host} in a path is the host's name.
     ///
-    /// FIFOs are made where they are missing, and files; both are then yours alone. On a Unix socket trunkline listens, and
-    /// gives the stream to one reader at a time. May stand behind the command, too, at the very end.
+    /// Missing FIFOs and files are created with mode 0600. On a Unix socket trunkline listens, and serves one reader at a
+    /// time. This option may also come at the very end, after the command.
     #[arg(long, value_name = "TARGET")]
     to: Option<To>,
     /// When a command is started again.
     #[arg(long, value_enum, default_value_t = Restart::Lost)]
     restart: Restart,
-    /// Seconds before the first new attempt. Each further one waits for twice as long, less a random part of up to a half.
+    /// Seconds before the first new attempt. Each further one waits twice as long, less a random part of up to half.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     retry_min: Duration,
     /// The most seconds between attempts.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     retry_max: Duration,
-    /// Write a line into the stream where output may be missing. {host}, {time} and {reason} in it are replaced.
+    /// Write a line to the stream where output may be missing. {host}, {time} and {reason} in it are replaced.
     #[arg(long, value_name = "TEXT", num_args = 0..=1, require_equals = true, default_missing_value = MARK)]
     mark_gaps: Option<String>,
-    /// Say on standard error what happens in JSON, one object a line.
+    /// Report events on standard error as JSON, one object a line.
     #[arg(long)]
     json: bool,
     /// Hosts, as for ssh(1).
     #[arg(value_name = "DEST")]
     destinations: Vec<String>,
-    /// The command line; words are joined by blanks, as ssh does.
+    /// The command; its words are joined with spaces, as ssh does.
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
@@ -108,7 +108,7 @@ impl To {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number"))?;
+    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
@@ -139,7 +139,7 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let world = World::current().context("reading the environment")?;
     let mut hosts = args.many.targets(&args.ssh, &world).await?;
     for name in &args.destinations {
-        hosts.push(Host::named(name).with_context(|| format!("{name:?} is no destination"))?);
+        hosts.push(Host::named(name).with_context(|| format!("{name:?} is not a valid destination"))?);
     }
     ensure!(!hosts.is_empty(), "no hosts match");
     let named = hosts
@@ -241,7 +241,7 @@ impl View {
         }
         let text = match event {
             Event::Begun { gap: None } => return,
-            Event::Begun { gap: Some(gap) } => format!("goes on after {gap:.1} s"),
+            Event::Begun { gap: Some(gap) } => format!("resumed after {gap:.1} s"),
             Event::Lost { reason, retry } => format!("{reason}; again in {retry:.1} s"),
             Event::Ended { status: Some(0), .. } => return,
             Event::Ended {
@@ -250,7 +250,7 @@ impl View {
             Event::Ended {
                 signal: Some(signal), ..
             } => format!("the command ended by SIG{signal}"),
-            Event::Ended { .. } => "the server did not say how the command ended".to_owned(),
+            Event::Ended { .. } => "the server did not report how the command ended".to_owned(),
             Event::Failed { reason } => reason.to_owned(),
             Event::Notice { text } => text.trim_end().to_owned(),
         };
@@ -314,7 +314,7 @@ impl Follower<'_> {
         let name = &self.host.name;
         let sink = match self.to.of_host(name, self.world) {
             Some(target) => {
-                let lost = self.mark("a reader left without what was on its way to it");
+                let lost = self.mark("a reader left before it had received everything; that data is lost");
                 Some(Sink::open(&target, lost).await?)
             }
             None => None,

@@ -25,25 +25,25 @@ use crate::commands::hosts::{SshOptions, ask, unexpected};
 pub(crate) struct Args {
     #[command(flatten)]
     ssh: SshOptions,
-    /// More sizes, more depths, more sessions, everything three times; up to 4 minutes and 64 GiB.
+    /// Measure more sizes, depths and numbers of sessions, each three times; up to 4 minutes and 64 GiB.
     #[arg(long)]
     full: bool,
-    /// Seconds that it may take; 28 by default.
+    /// Time limit in seconds; 28 by default.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     time: Option<u64>,
-    /// Bytes that may be moved, with K, M or G for powers of 1,024; 8G by default.
+    /// Limit on the bytes moved; K, M and G are powers of 1,024; 8G by default.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     size: Option<u64>,
-    /// The folder on the server for three files, which are removed in the end; your home there by default.
+    /// Directory on the server for three temporary files; your home there by default.
     #[arg(long, value_name = "PATH")]
     folder: Option<String>,
-    /// Write the figures and charts of them into an HTML file, which needs no other.
+    /// Write the figures with charts to one self-contained HTML file.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
-    /// Forget what was found before, and measure nothing.
+    /// Forget earlier results, and measure nothing.
     #[arg(long, conflicts_with_all = ["full", "time", "size", "folder", "report", "json"])]
     forget: bool,
     /// Measure this machine alone: ciphers, MACs and signatures on one core.
@@ -204,7 +204,7 @@ fn print(out: &mut impl std::io::Write, report: &Report) -> anyhow::Result<()> {
     writeln!(out, "{}, {}", report.address, report.server)?;
     writeln!(
         out,
-        "round trip {:.2} ms; one session as it is: {} down, {} up",
+        "round trip {:.2} ms; one session with the current settings: {} down, {} up",
         link.rtt * 1e3,
         rate(link.rates.down),
         rate(link.rates.up)

@@ -84,7 +84,7 @@ fn listen(caller: &Caller, backend: &Backend) -> anyhow::Result<()> {
     match reply {
         Reply::Done => Ok(()),
         Reply::Failed(failure) => anyhow::bail!(failure.message),
-        other => anyhow::bail!("the daemon answered what was not asked: {other:?}"),
+        other => anyhow::bail!("unexpected reply from the daemon: {other:?}"),
     }
 }
 
@@ -107,18 +107,20 @@ enum Wants {
 
 impl Caller {
     fn find() -> Result<Self, &'static str> {
-        let parent = rustix::process::getppid().ok_or("the process that asks has ended")?;
+        let parent = rustix::process::getppid().ok_or("the calling process has ended")?;
         Self::from_command_line(asking_process(parent)?)
     }
 
     fn from_command_line(words: Vec<OsString>) -> Result<Self, &'static str> {
         let mut words = words.into_iter();
-        let program = words.next().ok_or("the process that asks has no command line")?;
+        let program = words.next().ok_or("the calling process has no command line")?;
         // Libraries and other programs read ssh_config, too: their words are not ssh's.
         if Path::new(&program).file_name() != Some(OsStr::new("ssh")) {
-            return Err("`trunkline up` is for ssh to run, by the lines of `trunkline setup ssh`");
+            return Err(
+                "`trunkline up` is run by ssh, from the lines that `trunkline setup ssh` adds to ssh_config",
+            );
         }
-        let args = SshArgs::parse(words).map_err(|_| "ssh's command line is not understood")?;
+        let args = SshArgs::parse(words).map_err(|_| "ssh's command line cannot be parsed")?;
         let by_path = program.as_encoded_bytes().contains(&b'/');
         Ok(Self {
             args,
@@ -155,7 +157,7 @@ fn asking_process(parent: Pid) -> Result<Vec<OsString>, &'static str> {
     command_line(parent_of(parent)?)
 }
 
-const UNREADABLE: &str = "the command line of the process that asks cannot be read";
+const UNREADABLE: &str = "the command line of the calling process cannot be read";
 
 #[cfg(target_os = "linux")]
 fn command_line(process: Pid) -> Result<Vec<OsString>, &'static str> {

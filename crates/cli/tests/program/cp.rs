@@ -142,7 +142,7 @@ fn what_fails_is_named_and_the_exit_status_tells() {
     let output = finish(cp(&home, &server).args(["a", "b"]));
     assert_status(&output, 255);
     assert!(
-        text(&output.stderr).contains("neither end"),
+        text(&output.stderr).contains("no host is named"),
         "{}",
         describe(&output)
     );

@@ -85,7 +85,7 @@ fn check_tells_a_live_connection_from_none_and_from_a_dead_one() {
     let none = finish(&mut about(&home, &server, &["check"]));
     assert_status(&none, 255);
     assert!(
-        text(&none.stderr).contains("there is no connection"),
+        text(&none.stderr).contains("no connection: the daemon is not running"),
         "{}",
         describe(&none)
     );

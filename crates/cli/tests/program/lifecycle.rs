@@ -174,7 +174,7 @@ fn stop_now_ends_sessions_and_says_so_to_their_clients() {
     wait_until("it has ended", || is_gone(daemon));
     let output = finish(home.trunkline().arg("stop"));
     assert_status(&output, 0);
-    assert_eq!(text(&output.stdout), "no daemon is running\n");
+    assert_eq!(text(&output.stdout), "the daemon is not running\n");
 }
 
 /// A daemon of another version: it says which, and answers nothing but a request to stop, at which it leaves its place.

@@ -98,7 +98,7 @@ fn nobody_but_ssh_is_served() {
     assert_eq!(describe(&output).matches("trunkline").count(), 0, "silently");
     let output = finish(home.trunkline().arg("up").env("TRUNKLINE_LOG", "info"));
     assert!(
-        text(&output.stderr).contains("for ssh to run"),
+        text(&output.stderr).contains("is run by ssh"),
         "{}",
         describe(&output)
     );

@@ -36,7 +36,7 @@ pub(super) fn main(args: &Args) -> anyhow::Result<()> {
         Some(link) => {
             let name = plain(link)?;
             if !link.is_absolute() || !crate::is_named_ssh(link.as_os_str()) {
-                bail!("{name} has to be an absolute path, of a name that begins with \"ssh\"");
+                bail!("{name} must be an absolute path to a name that begins with \"ssh\"");
             }
             vec![
                 ("ssh_executable", name.clone()),
@@ -46,8 +46,8 @@ pub(super) fn main(args: &Args) -> anyhow::Result<()> {
         }
     };
     let mut text = match args.drop_in {
-        None => "# Ansible's own arguments say ControlPersist, and bring a ControlPath that wins over ssh_config's.\n",
-        Some(_) => "# trunkline, under a name that makes it take ssh's arguments.\n",
+        None => "# Ansible's default arguments contain ControlPersist, which adds a ControlPath that overrides ssh_config's.\n",
+        Some(_) => "# trunkline; under this name it takes ssh's arguments.\n",
     }
     .to_owned();
     for (name, value) in &settings {
@@ -66,7 +66,7 @@ pub(super) fn main(args: &Args) -> anyhow::Result<()> {
     if lines.change(&path, change)? == Outcome::Written && !change.undo {
         match args.drop_in {
             None => println!(
-                "Ansible's ssh follows your ssh_config now: `trunkline setup ssh` makes that trunkline"
+                "Ansible's ssh now follows your ssh_config; run `trunkline setup ssh` if you have not yet"
             ),
             Some(_) => println!("Ansible runs trunkline instead of ssh"),
         }
@@ -104,7 +104,7 @@ fn insert(text: &str, lines: &str, names: &[&str]) -> anyhow::Result<String> {
         let name = line.split(['=', ':']).next().unwrap_or_default().trim();
         if inside && names.contains(&name) {
             bail!(
-                "{SECTION} says `{}` already: take that line out, or change it by hand to what --print shows",
+                "{SECTION} says `{}` already: remove that line, or change it to what --print shows",
                 line.trim()
             );
         }
@@ -123,10 +123,10 @@ fn link_to_program(link: &Path, undo: bool) -> anyhow::Result<()> {
     let program = program()?;
     let shown = link.display();
     match std::fs::read_link(link) {
-        Ok(target) if target != Path::new(&program) => bail!("{shown} is a link to something else already"),
+        Ok(target) if target != Path::new(&program) => bail!("{shown} is already a link to something else"),
         Ok(_) if undo => std::fs::remove_file(link).with_context(|| format!("deleting {shown}")),
         Ok(_) => Ok(()),
-        Err(_) if link.exists() => bail!("{shown} is there already, and is no link"),
+        Err(_) if link.exists() => bail!("{shown} already exists and is not a link"),
         Err(_) if undo => Ok(()),
         Err(_) => std::os::unix::fs::symlink(&program, link).with_context(|| format!("making {shown}")),
     }

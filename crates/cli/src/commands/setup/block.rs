@@ -11,7 +11,7 @@ pub(super) struct Block {
 pub(super) enum BlockError {
     /// Part of them was removed, or they were copied.
     #[error(
-        "the lines from `{begin}` to `{end}` are not whole any more: take out what is left of them by hand, and try again"
+        "the lines from `{begin}` to `{end}` are incomplete: remove what is left of them by hand, and try again"
     )]
     NotWhole {
         /// The first line's beginning.

@@ -41,7 +41,7 @@ impl EditedFile {
             Err(error) => return Err(error).with_context(|| format!("reading {shown}")),
         };
         if !target.is_file() {
-            bail!("{shown} is no file");
+            bail!("{shown} is not a regular file");
         }
         let bytes = fs::read(&target).with_context(|| format!("reading {shown}"))?;
         let text = String::from_utf8(bytes).map_err(|_| anyhow::anyhow!("{shown} is not UTF-8 text"))?;

@@ -25,10 +25,10 @@ pub(super) fn main(change: Change) -> anyhow::Result<()> {
     let is_ours = |value: &str| value.ends_with("trunkline ssh");
     match found {
         Some(found) if !is_ours(&found) => bail!(
-            "git's {name} is set to {found:?} already: `git config --global --unset {name}` makes room, and `trunkline setup ssh` needs none"
+            "git's {name} is already set to {found:?}: `git config --global --unset {name}` removes it; `trunkline setup ssh` works without this setting"
         ),
         None if change.undo => println!("git's {name} is not set"),
-        Some(found) if !change.undo && found == *ours => println!("git uses {found:?} already"),
+        Some(found) if !change.undo && found == *ours => println!("git already uses {found:?}"),
         _ if change.undo => {
             for (name, _) in &settings {
                 git(&["--unset", name])?;
@@ -39,7 +39,7 @@ pub(super) fn main(change: Change) -> anyhow::Result<()> {
             for (name, value) in &settings {
                 git(&[name, value])?;
             }
-            println!("git uses {ours:?} from now on, in your global configuration");
+            println!("git now uses {ours:?} (set in your global configuration)");
         }
     }
     Ok(())

@@ -37,7 +37,7 @@ pub(super) fn main(args: &FileArgs) -> anyhow::Result<()> {
         bridge: &|_| "",
     };
     if lines.change(&path, args.change)? == Outcome::Written {
-        println!("shells that you start from now on see it");
+        println!("new shells will use it");
         for line in measured()? {
             println!("{line}");
         }

@@ -105,14 +105,16 @@ fn tell_what_wins(path: &std::path::Path) -> anyhow::Result<()> {
     let value = |name: &str| told.lines().find_map(|line| line.strip_prefix(name));
     match (value("controlpath "), value("controlmaster ")) {
         (Some(path), Some("false" | "no")) if ours(path) => {
-            println!("ssh, scp, sftp, git and rsync use trunkline's connections from now on");
+            println!("ssh, scp, sftp, git and rsync now use trunkline's connections");
         }
         (Some(path), _) if !ours(path) => println!(
-            "but your ControlPath {path} wins, for all hosts that it is set for: without it they would use trunkline"
+            "but your ControlPath {path} takes precedence for the hosts that it is set for; remove it to have them use trunkline"
         ),
-        (None, _) => println!("but your ControlPath none wins, for all hosts that it is set for"),
+        (None, _) => {
+            println!("but your own `ControlPath none` takes precedence for the hosts that it is set for")
+        }
         _ => println!(
-            "but your ControlMaster wins, for all hosts that it is set for: trunkline leaves those alone"
+            "but your own ControlMaster takes precedence for the hosts that it is set for; trunkline does not touch those"
         ),
     }
     Ok(())

@@ -53,7 +53,7 @@ fn summary(out: &mut String, report: &Report) -> anyhow::Result<()> {
     )?;
     writeln!(
         out,
-        "<p>Round trip {:.2} ms. One session as it is: {} down, {} up. Measured in {:.0} s.</p>",
+        "<p>Round trip {:.2} ms. One session with the current settings: {} down, {} up. Measured in {:.0} s.</p>",
         link.rtt * 1e3,
         rate(link.rates.down),
         rate(link.rates.up),
@@ -82,7 +82,7 @@ fn summary(out: &mut String, report: &Report) -> anyhow::Result<()> {
     });
     table(
         out,
-        &["Program", "Data", "Best with", "As fast as its defaults"],
+        &["Program", "Data", "Best with", "No faster than the defaults"],
         rows,
     )
 }
