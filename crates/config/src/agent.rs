@@ -340,7 +340,7 @@ pub struct Constraints {
 #[non_exhaustive]
 pub enum AgentError {
     /// There is no socket at the path.
-    #[error("there is no SSH agent at {}: the socket does not exist (is SSH_AUTH_SOCK of an old login?)", path.display())]
+    #[error("there is no SSH agent at {}: the socket does not exist (is SSH_AUTH_SOCK left over from an old login?)", path.display())]
     Missing {
         /// The socket.
         path: PathBuf,
@@ -366,7 +366,7 @@ pub enum AgentError {
         path: PathBuf,
     },
     /// The agent's reply breaks the protocol.
-    #[error("what answers at {} is no proper SSH agent: {what}", path.display())]
+    #[error("the program listening on {} is not an SSH agent: {what}", path.display())]
     Malformed {
         /// The socket.
         path: PathBuf,
@@ -398,7 +398,7 @@ pub enum AgentError {
         made: String,
     },
     /// An earlier request on this connection was given up half-way.
-    #[error("an earlier request to the SSH agent was given up; it has to be connected to anew")]
+    #[error("an earlier request to the SSH agent was abandoned; connect to it again")]
     OutOfStep,
 }
 

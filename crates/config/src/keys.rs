@@ -93,7 +93,7 @@ pub enum KeyError {
         mode: u32,
     },
     /// The file is larger than any key.
-    #[error("{} is larger than {limit} bytes, so it is no key file", path.display())]
+    #[error("{} is larger than {limit} bytes, so it is not a key file", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,

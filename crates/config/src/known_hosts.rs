@@ -470,7 +470,7 @@ pub enum KnownHostsError {
         file: PathBuf,
     },
     /// A host name holds characters that would break the file's lines.
-    #[error("{name:?} is no host name that a known_hosts file can hold")]
+    #[error("{name:?} cannot be written as a host name in known_hosts")]
     BadName {
         /// The name.
         name: String,
@@ -599,7 +599,7 @@ impl Line {
         }
         let key = Bytes::from(key);
         let plain = keys::without_certificate(key.clone()).ok_or("the certificate cannot be read")?;
-        let key_type = keys::key_type(&plain).ok_or("the key is of a type that is not known here")?;
+        let key_type = keys::key_type(&plain).ok_or("unknown key type")?;
         Ok(Some(Self {
             marker,
             hosts,

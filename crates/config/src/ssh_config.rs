@@ -108,10 +108,10 @@ pub enum ConfigError {
     #[error("the host {0}")]
     Explicit(&'static str),
     /// The local user is not in the password database.
-    #[error("user id {0} has no entry in the password database, which ssh needs for the home folder")]
+    #[error("user id {0} has no entry in the password database, which ssh needs to find the home directory")]
     NoAccount(u32),
     /// Jump hosts without end.
-    #[error("more than {0} jump hosts, each behind the next: does ProxyJump lead in a circle?")]
+    #[error("more than {0} jump hosts, each behind the next: does ProxyJump form a loop?")]
     TooManyJumps(usize),
     /// A jump host that cannot be read.
     #[error("ProxyJump: {0}")]

@@ -25,7 +25,7 @@ pub enum ClientError {
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// None runs, and none was to be started.
-    #[error("no daemon is running")]
+    #[error("the daemon is not running")]
     NotRunning,
     /// One was started and did not come up.
     #[error("the daemon did not start: {why}; its log is {log}")]
@@ -39,7 +39,7 @@ pub enum ClientError {
     #[error(transparent)]
     Frame(#[from] FrameError),
     /// Somebody else listens on the socket.
-    #[error("{socket} belongs to uid {uid}, not to you: set TRUNKLINE_DIR to a folder of your own")]
+    #[error("{socket} belongs to uid {uid}, not to you: set TRUNKLINE_DIR to a directory of your own")]
     Stranger {
         /// Who.
         uid: u32,
@@ -47,7 +47,9 @@ pub enum ClientError {
         socket: PathBuf,
     },
     /// It takes connections and says nothing.
-    #[error("the daemon on {socket} does not answer; end its process to get a new one")]
+    #[error(
+        "the daemon on {socket} does not answer; kill its process, and the next command starts a new one"
+    )]
     Silent {
         /// The socket.
         socket: PathBuf,
@@ -64,7 +66,7 @@ pub enum ClientError {
     #[error("the daemon runs in another {0} than this program")]
     Elsewhere(Difference),
     /// It went away in the middle.
-    #[error("the daemon ended in the middle of the request")]
+    #[error("the daemon ended during the request")]
     Gone,
 }
 

@@ -20,13 +20,13 @@ pub struct Place {
 #[non_exhaustive]
 pub enum PlaceError {
     /// Neither TRUNKLINE_DIR nor a home.
-    #[error("there is no place for trunkline's sockets: set TRUNKLINE_DIR, XDG_RUNTIME_DIR or HOME")]
+    #[error("no directory is available for trunkline's sockets: set TRUNKLINE_DIR, XDG_RUNTIME_DIR or HOME")]
     Nowhere,
     /// A folder belongs to somebody else, or others may use it.
     #[error("{0} belongs to somebody else or is open to others: it must be yours, with mode 0700")]
     NotPrivate(PathBuf),
     /// A folder cannot be made.
-    #[error("cannot make {folder}: {}", words(.error))]
+    #[error("cannot create directory {folder}: {}", words(.error))]
     Io {
         /// The folder.
         folder: PathBuf,

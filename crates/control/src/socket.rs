@@ -27,7 +27,7 @@ pub enum FrameError {
     #[error("the control socket failed: {0}")]
     Io(#[from] io::Error),
     /// The other end is not one of ours, or broken.
-    #[error("the other end of the control socket sent what is not a frame: {0}")]
+    #[error("malformed data on the control socket: {0}")]
     Malformed(String),
 }
 

@@ -326,9 +326,9 @@ impl Shared {
             }
             ForwardEvent::Lost { error } => tracing::warn!(%error, "a remote forwarding lost its connection"),
             ForwardEvent::Retrying { error, after } => {
-                tracing::warn!(%error, ?after, "a remote forwarding could not be established anew");
+                tracing::warn!(%error, ?after, "a remote forwarding could not be re-established");
             }
-            ForwardEvent::Established => tracing::info!("a remote forwarding stands again"),
+            ForwardEvent::Established => tracing::info!("a remote forwarding is active again"),
             ForwardEvent::Failed { error } => tracing::error!(%error, "a remote forwarding has ended"),
         }
         // Nobody needs to listen.

@@ -343,7 +343,7 @@ impl Disk {
             Err(DiskError::Sqlite(_, error)) if is_corrupt(&error) => {
                 let aside = set_aside(&file).map_err(prepare)?;
                 tracing::warn!(
-                    "host memory was damaged ({error}); begun anew, the old file is {}",
+                    "host memory was damaged ({error}); started a new one; the old file is {}",
                     aside.display()
                 );
                 connect(folder, &file)?
@@ -492,7 +492,10 @@ impl WriteQueue {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!("host memory is no longer kept in {}: {error}", file.display());
+                    tracing::warn!(
+                        "host memory can no longer be written to {}: {error}",
+                        file.display()
+                    );
                     if is_corrupt(&error) {
                         // The next process begins anew instead of failing the same way.
                         let _ = set_aside(file);

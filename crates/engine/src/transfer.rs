@@ -218,9 +218,9 @@ pub async fn copy(
                 return list::only_tell(&job, found).await;
             }
             match (&group.place, &to) {
-                (Place::Local, Place::Local) => {
-                    Err(Error::Usage("neither end of the copy is a server: use cp".into()))
-                }
+                (Place::Local, Place::Local) => Err(Error::Usage(
+                    "no host is named: use cp(1) for local copies".into(),
+                )),
                 (Place::Server(lanes), Place::Local) => {
                     let root = PathBuf::from(list::os(&top.root));
                     down::Down::new(&job, lanes, &root)?.run(found).await
@@ -490,7 +490,7 @@ impl Top {
         }
         let (root, name) = folder_and_name(&path);
         if matches!(&name[..], b"" | b"." | b"..") {
-            return Err(Error::Usage(format!("{} is no name for a file", shown(&path))));
+            return Err(Error::Usage(format!("{} is not a valid file name", shown(&path))));
         }
         Ok(Self {
             root,
@@ -799,7 +799,10 @@ impl Throttle {
 
 /// Why a name is not copied whose folder is not there, or is no folder.
 fn not_below(path: &[u8]) -> String {
-    format!("{} was not copied: its folder could not be made", shown(path))
+    format!(
+        "{} was not copied: its directory could not be created",
+        shown(path)
+    )
 }
 
 /// A path for people.

@@ -184,7 +184,7 @@ impl Tuning<'_> {
                     let cells = plan::compression_cells(&ciphers, info.server_compresses);
                     self.measure_cells(stage, &cells).await?;
                     if !info.server_compresses {
-                        self.note("the server takes no compression");
+                        self.note("the server does not support compression");
                     }
                 }
                 Stage::Requests => self.measure_requests((best, choice.compression)).await?,
@@ -554,7 +554,7 @@ impl Tuning<'_> {
             return Ok(());
         };
         if !rsync::is_here(&self.request) {
-            self.note("rsync: there is none on this machine");
+            self.note("rsync: not installed on this machine");
             return Ok(());
         }
         let host = self.host(None)?;

@@ -47,7 +47,7 @@ pub enum CertType {
 #[non_exhaustive]
 pub enum CertificateError {
     /// It is not a certificate, or one for a type of key that is not supported.
-    #[error("{name:?} is no supported certificate type")]
+    #[error("{name:?} is not a supported certificate type")]
     UnsupportedType {
         /// The type that it says it has.
         name: String,

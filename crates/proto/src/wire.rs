@@ -19,7 +19,7 @@ pub enum WireError {
     #[error("a number in the message is not a proper positive mpint")]
     BadNumber,
     /// Bytes were left over behind the last value of a message that must end there.
-    #[error("the message goes on behind its last value")]
+    #[error("the message has extra data after its last value")]
     Trailing,
 }
 

@@ -20,7 +20,7 @@ pub struct CopyOptions {
     pub partial: bool,
     /// Have each file on its disk before it gets its name.
     pub sync: bool,
-    /// Only say what would be copied.
+    /// Show what would be copied, and copy nothing.
     pub dry_run: bool,
     /// Patterns of names to leave out; one with a slash is matched with the whole path below the source.
     pub exclude: Vec<String>,

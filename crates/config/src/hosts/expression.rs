@@ -296,7 +296,7 @@ fn range(text: &str) -> Result<Range, &'static str> {
         text.parse::<u64>()
             .ok()
             .filter(|_| digits && fits)
-            .ok_or("a number or a range such as 01-20 belongs here")
+            .ok_or("expected a number or a range such as 01-20")
     };
     let (span, step) = text.split_once('/').unwrap_or((text, "1"));
     let (first, last) = span.split_once('-').unwrap_or((span, span));

@@ -74,7 +74,7 @@ pub enum InventoryError {
     },
     /// Only Ansible itself can read this.
     #[error(
-        "{file} {why}, which only Ansible understands; install Ansible, so that ansible-inventory can be asked"
+        "{file} {why}, which only Ansible understands; install Ansible, which provides ansible-inventory"
     )]
     NeedsAnsible {
         /// The file.
@@ -353,7 +353,7 @@ fn target(name: &str, variables: &Variables) -> Result<Target, String> {
     }
     let port = value(PORT).map(|(name, port)| {
         port.parse::<u16>()
-            .map_err(|_| format!("{name} is {port:?}, which is no port"))
+            .map_err(|_| format!("{name} is {port:?}, which is not a port number"))
     });
     let host = value(HOST).map_or(name, |(_, host)| host.as_str());
     let user = value(USER).map(|(_, user)| user.as_str());

@@ -407,7 +407,7 @@ fn open_ec(der: &[u8]) -> Result<Secret, Fault> {
             ))
         })
         .ok_or(Fault::Malformed(
-            "it is no EC key on one of the curves nistp256, nistp384 and nistp521",
+            "it is not an EC key on nistp256, nistp384 or nistp521",
         ))?;
     let scalar: EcPrivateKeyBin<'static> = key
         .private_key()

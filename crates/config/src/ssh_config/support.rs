@@ -234,7 +234,7 @@ impl HostConfig {
             add(
                 "knownhostscommand",
                 command.clone(),
-                "known hosts from a command are asked for by ssh only",
+                "only ssh runs a KnownHostsCommand",
             );
         }
         if let Some(file) = &self.revoked_host_keys {
@@ -293,15 +293,11 @@ impl HostConfig {
             }
         }
         for directive in &self.not_understood {
-            let why = "this value is not understood here";
+            let why = "unknown value";
             add(&directive.keyword, directive.value.clone(), why);
         }
         for directive in &self.unknown {
-            add(
-                &directive.keyword,
-                directive.value.clone(),
-                "this directive is not known here",
-            );
+            add(&directive.keyword, directive.value.clone(), "unknown directive");
         }
         reasons
     }

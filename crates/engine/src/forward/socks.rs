@@ -218,7 +218,7 @@ pub(crate) enum SocksError {
     Command { version: Version, command: u8 },
     #[error("it names an address of the unknown type {0}")]
     AddressType(u8),
-    #[error("the host name it sends is no name")]
+    #[error("it sends an invalid host name")]
     Name { version: Version },
     #[error("a name it sends is longer than {MAX_NAME} bytes")]
     TooLong,

@@ -482,7 +482,7 @@ fn moved(from: u64, by: i64) -> io::Result<u64> {
     from.checked_add_signed(by).ok_or_else(|| {
         io::Error::new(
             io::ErrorKind::InvalidInput,
-            "there is no place before a file's beginning",
+            "cannot seek before the start of a file",
         )
     })
 }

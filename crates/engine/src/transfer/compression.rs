@@ -150,16 +150,16 @@ pub(super) async fn adapt(job: &Job, lanes: &Lanes, upload: bool) -> Infallible 
                     break;
                 };
                 if let Err(error) = lanes.move_to(&compressing).await {
-                    tracing::debug!("the copy goes on without compression: {error}");
+                    tracing::debug!("the copy continues without compression: {error}");
                     break;
                 }
-                tracing::debug!("the copy goes on with compression: {rate:.0} bytes/s, {sample:?}");
+                tracing::debug!("the copy continues with compression: {rate:.0} bytes/s, {sample:?}");
                 job.progress.compressed(true);
                 trial.compress(Instant::now(), rate);
             }
             Step::Return => match lanes.move_to(&plain).await {
                 Ok(()) => job.progress.compressed(false),
-                Err(error) => tracing::debug!("the copy goes on with compression: {error}"),
+                Err(error) => tracing::debug!("the copy continues with compression: {error}"),
             },
         }
     }

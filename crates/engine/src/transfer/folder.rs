@@ -72,7 +72,7 @@ impl Folder {
         if matches!(name, b"" | b"." | b"..") || name.contains(&0) {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "a name that leads elsewhere",
+                "a name that leads outside the directory",
             ));
         }
         Ok((parent, OsStr::from_bytes(name)))
@@ -278,7 +278,7 @@ fn in_the_way(stat: &Stat) -> io::Error {
         FileType::Socket => "a socket",
         _ => "a device",
     };
-    io::Error::other(format!("{what} is there, which a copy does not replace"))
+    io::Error::other(format!("a copy does not replace {what}"))
 }
 
 /// A new file. It is this copy's alone: nobody else may open it until it is whole.

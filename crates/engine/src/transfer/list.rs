@@ -259,13 +259,17 @@ fn send(job: &Job, items: &mpsc::Sender<Item>, nth: u32, item: Item) -> Result<(
     items.blocking_send(item).map_err(|_| Over)
 }
 
+/// What to do when the target's disk is full.
+pub(super) const FREE_SPACE: &str =
+    ". Any existing file is unchanged; free some space and run the same command again to resume";
+
 /// A local failure in a line.
 pub(super) fn words(path: &[u8], error: &std::io::Error) -> String {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     let mut words =
         Error::local(shown(path), std::io::Error::new(error.kind(), error.to_string())).to_string();
     if matches!(error.kind(), StorageFull | QuotaExceeded) {
-        words += ". What was there before is unchanged; when there is room, the same command goes on";
+        words += FREE_SPACE;
     }
     words
 }
@@ -273,7 +277,7 @@ pub(super) fn words(path: &[u8], error: &std::io::Error) -> String {
 /// Counts what is to be copied, and tells what cannot be.
 fn is_copied(job: &Job, nth: u32, item: &Item) -> bool {
     if item.kind == Kind::Other {
-        let message = format!("{} is no file, directory or link", shown(&item.source));
+        let message = format!("{} is not a file, directory or link", shown(&item.source));
         job.progress.failed(item.source.clone(), message);
         return false;
     }

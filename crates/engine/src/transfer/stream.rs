@@ -166,7 +166,9 @@ pub(super) async fn copy_to(
         Location::Host(host, path) => (host.sftp().await?, path.clone()),
         Location::Session(sftp, path) => (sftp.clone(), path.clone()),
         Location::Local(_) | Location::Stream(_) => {
-            return Err(Error::Usage("neither end of the copy is a server: use cp".into()));
+            return Err(Error::Usage(
+                "no host is named: use cp(1) for local copies".into(),
+            ));
         }
     };
     let path = list::expand(&sftp, &path).await?;

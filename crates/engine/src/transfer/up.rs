@@ -153,9 +153,9 @@ impl<'a> Up<'a> {
                 Ok(Some(found)) => {
                     let what = match found.file_type() {
                         Some(FileType::Symlink) => "a symbolic link",
-                        _ => "no directory",
+                        _ => "not a directory",
                     };
-                    let message = format!("{} is {what}, and nothing is made in it", self.shown(&path));
+                    let message = format!("{} is {what}, so nothing is created in it", self.shown(&path));
                     job.progress.failed(item.target, message);
                 }
                 Err(error) => list::fail(job, item.target, error)?,
@@ -683,7 +683,7 @@ impl<'a> Up<'a> {
         };
         let then = match item.there.in_place {
             true => "",
-            false => ". What was there before is unchanged; when there is room, the same command goes on",
+            false => list::FREE_SPACE,
         };
         format!(
             "writing {}: no space left: {free} bytes are free and {} are wanted{then}",
@@ -700,7 +700,7 @@ impl<'a> Up<'a> {
             .saturating_sub(item.there.existing.map_or(0, |existing| existing.size));
         let free = self.free(&path).await.filter(|free| *free < more)?;
         Some(format!(
-            "writing {}: no space left: {free} bytes are free and {more} are wanted. What was there before is unchanged",
+            "writing {}: no space left: {free} bytes are free and {more} are wanted. Any existing file is unchanged",
             self.shown(&path)
         ))
     }
@@ -1371,7 +1371,7 @@ fn read_whole(item: &Item) -> io::Result<Bytes> {
     let file = open(&item.source, item.named)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other(format!(
-            "{} is no file any more",
+            "{} is no longer a regular file",
             shown(&item.source)
         )));
     }

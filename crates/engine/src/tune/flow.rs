@@ -286,8 +286,9 @@ pub(super) fn rate(bytes: u64, elapsed: Duration, rtt: Duration) -> f64 {
 /// The folder that relative paths begin at, or the one that was asked for, made absolute by the server.
 pub(super) async fn folder(sftp: &Sftp, asked: Option<&str>) -> Result<String, Error> {
     let path = sftp.realpath(asked.unwrap_or(".")).await?;
-    String::from_utf8(path.to_vec())
-        .map_err(|_| Error::Usage("the folder's name on the server is no text; name another".into()))
+    String::from_utf8(path.to_vec()).map_err(|_| {
+        Error::Usage("the directory's name on the server is not valid UTF-8; choose another".into())
+    })
 }
 
 #[cfg(test)]

@@ -120,7 +120,7 @@ impl Rsync {
         let words: Option<Vec<&str>> = words.iter().map(|word| word.to_str()).collect();
         let shell = words
             .and_then(|words| shlex::try_join(words).ok())
-            .ok_or("ssh's options are no text")?;
+            .ok_or("ssh's options are not valid UTF-8")?;
         let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
         write_files(folder.path(), samples, bytes).map_err(|error| error.to_string())?;
         Ok(Self {

@@ -31,7 +31,7 @@ pub(super) fn read(inventory: &mut Inventory, text: &str, file: &Path) -> Result
                 Some((group, "children")) => Section::Children(group.into()),
                 Some(_) => {
                     return Err(wrong(format!(
-                        "[{heading}] is no section; it ends in :vars, :children or nothing"
+                        "[{heading}] is not a valid section: it may end only in :vars, :children or nothing"
                     )));
                 }
             };

@@ -260,7 +260,7 @@ fn a_host_that_ssh_cannot_reach_is_told_apart() {
         .map(|skipped| skipped.why.as_str())
         .collect();
     assert!(
-        why[0].contains("local") && why[1].contains("template") && why[2].contains("no port"),
+        why[0].contains("local") && why[1].contains("template") && why[2].contains("not a port number"),
         "{why:?}"
     );
     assert_eq!(why.len(), 4);
