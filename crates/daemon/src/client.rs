@@ -29,7 +29,7 @@ where
 {
     match Client::connect(place, starter).await {
         Err(ClientError::Elsewhere(what)) => {
-            tracing::info!("the daemon runs in another {what}: this program connects by itself");
+            tracing::info!("the daemon runs in another {what}; connecting without it");
             Ok(to_engine(engine().await?).await?)
         }
         other => Ok(other?),
@@ -53,7 +53,7 @@ where
 {
     match Client::connect_with(place, starter, here, request, fds).await {
         Err(ClientError::Elsewhere(what)) => {
-            tracing::info!("the daemon runs in another {what}: this program connects by itself");
+            tracing::info!("the daemon runs in another {what}; connecting without it");
             let client = to_engine(engine().await?).await?;
             client.send_with(request, fds).await?;
             Ok(client)

@@ -112,7 +112,7 @@ impl<'a> Forwards<'a> {
         let config = self.engine.resolve(&request).await?;
         let understood = configured(&config).into_iter().next();
         understood.map_or_else(
-            || Err(Error::Usage(format!("{specification} is no forwarding"))),
+            || Err(Error::Usage(format!("{specification} is not a valid forwarding"))),
             |(_, forward)| Ok(forward),
         )
     }
@@ -224,7 +224,7 @@ fn watch(handle: &ForwardHandle, interaction: &Interaction) {
                 ForwardEvent::Lost { error } => {
                     interaction.notice(&format!("a remote forwarding was lost: {error}"));
                 }
-                ForwardEvent::Established => interaction.notice("the remote forwarding stands again"),
+                ForwardEvent::Established => interaction.notice("the remote forwarding is active again"),
                 ForwardEvent::Failed { error } => {
                     interaction.notice(&format!("a remote forwarding has ended: {error}"));
                 }

@@ -440,7 +440,7 @@ fn check_path(path: &Path) -> Result<(), Error> {
     let len = path.as_os_str().len();
     if len > MAX_PATH {
         return Err(Error::Usage(format!(
-            "the mux socket's path {shown} has {len} bytes, and {MAX_PATH} is the most that every system takes; set TRUNKLINE_DIR to a shorter folder"
+            "the mux socket's path {shown} has {len} bytes, and {MAX_PATH} is the longest that every system accepts; set TRUNKLINE_DIR to a shorter path"
         )));
     }
     Ok(())

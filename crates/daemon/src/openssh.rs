@@ -140,7 +140,7 @@ impl Masters {
         match self.know(host, world)?.master.state().await {
             MasterState::Alive(_) => Ok(()),
             MasterState::Missing => Err(Error::Usage(format!(
-                "{}: there is no connection; `trunkline warm` makes one",
+                "{}: no connection; run `trunkline warm` to make one",
                 host.original_host
             ))),
             MasterState::Stale => Err(Error::Usage(format!(
@@ -169,7 +169,7 @@ impl Masters {
                 _ => false,
             };
             if busy && !at_once {
-                tracing::info!(host = %known.host.original_host, "its master has sessions and goes on");
+                tracing::info!(host = %known.host.original_host, "its ControlMaster still has sessions and stays open");
                 continue;
             }
             match known.master.exit(&known.world).await {
@@ -245,7 +245,7 @@ pub(crate) async fn session(
         Program::Stdio(host, port) => options.extend(["-W".into(), format!("[{host}]:{port}").into()]),
         Program::StdioSocket(path) => {
             return Err(Error::Usage(format!(
-                "the system's ssh, which this host needs, makes no connection to {path}: its -W takes host:port only"
+                "the system's ssh, which this host needs, cannot connect to {path}: its -W accepts only host:port"
             )));
         }
         Program::Listen(..) | Program::ListenSocket(_) | Program::Incoming(_) => {

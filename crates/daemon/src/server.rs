@@ -524,7 +524,7 @@ async fn check(engine: &Engine, masters: Option<&Masters>, host: &HostRequest) -
         .into_iter()
         .find(|status| status.key == key && !status.lanes.is_empty());
     if known.is_none() {
-        let why = "there is no connection; `trunkline warm` makes one".to_owned();
+        let why = "no connection; run `trunkline warm` to make one".to_owned();
         return Err(Error::Usage(format!("{}: {why}", config.original_host)));
     }
     let host = engine

@@ -39,7 +39,7 @@ pub enum Target {
 
 /// What is no target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no target: fifo:PATH, unix:PATH or file:PATH")]
+#[error("{0:?} is not a valid target: use fifo:PATH, unix:PATH or file:PATH")]
 pub struct NoTarget(String);
 
 impl FromStr for Target {
@@ -284,7 +284,7 @@ fn open_fifo(path: &Path) -> io::Result<OwnedFd> {
     if kind != rustix::fs::FileType::Fifo {
         return Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "it is there, and no FIFO",
+            "it exists and is not a FIFO",
         ));
     }
     Ok(fd)
@@ -320,7 +320,7 @@ async fn relay(socket: ListeningSocket, pipe: AsyncFd<OwnedFd>, lost: Option<Byt
     loop {
         let reader = socket.accept().await;
         if let Err(error) = carry(&pipe, reader, owed.take()).await {
-            tracing::warn!("a reader left without what it was sent: {error}");
+            tracing::warn!("a reader left before it had received everything: {error}");
             owed.clone_from(&lost);
         }
     }
@@ -448,7 +448,7 @@ mod tests {
         let path = dir.path().join("file");
         std::fs::write(&path, "mine").unwrap();
         let error = Sink::open(&Target::Fifo(path.clone()), None).await.unwrap_err();
-        assert!(error.to_string().contains("no FIFO"), "{error}");
+        assert!(error.to_string().contains("not a FIFO"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
     }
 

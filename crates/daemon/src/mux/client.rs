@@ -107,7 +107,9 @@ impl Client<'_> {
         let connected = async {
             let host = self.door.host().await?;
             if !self.peer.means(host.config(), self.door.sockets.engine.vantage()) {
-                return Err(Error::Usage("the client is elsewhere in the system".into()));
+                return Err(Error::Usage(
+                    "the client might not reach the same host by itself".into(),
+                ));
             }
             if host.is_warm() {
                 return Ok(());
@@ -131,7 +133,7 @@ impl Client<'_> {
             return self.deny(id, &request).await;
         }
         let reply = match request {
-            Request::Hello { .. } => anyhow::bail!("it said hello twice"),
+            Request::Hello { .. } => anyhow::bail!("it sent hello twice"),
             Request::AliveCheck => Reply::Alive {
                 pid: std::process::id(),
             },

@@ -226,7 +226,7 @@ impl Proxy<'_> {
         let target = match kind {
             Open::Unknown => Err((OpenFailure::UNKNOWN_CHANNEL_TYPE, "unknown channel type")),
             Open::Session if self.no_more_sessions => {
-                let why = "there were to be no more sessions";
+                let why = "it asked for a session after no-more-sessions";
                 Err((OpenFailure::ADMINISTRATIVELY_PROHIBITED, why))
             }
             Open::Session => Ok(None),
@@ -326,7 +326,8 @@ async fn serve(host: Host, target: Option<Target>, peer: Peer, inside: Inside) -
 }
 
 async fn connect(host: &Host, target: &Target) -> Result<ChannelStream, Error> {
-    let port = |port: u32| u16::try_from(port).map_err(|_| Error::Usage(format!("there is no port {port}")));
+    let port =
+        |port: u32| u16::try_from(port).map_err(|_| Error::Usage(format!("{port} is not a port number")));
     match target {
         Target::Tcp {
             host: name,

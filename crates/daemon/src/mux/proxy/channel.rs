@@ -77,9 +77,9 @@ pub(super) fn channel(channel: u32, out: mpsc::Sender<Bytes>) -> (Door, Inside) 
 /// What a client did that it may not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Misuse {
-    #[error("it sent more than it was given leave to")]
+    #[error("it sent more than its window allows")]
     Overrun,
-    #[error("it gave more leave to send than there can be")]
+    #[error("it widened its window beyond the largest size")]
     TooMuchCredit,
     #[error("it answered for a channel that it was not offered, or twice")]
     Unasked,
