@@ -154,10 +154,12 @@ impl DestinationOptions {
     /// # Errors
     /// It is none.
     pub(crate) fn request(&self, worlds: &Worlds) -> Result<Request, Fault> {
-        let destination = self
-            .destination
-            .parse()
-            .map_err(|error| Fault::usage(&format!("{:?} is no destination: {error}", self.destination)))?;
+        let destination = self.destination.parse().map_err(|error| {
+            Fault::usage(&format!(
+                "{:?} is not a valid destination: {error}",
+                self.destination
+            ))
+        })?;
         let env = self.env.iter().filter_map(|pair| match &pair[..] {
             [name, value] => Some((name.into(), value.into())),
             _ => None,

@@ -264,7 +264,7 @@ impl SftpSession {
             }
             "get" => self.get(request, &sftp, path()?, target()?).await?,
             "put" => self.put(request, &sftp, path()?, target()?, attributes()).await?,
-            other => return Err(Fault::usage(&format!("there is no operation {other}"))),
+            other => return Err(Fault::usage(&format!("unknown operation {other}"))),
         };
         Ok(Outcome::Value(value))
     }

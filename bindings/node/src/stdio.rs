@@ -47,7 +47,7 @@ fn duplicate(fd: i32) -> Result<OwnedFd, Fault> {
     let own = pidfd_open(getpid(), PidfdFlags::empty());
     own.and_then(|own| pidfd_getfd(own, fd, PidfdGetfdFlags::empty()))
         .map_err(|error| match error {
-            rustix::io::Errno::BADF => Fault::usage(&format!("{fd} is no open file descriptor")),
+            rustix::io::Errno::BADF => Fault::usage(&format!("{fd} is not an open file descriptor")),
             error => Fault::local(&format!(
                 "the file descriptor {fd} cannot be used ({error}): give /proc/self/fd/{fd}"
             )),

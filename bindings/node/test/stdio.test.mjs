@@ -171,5 +171,5 @@ test('what is no stream is refused where it is asked for', async (t) => {
   assert.throws(exec('inherit'), /stdio/);
   assert.throws(exec([{}]), /stdio/);
   assert.throws(exec([0, 1, 2, 3]), /stdio/);
-  assert.throws(exec(['ignore', 1_000_000]), /1000000 is no open file descriptor/);
+  assert.throws(exec(['ignore', 1_000_000]), /1000000 is not an open file descriptor/);
 });

@@ -96,9 +96,9 @@ impl Host {
         daemon: Option<Vec<OsString>>,
     ) -> PyResult<Self> {
         let process = engine.process()?;
-        let destination = destination
-            .parse()
-            .map_err(|error| PyValueError::new_err(format!("{destination:?} is no destination: {error}")))?;
+        let destination = destination.parse().map_err(|error| {
+            PyValueError::new_err(format!("{destination:?} is not a valid destination: {error}"))
+        })?;
         let mut request = Request::new(destination, world.0.clone());
         request.ssh_args = ssh_args;
         let way = match daemon {

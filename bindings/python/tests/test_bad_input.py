@@ -46,8 +46,8 @@ def test_an_option_of_a_wrong_type_is_named(connect: Callable[..., Any], option:
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("port", 0, "0 is no port"),
-        ("port", 65536, "65536 is no port"),
+        ("port", 0, "0 is not a port number"),
+        ("port", 65536, "65536 is not a port number"),
         ("timeout", 0, "a timeout is a positive number of seconds"),
         ("timeout", float("nan"), "a timeout is a positive number of seconds"),
         ("daemon", "never", 'daemon is True, False or "auto"'),

@@ -58,14 +58,14 @@ class BaseForward:
 def address(given: Address) -> int | tuple[str, int] | str:
     """An address as the native module takes it."""
     if isinstance(given, bool) or (isinstance(given, int) and not 0 <= given < 65536):
-        raise ValueError(f"{given!r} is no port")
+        raise ValueError(f"{given!r} is not a port number")
     if isinstance(given, (int, str)):
         return given
     if isinstance(given, os.PathLike):
         return os.fspath(given)
     expect("an address", "a port, a host and a port, or a path", given, tuple, list)
     if len(given) != 2:
-        raise ValueError(f"{given!r} is no host and port")
+        raise ValueError(f"{given!r} is not a host and port")
     host, port = given
     expect("a host", "a str", host, str)
     expect("a port", "a number", port, int)

@@ -85,7 +85,7 @@ class Options:
             args += ["-l", self.user]
         if self.port is not None:
             if not 0 < self.port < 65536:
-                raise ValueError(f"{self.port} is no port")
+                raise ValueError(f"{self.port} is not a port number")
             args += ["-p", str(self.port)]
         identities = [self.identity] if isinstance(self.identity, (str, os.PathLike)) else self.identity
         for identity in identities or ():
