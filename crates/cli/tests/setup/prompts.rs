@@ -296,7 +296,7 @@ fn a_lent_connection_asks_the_clients_of_its_mux_socket_too() {
     let server = server();
     let stanza = Stanza::behind([server.host_entry("web")]);
     let askpass = Askpass::new(&stanza);
-    let confirming = ["-F", stanza.config().to_str().unwrap(), "-oControlMaster=ask"].map(str::to_owned);
+    let confirming = ["-F", stanza.config().to_str().unwrap(), "-oControlMaster=autoask"].map(str::to_owned);
     let mut ours = stanza.home.trunkline();
     ours.arg("ssh").args(&confirming);
     assert_status(&askpass.run(&mut ours, &["web", "true"]), 0);

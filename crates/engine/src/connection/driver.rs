@@ -277,15 +277,26 @@ impl Driver {
                     self.metrics.bytes_sent.add(n as u64);
                     progress = true;
                 }
-                // The server's last words, if any, are worth more than "broken pipe".
                 Poll::Ready(Err(error)) => {
-                    self.poll_receive(cx)?;
+                    self.hear_last_words(cx)?;
                     return Err(self.lost(error));
                 }
             }
             self.last_activity = now;
             self.released = false;
         }
+    }
+
+    /// Takes what came before the server closed the connection: its last words are worth more than "broken pipe", and a refusal
+    /// among them says that nothing was started.
+    fn hear_last_words(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        for _ in 0..TURNS {
+            if !self.poll_receive(cx)? {
+                break;
+            }
+            self.dispatch_events();
+        }
+        Ok(())
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
