@@ -23,9 +23,9 @@ pub(crate) struct Fault {
     /// The server's words on what it refused.
     words: Option<String>,
     /// RFC 4253's reason for a disconnection, and the server's words.
-    disconnect: Option<(u32, String)>,
+    disconnect: Option<Box<(u32, String)>>,
     /// The address that was connected to, and the system's number of the error.
-    address: Option<SocketAddr>,
+    address: Option<Box<SocketAddr>>,
     errno: Option<i32>,
 }
 
@@ -126,10 +126,10 @@ impl Fault {
         if let Some(words) = &self.words {
             value["words"] = words.as_str().into();
         }
-        if let Some((reason, words)) = &self.disconnect {
+        if let Some((reason, words)) = self.disconnect.as_deref() {
             value["disconnect"] = json!({ "reason": reason, "words": words });
         }
-        if let Some(address) = self.address {
+        if let Some(address) = &self.address {
             value["address"] = address.ip().to_string().into();
             value["port"] = address.port().into();
         }
@@ -184,12 +184,12 @@ impl From<&Error> for Fault {
             _ => None,
         };
         let (address, errno) = match error.root() {
-            Error::Network { address, source, .. } => (*address, source.raw_os_error()),
+            Error::Network { address, source, .. } => (address.map(Box::new), source.raw_os_error()),
             _ => (None, None),
         };
         let disconnect = error
             .disconnect()
-            .map(|(reason, words)| (reason, words.to_string()));
+            .map(|(reason, words)| Box::new((reason, words.to_string())));
         Self {
             message: error.to_string(),
             level,

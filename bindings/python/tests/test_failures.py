@@ -38,7 +38,7 @@ PLACES: dict[str, tuple[type[trunkline.Error], str] | None] = {
     "ExitSignal": None,
     "Disconnect": (trunkline.NetworkError, MAYBE),
     "SftpText": None,
-    "SftpStatus": (trunkline.NetworkError, MAYBE),
+    "SftpStatus": None,
     "SftpStderr": None,
 }
 

@@ -86,7 +86,7 @@ pub(crate) struct Args {
     /// An option of ssh_config.
     #[arg(short = 'o', value_name = "KEY=VALUE")]
     option: Vec<OsString>,
-    /// What to copy, and where: local paths, or [USER@]HOST:PATH. Write a local path that contains a colon with a slash
+    /// What to copy, and where: local paths, HOST:PATH or USER@HOST:PATH. Write a local path that contains a colon with a slash
     /// before it, as ./a:b.
     // Options may stand between them, which `num_args` would take for the end.
     #[arg(required = true, value_name = "PATH")]

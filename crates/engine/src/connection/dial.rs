@@ -34,6 +34,9 @@ pub(crate) struct Dialed {
     pub(crate) rtt: Option<Duration>,
 }
 
+/// A connection and what it took, or which address could not be reached.
+type Attempt = Result<(TcpStream, SocketAddr, Duration), (SocketAddr, io::Error)>;
+
 /// Connects by TCP as ssh_config says: AddressFamily, BindAddress, ConnectTimeout, ConnectionAttempts, TCPKeepAlive.
 pub(crate) async fn tcp(host: &HostConfig) -> Result<Dialed, Error> {
     let mut attempt = 1;
@@ -74,8 +77,7 @@ async fn tcp_once(host: &HostConfig) -> Result<Dialed, Error> {
     let mut last_error = Error::network(doing(), io::Error::other("no address of the wanted family"));
 
     // Happy eyeballs: the next address is tried when one fails or has taken too long; the first to answer wins.
-    let mut attempts: JoinSet<Result<(TcpStream, SocketAddr, Duration), (SocketAddr, io::Error)>> =
-        JoinSet::new();
+    let mut attempts: JoinSet<Attempt> = JoinSet::new();
     let mut remaining = addresses.into_iter();
     let mut next = remaining.next();
     loop {

@@ -335,7 +335,7 @@ async fn establish(
             kex: negotiated.kex,
             host_key_algorithm: negotiated.host_key.clone(),
             cipher: negotiated.outgoing.cipher.name(),
-            mac: negotiated.outgoing.mac.map(|mac| mac.name()),
+            mac: negotiated.outgoing.mac.map(trunkline_proto::mac::Mac::name),
             greeting: proto.greeting().trim().to_owned(),
             compressed: negotiated.outgoing.compression == Compression::Zlib,
             server_ciphers: proto

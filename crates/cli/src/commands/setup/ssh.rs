@@ -111,7 +111,7 @@ fn tell_what_wins(path: &std::path::Path) -> anyhow::Result<()> {
             "but your ControlPath {path} takes precedence for the hosts that it is set for; remove it to have them use trunkline"
         ),
         (None, _) => {
-            println!("but your own `ControlPath none` takes precedence for the hosts that it is set for")
+            println!("but your own `ControlPath none` takes precedence for the hosts that it is set for");
         }
         _ => println!(
             "but your own ControlMaster takes precedence for the hosts that it is set for; trunkline does not touch those"
