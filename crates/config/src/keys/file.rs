@@ -642,9 +642,9 @@ mod tests {
                 &[
                     "-scrypt",
                     "-scrypt_N",
-                    "1048576",
+                    "16384",
                     "-scrypt_r",
-                    "1",
+                    "8",
                     "-scrypt_p",
                     "17",
                 ],
