@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint fmt bench fuzz docs
+.PHONY: help demo test check lint fmt bench fuzz docs
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 14
@@ -12,6 +12,12 @@ demo: ## Run one command on 20 throwaway servers, beside plain ssh and ControlMa
 
 test: ## Run every test, then each fuzz target for ten seconds
 	scripts/test
+
+check: ## Run the tests of one crate: make check CRATE=engine [FILTER=name]
+	@test -f crates/$(CRATE)/Cargo.toml || { echo "usage: make check CRATE=NAME, one of: $(notdir $(wildcard crates/*))" >&2; exit 2; }
+	scripts/need build
+	cargo build --workspace --locked --bins
+	env --default-signal=INT,QUIT,HUP cargo test --locked --manifest-path crates/$(CRATE)/Cargo.toml $(FILTER)
 
 lint: ## Check formatting, lints, licences, advisories and the documentation
 	scripts/lint

@@ -7,7 +7,7 @@ use trunkline_proto::channels::Channels;
 use trunkline_proto::{ChannelEvent, ChannelKind};
 
 #[allow(dead_code, reason = "the tests use all of it")]
-#[path = "../../crates/proto/tests/channels/model.rs"]
+#[path = "../../crates/proto/tests/it/channels/model.rs"]
 mod model;
 
 fuzz_target!(|input: (bool, Vec<(u8, u8, u16)>, Vec<Vec<u8>>)| {

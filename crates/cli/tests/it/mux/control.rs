@@ -3,8 +3,8 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 
+use super::stock::{self, Stock};
 use crate::home::{Home, assert_status, finish, server, text};
-use crate::stock::{self, Stock};
 
 #[test]
 fn check_names_the_daemon() {

@@ -7,8 +7,8 @@ use std::thread;
 
 use trunkline_testkit::{KeyPair, KeyType, write_ssh_config};
 
+use super::stock::{self, Stock};
 use crate::home::{Home, assert_status, finish, finish_with, server, sshd, text, wait_until};
-use crate::stock::{self, Stock};
 
 /// A server that sends back what it gets, to each of its clients.
 pub(crate) fn echo() -> u16 {

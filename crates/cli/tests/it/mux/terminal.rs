@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::forwards::free_port;
+use super::forwards::free_port;
+use super::stock::Stock;
 use crate::home::{assert_status, finish_with, server, sshd, text, wait_until};
-use crate::stock::Stock;
 use crate::tty::Terminal;
 
 #[test]

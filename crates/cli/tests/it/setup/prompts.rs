@@ -6,8 +6,8 @@ use std::process::{Command, Output};
 
 use trunkline_testkit::HostEntry;
 
+use super::stanza::Stanza;
 use crate::home::{assert_status, describe, finish, server, sshd, text};
-use crate::stanza::Stanza;
 use crate::tty::Terminal;
 
 /// ssh on a terminal.

@@ -1,10 +1,8 @@
 //! The state machine against servers other than OpenSSH: dropbear, and russh.
 
-mod socket;
-
 use std::time::{Duration, Instant};
 
-use socket::{Client, End, Key};
+use crate::socket::{Client, End, Key};
 use trunkline_proto::cipher::Cipher;
 use trunkline_proto::kex::KexMethod;
 use trunkline_proto::{Config, Error, Event};

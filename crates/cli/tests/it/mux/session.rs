@@ -7,8 +7,8 @@ use std::thread;
 use rustix::process::{Signal, kill_process};
 use trunkline_testkit::{Relay, write_ssh_config};
 
+use super::stock::Stock;
 use crate::home::{assert_status, end_of, finish, finish_with, server, sshd, text, wait_until};
-use crate::stock::Stock;
 
 #[test]
 fn a_command_has_its_status_and_output_over_the_daemons_connection() {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use trunkline_testkit::{Direction, Relay, Sshd, write_ssh_config};
 
+use super::stock;
 use crate::home::{Home, assert_status, end_of, finish, program, server, sshd, text, wait_until};
-use crate::stock;
 
 /// How ssh comes to use the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::fs;
 use std::process::Command;
 
+use super::stanza::Stanza;
 use crate::home::{assert_status, describe, finish, server, text};
-use crate::stanza::Stanza;
 
 /// Prints the port of the server that runs it.
 const WHICH: &str = "echo $SSH_CONNECTION | cut -d' ' -f4";

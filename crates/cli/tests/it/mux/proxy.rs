@@ -5,10 +5,10 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
-use crate::forwards::{echo, free_port, says, works};
+use super::forwards::{echo, free_port, says, works};
+use super::rude::{greeted, is_closed, packet, reply, string};
+use super::stock::Stock;
 use crate::home::{PATIENCE, assert_status, finish, finish_with, server, text, wait_until};
-use crate::rude::{greeted, is_closed, packet, reply, string};
-use crate::stock::Stock;
 use crate::tty::Terminal;
 
 /// Stock ssh as a client in proxy mode; add options, the alias and a command.

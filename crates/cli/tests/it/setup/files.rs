@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 
+use super::stanza::Stanza;
 use crate::home::{Home, assert_status, describe, finish, program, text};
-use crate::stanza::Stanza;
 
 #[test]
 fn lines_are_written_once_and_taken_out_without_a_trace() {

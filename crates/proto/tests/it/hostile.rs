@@ -1,12 +1,10 @@
 //! Servers that break the protocol on purpose, against the state machine over a real socket.
 
-mod socket;
-
 use std::time::{Duration, Instant};
 
+use crate::socket::{Client, End, Key};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use socket::{Client, End, Key};
 use trunkline_proto::{Config, Error, Event};
 use trunkline_testkit::hostile::{Misbehaviour, RawServer, SessionMisbehaviour};
 

@@ -4,8 +4,8 @@ use std::fs;
 
 use rustix::process::{Signal, kill_process};
 
+use super::stanza::Stanza;
 use crate::home::{Home, assert_status, describe, finish, server, text};
-use crate::stanza::Stanza;
 
 #[test]
 fn ssh_does_not_wait_for_a_daemon_that_is_stuck() {

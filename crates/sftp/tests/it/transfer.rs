@@ -1,15 +1,13 @@
 //! Transfers against a model server on simulated time: whatever it does with order, lengths and limits, files arrive
 //! byte for byte.
 
-mod model;
-
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use crate::model::{Disk, Manner, Random, Session, SharedDisk};
 use bytes::Bytes;
-use model::{Disk, Manner, Random, Session, SharedDisk};
 use proptest::prelude::*;
 use trunkline_sftp::transfer::{
     Download, DownloadEvent, DownloadOptions, FileId, LaneId, LaneLoss, Many, ManyDownload,

@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
+use super::stock::Stock;
 use crate::home::server;
-use crate::stock::Stock;
 
 const HELLO: &[u8] = &[0, 0, 0, 8, 0, 0, 0, 1, 0, 0, 0, 4];
 const NEW_SESSION: u32 = 0x1000_0002;

@@ -1,0 +1,10 @@
+//! Stock ssh and what runs it, unmodified, against the daemon's mux sockets and a real server.
+
+mod control;
+mod forwards;
+mod proxy;
+mod rude;
+mod session;
+mod stock;
+mod terminal;
+mod tools;

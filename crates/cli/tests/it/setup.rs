@@ -1,0 +1,8 @@
+//! `trunkline setup` and `trunkline up`, with the stock programs that they are for.
+
+mod files;
+mod masters;
+mod prompts;
+mod sharing;
+mod stanza;
+mod up;

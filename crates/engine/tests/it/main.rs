@@ -1,0 +1,9 @@
+//! The engine against stock servers.
+
+mod engine;
+mod execution;
+mod forward;
+mod private_host;
+mod sftp;
+mod transfer;
+mod tune;

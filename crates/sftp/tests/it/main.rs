@@ -1,0 +1,5 @@
+//! The client and its transfers: against a model server on simulated time, and OpenSSH's own sftp-server over pipes.
+
+mod model;
+mod openssh;
+mod transfer;

@@ -1,0 +1,6 @@
+//! The kit's servers and programs, tried with the stock client.
+
+mod hostile;
+mod programs;
+mod russh;
+mod sshd;
