@@ -38,6 +38,8 @@ pub(crate) struct Turn {
     /// The command's hosts: the names that the user gave, and those that questions have.
     hosts: Vec<(String, String)>,
     sharing: Sharing,
+    /// The user has interrupted a question, and with it the command: nothing else is asked.
+    interrupted: bool,
 }
 
 /// What is known of a password that several hosts may have in common.
@@ -46,8 +48,8 @@ enum Sharing {
     /// None was given yet, or the last one was wrong.
     #[default]
     Unknown,
-    /// One was given for a host, which has not accepted it yet.
-    Tried(Password, watch::Receiver<Option<bool>>),
+    /// One was given for a host, which has not accepted it yet; how long that is waited for.
+    Tried(Password, watch::Receiver<Option<bool>>, Instant),
     /// The user wants it to be used for the other hosts.
     Agreed(Password),
     /// The user does not.
@@ -92,7 +94,6 @@ impl Questions {
 
     /// Puts a question. `again`: its host has refused a password before.
     async fn put(&self, prompt: Prompt, again: bool) -> Given {
-        let patience = Instant::now() + VERDICT_LIMIT;
         loop {
             let mut turn = self.turn.lock().await;
             if turn.hosts.len() < 2 || !asks_for_password(&prompt) {
@@ -102,8 +103,8 @@ impl Questions {
                     verdict: None,
                 };
             }
-            if let Sharing::Tried(_, verdict) = &turn.sharing {
-                let mut verdict = verdict.clone();
+            if let Sharing::Tried(_, verdict, patience) = &turn.sharing {
+                let (mut verdict, patience) = (verdict.clone(), *patience);
                 // A host that went away without a word has not accepted it.
                 let open = verdict.has_changed().is_ok();
                 let known = *verdict.borrow();
@@ -134,7 +135,8 @@ impl Questions {
                 let (tell, told) = watch::channel(None);
                 let of = prompt.host.clone();
                 let secret = secret.clone();
-                turn.sharing = Sharing::Tried(Password { of, secret }, told);
+                let patience = Instant::now() + VERDICT_LIMIT;
+                turn.sharing = Sharing::Tried(Password { of, secret }, told, patience);
                 verdict = Some(tell);
             }
             return Given { answer, verdict };
@@ -144,8 +146,14 @@ impl Questions {
 
 impl Turn {
     async fn ask(&mut self, prompt: &Prompt) -> Option<Zeroizing<String>> {
+        if self.interrupted {
+            return None;
+        }
         let _hidden = self.bar.as_ref().map(Hidden::new);
-        standard().ask(prompt).await
+        let standard = standard();
+        let answer = standard.ask(prompt).await;
+        self.interrupted = standard.was_interrupted();
+        answer
     }
 
     /// Whether the password may be given to the host that asks: it is among those that the user was told of.
@@ -160,7 +168,7 @@ impl Turn {
 
     /// Asks whether the password that was accepted is to be used for the other hosts, too.
     async fn offer(&mut self, prompt: &Prompt) {
-        let Sharing::Tried(password, _) = &self.sharing else {
+        let Sharing::Tried(password, ..) = &self.sharing else {
             return;
         };
         if !self.may_share(password, prompt) {

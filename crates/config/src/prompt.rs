@@ -185,6 +185,11 @@ impl Standard {
         self.askpass.is_allowed() || self.terminal.exists()
     }
 
+    /// Whether a question on the terminal was ended by its interrupt or quit key.
+    pub fn was_interrupted(&self) -> bool {
+        self.terminal.was_interrupted()
+    }
+
     /// Asks on this terminal instead of `/dev/tty`.
     pub fn on_terminal(mut self, terminal: Terminal) -> Self {
         self.terminal = terminal;

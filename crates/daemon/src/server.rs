@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trunkline::config::{HostConfig, SharingKey};
 use trunkline::interaction::Told;
@@ -369,10 +370,12 @@ async fn serve_session(
     let (asking, interaction) = asking(replies, request.answers, request.ssh.is_some());
     let (inputs, session_inputs) = mpsc::channel(16);
     let detached = AtomicBool::new(false);
+    let terminated = CancellationToken::new();
     let client = session::Client {
         interaction: &interaction,
         replies,
         inputs: session_inputs,
+        terminated: &terminated,
         detached: &detached,
     };
     let masters = service.masters.as_deref();
@@ -383,8 +386,10 @@ async fn serve_session(
             match frame {
                 Request::Answer(answer) => asking.answer(answer),
                 frame => {
-                    if matches!(frame, Request::Background) {
-                        detached.store(true, Ordering::Relaxed);
+                    match frame {
+                        Request::Background => detached.store(true, Ordering::Relaxed),
+                        Request::Terminate => terminated.cancel(),
+                        _ => {}
                     }
                     if inputs.send(frame).await.is_err() {
                         break;

@@ -1,14 +1,16 @@
 //! One session of a client: what its request means, and the streams between its descriptors and the channel.
 
+use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
 use trunkline::config::{HostConfig, Listen, LocalCommand, LogLevel, Reason, RequestTty, SessionType};
 use trunkline::{
     ChannelReader, ChannelStream, ChannelWriter, Command, Engine, Error, Execution, ExitStatus, Host,
@@ -37,6 +39,8 @@ pub(crate) struct Client<'a> {
     pub(crate) replies: &'a mpsc::Sender<Reply>,
     /// What it says about its session. The end of it means that it is gone.
     pub(crate) inputs: mpsc::Receiver<Request>,
+    /// It wants the session to end, which it says among its inputs, too: nobody reads those before the session has begun.
+    pub(crate) terminated: &'a CancellationToken,
     /// Whether the session goes on then.
     pub(crate) detached: &'a AtomicBool,
 }
@@ -71,6 +75,7 @@ async fn try_run(
         interaction,
         replies,
         mut inputs,
+        terminated,
         detached,
     } = client;
     if let Program::Incoming(number) = request.program {
@@ -78,11 +83,15 @@ async fn try_run(
     }
     let mut asked = crate::reports::engine_request(&request.host);
     asked.runs_local_command = request.ssh.is_some();
-    let deadline = request.limit.map(Deadline::after);
+    let opening = Opening {
+        host: &request.host.destination.host,
+        deadline: request.limit.map(Deadline::after),
+        terminated,
+    };
     let host = if moves_data(&request.program) {
-        engine.host_for_copies(&asked, interaction).await
+        opening.may_end(Box::pin(engine.host_for_copies(&asked, interaction))).await
     } else {
-        engine.host_for(&asked, interaction).await
+        opening.may_end(Box::pin(engine.host_for(&asked, interaction))).await
     };
     let host = match host.and_then(|host| goes_to_the_background_itself(host, request.ssh)) {
         Ok(host) => host,
@@ -131,16 +140,19 @@ async fn try_run(
             }
             _ => format!("Allow shared connection to {}? ", config.original_host),
         };
-        host.confirm_use(&question).await?;
+        opening.may_end(Box::pin(host.confirm_use(&question))).await?;
     }
     let local_command = config.local_command.as_ref().filter(|_| request.ssh.is_some());
     let is_tunnel = matches!(program, Program::Stdio(..) | Program::StdioSocket(_));
     if let Some(command) = local_command.filter(|_| is_tunnel) {
-        run_local_command(&host, command, replies, &mut inputs).await?;
+        opening.may_end(Box::pin(run_local_command(&host, command, replies, &mut inputs))).await?;
     }
     let tunnelled = match &program {
-        Program::Stdio(target, port) => Some(host.direct_tcpip(target, *port, ("127.0.0.1", 0)).await?),
-        Program::StdioSocket(path) => Some(host.direct_streamlocal(path).await?),
+        Program::Stdio(target, port) => {
+            let tunnel = host.direct_tcpip(target, *port, ("127.0.0.1", 0));
+            Some(opening.may_end(Box::pin(tunnel)).await?)
+        }
+        Program::StdioSocket(path) => Some(opening.may_end(Box::pin(host.direct_streamlocal(path))).await?),
         _ => None,
     };
     if let Some(stream) = tunnelled {
@@ -156,19 +168,21 @@ async fn try_run(
         _ => None,
     };
     if let Some(listen) = listen {
+        opening.may_end(Box::pin(host.warm())).await?;
         return waiting.listen(&host, &listen, replies, inputs).await;
     }
-    let forwards = Forwards::start(engine, &host, interaction, request.host.clone()).await?;
+    let forwards = Forwards::start(engine, &host, interaction, request.host.clone());
+    let forwards = opening.may_end(Box::pin(forwards)).await?;
     if let Some(command) = local_command {
-        run_local_command(&host, command, replies, &mut inputs).await?;
+        opening.may_end(Box::pin(run_local_command(&host, command, replies, &mut inputs))).await?;
     }
     let terms = Terms {
-        deadline,
+        deadline: opening.deadline,
         detached: Some(detached),
         forwards: Some(&forwards),
     };
     if program == Program::Nothing {
-        host.warm().await?;
+        opening.may_end(Box::pin(host.warm())).await?;
         if request.ssh.is_some() {
             show_banner(&host, interaction).await;
         }
@@ -178,11 +192,7 @@ async fn try_run(
     let pty = pty(&config, &request, &program);
     let tty = pty.is_some();
     let command = command(&config, &request, &program, pty);
-    let session = tokio::select! {
-        session = host.start(&command) => session?,
-        // Where it waits for a place among the host's sessions, nothing of it has been sent.
-        error = Deadline::wait(deadline, &host) => return Err(error),
-    };
+    let session = opening.may_end(Box::pin(host.start(&command))).await?;
     let escapes = Escapes {
         character: config.escape_char.filter(|_| tty),
         command_line: config.enable_escape_commandline,
@@ -245,7 +255,7 @@ async fn run_local_command(
         match inputs.recv().await {
             Some(Request::LocalCommandDone) => return Ok(()),
             // Nothing has begun that another request could be about.
-            Some(Request::Terminate) | None => return Err(closed(host, "the client left")),
+            None => return Err(closed(&host.config().original_host, "the client left")),
             Some(_) => {}
         }
     }
@@ -289,6 +299,30 @@ impl Terms<'_> {
     }
 }
 
+/// A session that has not begun: nothing of its command has been sent.
+#[derive(Clone, Copy)]
+struct Opening<'a> {
+    host: &'a str,
+    deadline: Option<Deadline>,
+    terminated: &'a CancellationToken,
+}
+
+impl Opening<'_> {
+    /// Does one of its steps, unless its client wants it to end first, or its time is up. Boxed: all of them together are more
+    /// than a thread's stack holds in a build without optimisation.
+    async fn may_end<T>(self, step: Pin<Box<impl Future<Output = Result<T, Error>>>>) -> Result<T, Error> {
+        tokio::select! {
+            biased;
+            done = step => done,
+            () = self.terminated.cancelled() => Err(closed(self.host, TERMINATED)),
+            error = Deadline::wait(self.deadline, self.host) => Err(error),
+        }
+    }
+}
+
+/// Why a session is closed whose client wanted that.
+const TERMINATED: &str = "the command was ended before it was done";
+
 /// When a session must be over.
 #[derive(Debug, Clone, Copy)]
 struct Deadline {
@@ -305,14 +339,13 @@ impl Deadline {
     }
 
     /// Waits until time is up, if it ever is.
-    async fn wait(deadline: Option<Self>, host: &Host) -> Error {
+    async fn wait(deadline: Option<Self>, host: &str) -> Error {
         let Some(Self { at, limit }) = deadline else {
             return std::future::pending().await;
         };
         tokio::time::sleep_until(at).await;
-        let name = &host.config().original_host;
         Error::Timeout {
-            doing: format!("the command on {name}"),
+            doing: format!("the command on {host}"),
             after: limit,
         }
     }
@@ -469,6 +502,7 @@ pub(crate) async fn pump(
         control,
         mut end,
     } = parts;
+    let name = &host.config().original_host;
     let ended = Notify::new();
     let output = async {
         let written = drain(&mut stdout, streams.stdout, replies, Reply::Output).await;
@@ -512,7 +546,7 @@ pub(crate) async fn pump(
         biased;
         (written, (), status) = &mut whole => return settled(written, status),
         never = feed(streams.stdin, stdin, frames, Some(&control), host) => match never {},
-        error = Deadline::wait(terms.deadline, host) => error,
+        error = Deadline::wait(terms.deadline, name) => error,
         left = attend(inputs, framed, replies, Some(&control), host, terms) => match left {
             // Closing tells the command.
             Left::Gone => {
@@ -521,9 +555,9 @@ pub(crate) async fn pump(
                     false => Execution::MayHaveStarted,
                 };
                 control.close();
-                return Err(closed(host, "the client left").with_execution(execution));
+                return Err(closed(name, "the client left").with_execution(execution));
             }
-            Left::Terminated => closed(host, "the command was ended before it was done"),
+            Left::Terminated => closed(name, TERMINATED),
         },
     };
     if control.withdraw() {
@@ -558,9 +592,9 @@ fn settled(written: std::io::Result<()>, status: Result<ExitStatus, Error>) -> R
     }
 }
 
-fn closed(host: &Host, why: &str) -> Error {
+fn closed(host: &str, why: &str) -> Error {
     Error::Closed {
-        host: host.config().original_host.clone(),
+        host: host.to_owned(),
         why: why.into(),
     }
 }

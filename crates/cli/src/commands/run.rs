@@ -324,7 +324,11 @@ impl Job<'_> {
             err: LinePrefixer::new(&name, Stream::Stderr, view.error_colours),
         };
         let outcome = if *self.interrupted.borrow() {
-            Ok(interrupted("the run was interrupted", Execution::DidNotStart))
+            Ok(Outcome::Failed {
+                kind: INTERRUPTED.into(),
+                message: RUN_INTERRUPTED.into(),
+                execution: Execution::DidNotStart,
+            })
         } else {
             view.progress.started(&name);
             self.attempts(&mut collected, &mut progressed).await
@@ -467,7 +471,7 @@ impl Job<'_> {
                     talk.withdraw();
                     talk.send(&Request::Terminate).await?;
                     let message = "SIGTERM was sent".to_owned();
-                    stopping = Some(Stopping::new("interrupted", message, None));
+                    stopping = Some(Stopping::new(INTERRUPTED, message, None));
                     continue;
                 }
                 () = until(deadline) => {
@@ -550,13 +554,10 @@ async fn until(deadline: Option<tokio::time::Instant>) {
     }
 }
 
-fn interrupted(message: &str, execution: Execution) -> Outcome {
-    Outcome::Failed {
-        kind: "interrupted".into(),
-        message: message.into(),
-        execution,
-    }
-}
+/// The kind of failure of a host that the user's interruption kept from finishing.
+const INTERRUPTED: &str = "interrupted";
+/// What is said of a host on which nothing was started.
+const RUN_INTERRUPTED: &str = "the run was interrupted";
 
 fn ended(exit: Exit) -> Outcome {
     match exit {
@@ -583,11 +584,12 @@ fn failed(failure: Failure, unanswered: Option<&str>, stopping: Option<Stopping>
         _ => Execution::MayHaveStarted,
     };
     if let Some(stopping) = stopping {
-        kind = stopping.kind;
         message = match execution {
             Execution::MayHaveStarted => format!("{}, and the command may still run", stopping.message),
+            Execution::DidNotStart if stopping.kind == INTERRUPTED => RUN_INTERRUPTED.into(),
             _ => stopping.message,
         };
+        kind = stopping.kind;
     } else if let Some(name) = unanswered {
         message = format!("{message}; in a terminal, `trunkline warm {name}` asks what is to be asked");
     }

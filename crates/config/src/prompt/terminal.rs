@@ -14,6 +14,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use zeroize::Zeroizing;
@@ -33,6 +34,8 @@ use zeroize::Zeroizing;
 pub struct Terminal {
     path: PathBuf,
     guard: Option<Guard>,
+    /// Also of its clones.
+    interrupted: Arc<AtomicBool>,
 }
 
 /// Makes what is to live for as long as the terminal's modes are changed.
@@ -58,6 +61,7 @@ impl Terminal {
         Self {
             path: path.into(),
             guard: None,
+            interrupted: Arc::default(),
         }
     }
 
@@ -70,6 +74,12 @@ impl Terminal {
     ) -> Self {
         self.guard = Some(Arc::new(guard));
         self
+    }
+
+    /// Whether a question was ended by the terminal's interrupt or quit key. Whoever handles that signal asks nothing more:
+    /// what is typed next is for somebody else.
+    pub fn was_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
     }
 
     /// Whether there is a terminal to ask on.
@@ -111,6 +121,9 @@ impl Terminal {
                 Typed::End => return Ok(None),
                 Typed::Signal(signal) => signal,
             };
+            if signal != Signal::TSTP {
+                self.interrupted.store(true, Ordering::Relaxed);
+            }
             // The terminal is as it was. The key does now what it does elsewhere: its signal goes to the terminal's
             // foreground processes. A terminal that does not control us has none of ours.
             let Ok(foreground) = tcgetpgrp(&device) else {

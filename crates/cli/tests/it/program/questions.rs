@@ -214,6 +214,21 @@ fn the_terminal_is_restored_however_a_question_ends() {
 }
 
 #[test]
+fn an_interrupted_question_is_the_last_one_and_nothing_has_started() {
+    let (_servers, home, config) = servers(&["pw", "pw", "pw"], &[]);
+    let words = ["run", "-H", "host[1-3]", "--", "true"];
+    let mut terminal = Terminal::start(&command(&home, &config, &words));
+    terminal.expect(") Password: ");
+    terminal.send("\x03");
+    terminal.expect("not started: host[1-3]");
+    terminal.expect("did not start");
+    assert_eq!(terminal.end().code(), Some(130));
+    let shown = terminal.shown();
+    assert_eq!(shown.to_lowercase().matches("password: ").count(), 1, "{shown}");
+    assert!(!shown.contains("may have started"), "{shown}");
+}
+
+#[test]
 fn run_says_what_would_help_where_nobody_can_be_asked() {
     let (_servers, home, config) = servers(&["pw"], &[]);
     let run = command(&home, &config, &["run", "-H", "host1", "--", "true"]);
