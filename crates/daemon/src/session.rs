@@ -89,9 +89,13 @@ async fn try_run(
         terminated,
     };
     let host = if moves_data(&request.program) {
-        opening.may_end(Box::pin(engine.host_for_copies(&asked, interaction))).await
+        opening
+            .may_end(Box::pin(engine.host_for_copies(&asked, interaction)))
+            .await
     } else {
-        opening.may_end(Box::pin(engine.host_for(&asked, interaction))).await
+        opening
+            .may_end(Box::pin(engine.host_for(&asked, interaction)))
+            .await
     };
     let host = match host.and_then(|host| goes_to_the_background_itself(host, request.ssh)) {
         Ok(host) => host,
@@ -145,7 +149,9 @@ async fn try_run(
     let local_command = config.local_command.as_ref().filter(|_| request.ssh.is_some());
     let is_tunnel = matches!(program, Program::Stdio(..) | Program::StdioSocket(_));
     if let Some(command) = local_command.filter(|_| is_tunnel) {
-        opening.may_end(Box::pin(run_local_command(&host, command, replies, &mut inputs))).await?;
+        opening
+            .may_end(Box::pin(run_local_command(&host, command, replies, &mut inputs)))
+            .await?;
     }
     let tunnelled = match &program {
         Program::Stdio(target, port) => {
@@ -174,7 +180,9 @@ async fn try_run(
     let forwards = Forwards::start(engine, &host, interaction, request.host.clone());
     let forwards = opening.may_end(Box::pin(forwards)).await?;
     if let Some(command) = local_command {
-        opening.may_end(Box::pin(run_local_command(&host, command, replies, &mut inputs))).await?;
+        opening
+            .may_end(Box::pin(run_local_command(&host, command, replies, &mut inputs)))
+            .await?;
     }
     let terms = Terms {
         deadline: opening.deadline,
