@@ -17,6 +17,7 @@ use trunkline::Printable;
 use trunkline::config::World;
 use trunkline::hosts::expand;
 use trunkline::transfer::Stream;
+use trunkline_daemon::client::ClientError;
 use trunkline_daemon::protocol::{
     CopyEnd, CopyEvent, CopyOptions, CopyPlace, CopyProgress, CopyRequest, HostRequest, Reply, Request,
 };
@@ -309,7 +310,12 @@ async fn converse(
     let mut talk = Conversation::new(backend.connect().await?, questions);
     talk.send(&Request::Copy(Box::new(request))).await?;
     loop {
-        let reply = talk.next().await?;
+        let reply = match talk.next().await {
+            Err(ClientError::Gone) => {
+                bail!("the daemon ended; run the same command again to resume the copy")
+            }
+            reply => reply?,
+        };
         let _quiet = talk.quiet().await?;
         match reply {
             Reply::Progress(progress) => view.progress(name, progress),

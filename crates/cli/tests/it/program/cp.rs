@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::Sshd;
@@ -320,7 +320,7 @@ fn killed_and_gone_on(rounds: usize, upload: bool, whom: fn(&Home, u32) -> Pid) 
         let mut copy = cp(&home, &server)
             .args(["-rp", "--bwlimit", "60M"])
             .args(ends())
-            .stderr(Stdio::null())
+            .stderr(fs::File::create(home.path("said")).unwrap())
             .spawn()
             .unwrap();
         let enough = (round * 24_000_000 / rounds) as u64;
@@ -328,7 +328,10 @@ fn killed_and_gone_on(rounds: usize, upload: bool, whom: fn(&Home, u32) -> Pid) 
             size(&target) >= enough || copy.try_wait().unwrap().is_some()
         });
         let _ = kill_process(whom(&home, copy.id()), Signal::KILL);
-        copy.wait().unwrap();
+        if copy.wait().unwrap().code().is_some_and(|status| status != 0) {
+            let said = fs::read_to_string(home.path("said")).unwrap();
+            assert!(said.contains("run the same command again"), "{said}");
+        }
         let again = finish(cp(&home, &server).arg("-rp").args(ends()));
         assert_status(&again, 0);
         let same = finish(home.command("diff").arg("-r").arg(&source).arg(&target));
