@@ -17,6 +17,12 @@ import trunkline
 
 WORKSPACE = Path(__file__).resolve().parents[3]
 
+ANSIBLE_PLUGIN = "trunkline.ssh.trunkline"
+ANSIBLE_PLAYBOOKS = Path(__file__).parent / "ansible"
+
+#: Virtual environments with the wheel and an ansible-core each, which scripts/python makes.
+ANSIBLE_ENVIRONMENTS: list[Path | None] = [Path(path) for path in os.environ.get("TRUNKLINE_ANSIBLE", "").split(":") if path]
+
 
 class Testbed:
     """Servers that run until ``close``."""
@@ -37,6 +43,38 @@ class Testbed:
 
     def close(self) -> None:
         self._process.communicate()
+
+
+class Ansible:
+    """Ansible in a folder of its own, where all hosts are reached by the plugin."""
+
+    def __init__(self, environment: Path, folder: Path, bed: Testbed) -> None:
+        self._bin = environment / "bin"
+        self.folder = folder
+        (folder / "hosts").write_text("\n".join([*bed.aliases, f"[all:vars]\nansible_ssh_common_args=-F {bed.config}\n"]))
+        (folder / "ansible.cfg").write_text(
+            f"[defaults]\ntransport={ANSIBLE_PLUGIN}\ninventory=hosts\nforks=20\ninterpreter_python=/usr/bin/python3\n"
+            f"remote_tmp={folder}/tmp\nlocal_tmp={folder}/local\n"
+        )
+
+    def run(self, program: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Runs one of Ansible's programs."""
+        env = {**os.environ, "LC_ALL": "C.UTF-8", "ANSIBLE_HOME": f"{self.folder}/home", **env}
+        command = [str(self._bin / program), *arguments]
+        return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=300)
+
+    def play(self, name: str, **env: str) -> None:
+        """Runs one of the playbooks, which must succeed."""
+        done = self.run("ansible-playbook", str(ANSIBLE_PLAYBOOKS / name), "-e", f"folder={self.folder}", **env)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def task(self, module: str, argument: str, *arguments: str, **env: str) -> dict[str, Any]:
+        """Runs a task on the first host, and returns its result as Ansible has it."""
+        tree = self.folder / "tree"
+        done = self.run("ansible", "box1", "-m", module, "-a", argument, "--tree", str(tree), *arguments, **env)
+        assert (tree / "box1").exists(), done.stdout + done.stderr
+        result: dict[str, Any] = json.loads((tree / "box1").read_text())
+        return result
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -87,6 +125,19 @@ def daemon(own_state: None) -> Iterator[None]:
         yield
         subprocess.run([program, "stop", "--now"], check=True, capture_output=True)
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module", params=ANSIBLE_ENVIRONMENTS or [None], ids=lambda path: path.name if path else "none")
+def environment(request: pytest.FixtureRequest) -> Path:
+    path: Path | None = request.param
+    if path is None:
+        pytest.fail("TRUNKLINE_ANSIBLE is not set: run scripts/python")
+    return path
+
+
+@pytest.fixture
+def ansible(environment: Path, daemon: None, testbed: Testbed, tmp_path: Path) -> Ansible:
+    return Ansible(environment, tmp_path, testbed)
 
 
 def run_python(program: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:

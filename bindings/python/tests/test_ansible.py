@@ -11,58 +11,11 @@ from typing import Any
 
 import pytest
 import trunkline
-from conftest import WORKSPACE, Testbed
+from conftest import ANSIBLE_PLAYBOOKS as PLAYBOOKS
+from conftest import ANSIBLE_PLUGIN as PLUGIN
+from conftest import WORKSPACE, Ansible, Testbed
 
-PLUGIN = "trunkline.ssh.trunkline"
-PLAYBOOKS = Path(__file__).parent / "ansible"
-
-#: Virtual environments with the wheel and an ansible-core each, which scripts/python makes.
-ENVIRONMENTS: list[Path | None] = [Path(path) for path in os.environ.get("TRUNKLINE_ANSIBLE", "").split(":") if path]
-
-
-class Ansible:
-    """Ansible in a folder of its own, where all hosts are reached by the plugin."""
-
-    def __init__(self, environment: Path, folder: Path, bed: Testbed) -> None:
-        self._bin = environment / "bin"
-        self.folder = folder
-        (folder / "hosts").write_text("\n".join([*bed.aliases, f"[all:vars]\nansible_ssh_common_args=-F {bed.config}\n"]))
-        (folder / "ansible.cfg").write_text(
-            f"[defaults]\ntransport={PLUGIN}\ninventory=hosts\nforks=20\ninterpreter_python=/usr/bin/python3\n"
-            f"remote_tmp={folder}/tmp\nlocal_tmp={folder}/local\n"
-        )
-
-    def run(self, program: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Runs one of Ansible's programs."""
-        env = {**os.environ, "LC_ALL": "C.UTF-8", "ANSIBLE_HOME": f"{self.folder}/home", **env}
-        command = [str(self._bin / program), *arguments]
-        return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=120)
-
-    def play(self, name: str, **env: str) -> None:
-        """Runs one of the playbooks, which must succeed."""
-        done = self.run("ansible-playbook", str(PLAYBOOKS / name), "-e", f"folder={self.folder}", **env)
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    def task(self, module: str, argument: str, *arguments: str, **env: str) -> dict[str, Any]:
-        """Runs a task on the first host, and returns its result as Ansible has it."""
-        tree = self.folder / "tree"
-        done = self.run("ansible", "box1", "-m", module, "-a", argument, "--tree", str(tree), *arguments, **env)
-        assert (tree / "box1").exists(), done.stdout + done.stderr
-        result: dict[str, Any] = json.loads((tree / "box1").read_text())
-        return result
-
-
-@pytest.fixture(scope="module", params=ENVIRONMENTS or [None], ids=lambda path: path.name if path else "none")
-def environment(request: pytest.FixtureRequest) -> Path:
-    path: Path | None = request.param
-    if path is None:
-        pytest.fail("TRUNKLINE_ANSIBLE is not set: run scripts/python")
-    return path
-
-
-@pytest.fixture
-def ansible(environment: Path, daemon: None, testbed: Testbed, tmp_path: Path) -> Ansible:
-    return Ansible(environment, tmp_path, testbed)
+GUIDE = WORKSPACE / "docs/guide/ansible.md"
 
 
 @pytest.mark.parametrize("pipelining", ["true", "false"])
@@ -158,9 +111,9 @@ def test_a_host_that_cannot_be_reached_is_unreachable_and_tried_again_if_wished(
     nowhere = ("-e", "ansible_port=1", "-vv")
     for become in ([], ["-b"]):
         done = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", *nowhere, *become)
-        assert (done.returncode, "UNREACHABLE!" in done.stdout, "RETRY" in done.stdout) == (4, True, False), done.stdout
+        assert (done.returncode, "UNREACHABLE!" in done.stdout, "ssh_retry" in done.stdout) == (4, True, False), done.stdout
     done = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", *nowhere, ANSIBLE_SSH_RETRIES="1")
-    assert (done.returncode, done.stdout.count("TRUNKLINE RETRY")) == (4, 1), done.stdout
+    assert (done.returncode, done.stdout.count("ssh_retry: attempt: 1, ")) == (4, 1), done.stdout
 
 
 def test_who_is_not_let_in_is_told_so_once(ansible: Ansible, testbed: Testbed) -> None:
@@ -176,9 +129,21 @@ def test_a_command_whose_connection_is_lost_is_not_run_again(ansible: Ansible) -
     # The server's process for this connection is the parent of the shell's.
     command = f"echo run >> {runs}; kill -9 $PPID"
     done = ansible.run("ansible", "box1", "-m", "raw", "-a", command, ANSIBLE_SSH_RETRIES="3", ANSIBLE_SSH_USETTY="false")
-    assert (done.returncode, "may have started" in done.stdout) == (4, True), done.stdout
+    assert (done.returncode, "may have run" in done.stdout) == (2, True), done.stdout
     assert runs.read_text() == "run\n"
     assert ansible.task("raw", "echo again")["stdout"].strip() == "again"
+
+
+def test_modules_leave_the_input_alone_where_arguments_ask_for_a_terminal(ansible: Ansible) -> None:
+    for arguments in ("-tt", "-o RequestTTY=force"):
+        result = ansible.task("command", "echo there", "-e", f"ansible_ssh_extra_args='{arguments}'")
+        assert result.get("stdout") == "there", result
+
+
+def test_a_program_that_is_not_run_is_warned_of(ansible: Ansible) -> None:
+    for program, warns in (("ssh", False), (os.environ["TRUNKLINE_PROGRAM"], False), ("/opt/ssh-wrapper", True)):
+        done = ansible.run("ansible", "box1", "-m", "raw", "-a", "true", ANSIBLE_SSH_EXECUTABLE=program)
+        assert ("is not run by" in done.stderr, done.returncode) == (warns, 0), done.stderr
 
 
 def test_options_say_who_and_where(ansible: Ansible, testbed: Testbed) -> None:
@@ -285,10 +250,13 @@ def documented(ansible: Ansible, plugin: str) -> dict[str, Any]:
     return found
 
 
-def test_its_documentation_has_the_names_of_the_ssh_plugin(ansible: Ansible) -> None:
+def test_it_has_the_ssh_plugin_s_options_but_for_those_that_the_guide_names(ansible: Ansible) -> None:
     ours, theirs = (documented(ansible, plugin)["options"] for plugin in (PLUGIN, "ssh"))
+    (left_out,) = re.findall(r"These options of `ssh`'s have none here: (.*?)\.\n", GUIDE.read_text(), re.DOTALL)
     # Those that are new in 2.19.
-    assert set(ours) <= set(theirs) | {"private_key", "private_key_passphrase"}
+    new = {"password_mechanism", "private_key", "private_key_passphrase", "verbosity"}
+    assert set(theirs) | new == set(ours) | set(re.findall("`([a-z_]+)`", left_out))
+    assert not set(ours) & set(re.findall("`([a-z_]+)`", left_out))
 
     def names(option: dict[str, Any]) -> set[tuple[str, str]]:
         return {
@@ -299,10 +267,11 @@ def test_its_documentation_has_the_names_of_the_ssh_plugin(ansible: Ansible) -> 
 
     for option in set(ours) & set(theirs):
         assert names(ours[option]) == names(theirs[option]), option
+        assert set(ours[option].get("choices") or ()) == set(theirs[option].get("choices") or ()), option
 
 
 def test_the_guide_s_lines_reach_every_host(ansible: Ansible) -> None:
-    guide = (WORKSPACE / "docs/guide/ansible.md").read_text()
+    guide = GUIDE.read_text()
     (command,) = re.findall(r"^    (ansible .*)$", guide, re.MULTILINE)
     assert ansible.run(*command.split()).stdout.count("SUCCESS") == 3
     (setting,) = re.findall(r"^    transport = (.*)$", guide, re.MULTILINE)

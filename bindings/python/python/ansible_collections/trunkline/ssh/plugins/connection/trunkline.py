@@ -11,8 +11,8 @@ description:
   - Hosts are what C(ssh_config) says they are, as for C(ssh).
   - Options have the names, variables, environment and settings of the C(ssh) plugin, so that what is set for it is good for
     this one.
-  - A command whose connection is lost is not run again once it may have started. A command that ends with status 255 has
-    failed, and does not make its host unreachable.
+  - A host is unreachable only if nothing was started there. A task that was cut off when it may have run has failed, and is
+    not run again; so has a command that ended with status 255 or by a signal.
 author: The trunkline authors
 version_added: 0.1.0
 requirements:
@@ -64,6 +64,19 @@ options:
       - name: ansible_password
       - name: ansible_ssh_pass
       - name: ansible_ssh_password
+  password_mechanism:
+    description: V(disable) leaves O(password) unused. Otherwise trunkline itself gives the password, without the programs
+      that the C(ssh) plugin needs for it.
+    type: string
+    default: ssh_askpass
+    choices: [ssh_askpass, sshpass, disable]
+    env:
+      - name: ANSIBLE_SSH_PASSWORD_MECHANISM
+    ini:
+      - section: ssh_connection
+        key: password_mechanism
+    vars:
+      - name: ansible_ssh_password_mechanism
   private_key_file:
     description: File of the private key to log in with.
     type: string
@@ -161,6 +174,17 @@ options:
       - name: ansible_ssh_extra_args
     cli:
       - name: ssh_extra_args
+  ssh_executable:
+    description: Not run. A warning says so where it names something else than V(ssh) or trunkline.
+    type: string
+    default: ssh
+    env:
+      - name: ANSIBLE_SSH_EXECUTABLE
+    ini:
+      - section: ssh_connection
+        key: ssh_executable
+    vars:
+      - name: ansible_ssh_executable
   timeout:
     description: Seconds for connecting, and for becoming another user until a password is asked for or the command begins.
     default: 10
@@ -251,6 +275,7 @@ web:
     ansible_connection: trunkline.ssh.trunkline
 """
 
+import argparse
 import contextlib
 import functools
 import hashlib
@@ -271,6 +296,7 @@ from typing import Any, TypeVar
 import ansible.constants as constants
 import trunkline
 from ansible.errors import (
+    AnsibleActionFail,
     AnsibleAuthenticationFailure,
     AnsibleConnectionFailure,
     AnsibleError,
@@ -278,6 +304,7 @@ from ansible.errors import (
 )
 from ansible.module_utils.common.text.converters import to_bytes, to_text
 from ansible.plugins.connection import ConnectionBase
+from ansible.release import __version__
 from ansible.utils.display import Display
 from trunkline._options import program
 
@@ -288,11 +315,44 @@ _T = TypeVar("_T")
 #: What is read at once of an output or a file.
 BUFFER = 1024 * 1024
 
+#: Seconds for what cannot become another user to end, when it is told to.
+GRACE = 10
+
 #: Status, output, error output.
 Result = tuple[int, bytes, bytes]
 
 #: Opens a file on the host, by path and mode ("rb" or "wb"), as a context that gives a file.
 OpenThere = Callable[[str, Any], Any]
+
+#: What ssh says, by which playbooks and people know what happened, for what the engine says.
+SSH_WORDS = (
+    (r"^looking up (\S+): (failed to lookup address information: )?", r"ssh: Could not resolve hostname \1: "),
+    (
+        r"^connecting to (\S+) port (\d+): no answer within",
+        r"ssh: connect to host \1 port \2: Connection timed out: no answer within",
+    ),
+    (r"^connecting to (\S+) port (\d+): ", r"ssh: connect to host \1 port \2: "),
+    (r"^logging in to (\S+): no answer within", r"Connection to \1 timed out: no answer within"),
+    (r"^the connection to (\S+) was closed by the other end", r"Connection closed by \1"),
+    (r": permission denied \(", r": Permission denied ("),
+    (r"^(THE HOST KEY OF \S+ HAS CHANGED)", r"WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! \1"),
+)
+
+
+class CutOff(AnsibleActionFail, AnsibleConnectionFailure):
+    """A task that may have run. It has failed: its host is not unreachable, which would say that nothing was done there.
+    Tasks that expect to lose their connection, such as ``reboot``, know it as a failure of the connection."""
+
+    omit_failed_key = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        # Before ansible-core 2.19, a traceback that nobody needs.
+        self.result.pop("exception", None)
+
+
+#: What it means that nobody asks for a password: since ansible-core 2.19, that the host is unreachable.
+NoPrompt = AnsibleConnectionFailure if tuple(map(int, __version__.split(".")[:2])) >= (2, 19) else AnsibleError
 
 
 class Connection(ConnectionBase):
@@ -314,32 +374,59 @@ class Connection(ConnectionBase):
         """Runs a command line."""
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
         # Python reads its program from standard input only where that is no terminal.
-        on_terminal = sudoable and not in_data and self.get_option("use_tty")
+        on_terminal = not in_data and ((sudoable and self.get_option("use_tty")) or self._is_tty_requested())
         # A size of 0 is none, so that nothing is cut to a width.
         terminal = on_terminal and trunkline.Terminal(os.environ.get("TERM", "dumb"), 0, 0)
         become = self.become if sudoable else None
         display.vvv(f"TRUNKLINE EXEC {cmd}", host=self._name)
         if become and (become.prompt or become.success):
-            return self._attempt(lambda host: self._escalate(host.start(cmd, encoding=None, terminal=terminal), in_data))
+
+            def escalate(host: trunkline.Connection) -> Result:
+                return self._escalate(host.start(cmd, encoding=None, terminal=terminal), in_data, on_terminal)
+
+            return self._attempt(escalate, in_data)
 
         def run(host: trunkline.Connection) -> Result:
             result = host.run(cmd, input=in_data, encoding=None, terminal=terminal)
             return result.returncode, result.stdout, result.stderr
 
-        return self._attempt(run)
+        return self._attempt(run, in_data)
+
+    @property
+    def has_tty(self) -> bool:
+        """Whether commands run on a terminal."""
+        return self._is_tty_requested() or (self.get_option("use_tty") and not self.get_option("pipelining"))
+
+    def is_pipelining_enabled(self, wrap_async: bool = False) -> bool:
+        """Whether modules go to Python's standard input, which must be no terminal then."""
+        return not self._is_tty_requested() and bool(super().is_pipelining_enabled(wrap_async))
+
+    def _is_tty_requested(self) -> bool:
+        """Whether the arguments for ssh ask for a terminal; what its files say is not seen here."""
+        parser = argparse.ArgumentParser(add_help=False)
+        parser.add_argument("-t", action="count")
+        parser.add_argument("-o", action="append", default=[])
+        words = [word for name in ("ssh_args", "ssh_common_args", "ssh_extra_args") for word in self._words(name)]
+        asked, _ = parser.parse_known_args(words)
+        return bool(asked.t) or any(re.match(r"\s*requesttty\s*[=\s]\s*(yes|force)\s*$", line, re.I) for line in asked.o)
+
+    def _words(self, name: str) -> list[str]:
+        """An option's arguments for ssh."""
+        words: list[str] = self._split_ssh_args(self.get_option(name) or "")
+        return words
 
     def put_file(self, in_path: str, out_path: str) -> None:
         """Copies a file to the host."""
         super().put_file(in_path, out_path)
         display.vvv(f"TRUNKLINE PUT {in_path} TO {out_path}", host=self._name)
         if not os.path.exists(in_path):
-            raise AnsibleFileNotFound(f"there is no file {in_path}")
+            raise AnsibleFileNotFound(f"file or module does not exist: {in_path}")
 
         def put(open_there: OpenThere) -> None:
             with open(in_path, "rb") as source, open_there(out_path, "wb") as target:
                 shutil.copyfileobj(source, target, BUFFER)
 
-        self._transfer(put)
+        self._transfer(in_path, out_path, put)
 
     def fetch_file(self, in_path: str, out_path: str) -> None:
         """Copies a file from the host."""
@@ -350,10 +437,11 @@ class Connection(ConnectionBase):
             with open_there(in_path, "rb") as source, open(out_path, "wb") as target:
                 shutil.copyfileobj(source, target, BUFFER)
 
-        self._transfer(fetch)
+        self._transfer(in_path, out_path, fetch)
 
-    def _transfer(self, work: Callable[[OpenThere], None]) -> None:
-        """Moves a file over SFTP, or without."""
+    def _transfer(self, in_path: str, out_path: str, work: Callable[[OpenThere], None]) -> None:
+        """Moves a file over SFTP, or without. It can be done again: what is written is a file of the task's own, which
+        nothing has read yet."""
         method = self.get_option("ssh_transfer_method")
 
         def move(host: trunkline.Connection) -> None:
@@ -368,7 +456,10 @@ class Connection(ConnectionBase):
                     self._has_no_sftp = True
             return work(functools.partial(self._open_by_dd, host))
 
-        self._attempt(move, repeatable=True)
+        try:
+            self._attempt(move, through="piped" if method == "piped" else "sftp")
+        except (trunkline.FileError, DdError) as error:
+            raise AnsibleError(f"failed to transfer file to {in_path} {out_path}:\n{error}") from None
 
     @contextlib.contextmanager
     def _open_by_dd(self, host: trunkline.Connection, path: str, mode: str) -> Iterator[Any]:
@@ -382,12 +473,18 @@ class Connection(ConnectionBase):
                 process.stdin.close()
             said = process.stderr.read()
             if process.wait() != 0:
-                raise AnsibleError(f"{self._name}: {to_text(said).strip() or 'dd failed'}")
+                raise DdError(to_text(said).strip() or "dd failed")
 
     def reset(self) -> None:
         """Has the next command connect anew."""
-        closed = self._attempt(lambda host: host.disconnect(), repeatable=True)
-        display.vvv(f"TRUNKLINE RESET: connections that end: {closed}", host=self._name)
+        try:
+            closed = self._reach().disconnect()
+        except (trunkline.Error, AnsibleError) as error:
+            # As the ssh plugin. There is no task that could fail.
+            display.warning(f"Failed to reset connection: {error}")
+        else:
+            display.vvv(f"TRUNKLINE RESET: connections that end: {closed}", host=self._name)
+        self.close()
 
     def close(self) -> None:
         """Lets go of the host; the daemon keeps its connection."""
@@ -402,7 +499,8 @@ class Connection(ConnectionBase):
     def _reach(self) -> trunkline.Connection:
         if self._host is None:
             try:
-                password = self.get_option("password") or self._play_context.password or None
+                self._warn_of_what_is_not_run()
+                password = self._password
                 if password and self.get_option("pkcs11_provider"):
                     self._log_in_by_token(password)
                     password = None
@@ -416,12 +514,24 @@ class Connection(ConnectionBase):
                     wait=False,
                 )
             except (ValueError, FileNotFoundError) as error:
-                raise AnsibleError(str(error)) from error
+                raise AnsibleError(str(error)) from None
         return self._host
+
+    @property
+    def _password(self) -> str | None:
+        if self.get_option("password_mechanism") == "disable":
+            return None
+        return self.get_option("password") or self._play_context.password or None
+
+    def _warn_of_what_is_not_run(self) -> None:
+        executable = self.get_option("ssh_executable")
+        found = shutil.which(executable) or executable
+        if os.path.basename(executable) != "ssh" and os.path.basename(os.path.realpath(found)) != "trunkline":
+            display.warning(f"ssh_executable ({executable}) is not run by the connection plugin {self.transport}")
 
     def _ssh_args(self) -> list[str]:
         """The options as ssh's arguments, of which the first wins, in the ssh plugin's order."""
-        args: list[str] = self._split_ssh_args(self.get_option("ssh_args") or "")
+        args = self._words("ssh_args")
         if not self.get_option("host_key_checking"):
             args += ["-o", "StrictHostKeyChecking=no"]
         if self.get_option("port"):
@@ -442,7 +552,7 @@ class Connection(ConnectionBase):
         if self.get_option("remote_user"):
             args += ["-l", self.get_option("remote_user")]
         for more in ("ssh_common_args", "ssh_extra_args"):
-            args += self._split_ssh_args(self.get_option(more) or "")
+            args += self._words(more)
         return args
 
     def _log_in_by_token(self, pin: str) -> None:
@@ -493,38 +603,75 @@ class Connection(ConnectionBase):
             new.rename(file)
         return file
 
-    def _attempt(self, work: Callable[[trunkline.Connection], _T], repeatable: bool = False) -> _T:
-        """Does ``work``, again if the host cannot be reached and it did not start, or can be repeated."""
+    def _attempt(self, work: Callable[[trunkline.Connection], _T], in_data: bytes | None = None, through: str = "ssh") -> _T:
+        """Does ``work``, again if the host cannot be reached and it did not start. What goes ``through`` something else than
+        "ssh" is a transfer, which can be done again in any case."""
         for attempt in itertools.count():
             try:
                 return work(self._reach())
-            except trunkline.AuthenticationError as error:
-                # Not again: accounts are locked for that.
-                raise AnsibleAuthenticationFailure(str(error)) from error
-            except (trunkline.FileError, trunkline.LocalError) as error:
-                raise AnsibleError(str(error)) from error
+            except trunkline.FileError:
+                raise
             except trunkline.Error as error:
+                failure = self._failure(error, in_data, through)
                 last = attempt >= int(self.get_option("reconnection_retries") or 0)
-                if last or not error.may_pass or (error.may_have_run and not repeatable):
-                    raise AnsibleConnectionFailure(f"{error} (what was asked for {error.execution})") from error
+                # Not where the server refuses the user: accounts are locked for that.
+                if last or not error.may_pass or isinstance(failure, CutOff):
+                    raise failure from None
                 pause = min(2**attempt - 1, 30)
-                display.vv(f"TRUNKLINE RETRY in {pause} s: {error}", host=self._name)
+                display.vv(f"ssh_retry: attempt: {attempt + 1}, {failure}, pausing for {pause} seconds", host=self._name)
                 time.sleep(pause)
             except OSError as error:
-                raise AnsibleError(f"on this machine: {error}") from error
+                raise AnsibleError(f"on this machine: {error}") from None
         raise AssertionError("a loop without an end")
 
-    def _escalate(self, process: trunkline.Process[bytes], in_data: bytes | None) -> Result:
+    def _failure(self, error: trunkline.Error, in_data: bytes | None, through: str) -> AnsibleError:
+        """What a failure means for the task: the host is unreachable only if nothing of it has started."""
+        said = "<error censored due to no log>" if self._play_context.no_log else self._as_ssh(error)
+        if error.may_have_run and through == "ssh":
+            return CutOff(f"The task was cut off, and may have run; it is not run again: {said}")
+        if isinstance(error, trunkline.LocalError):
+            return AnsibleError(f"on this machine: {said}")
+        if isinstance(error, trunkline.HostKeyError) and self._password and self.get_option("host_key_checking"):
+            return AnsibleError(
+                "Using a SSH password instead of a key is not possible because Host Key checking is enabled. "
+                f"Please add this host's fingerprint to your known_hosts file to manage this host.\n{said}"
+            )
+        if in_data and through == "ssh":
+            reached = f'Data could not be sent to remote host "{self._name}". Make sure this host can be reached over ssh'
+        else:
+            reached = f"Failed to connect to the host via {through}"
+        if isinstance(error, trunkline.AuthenticationError):
+            wrong = "Invalid/incorrect password: " if self._password else ""
+            return AnsibleAuthenticationFailure(f"{reached}: {wrong}{said}")
+        return AnsibleConnectionFailure(f"{reached}: {said}")
+
+    def _as_ssh(self, error: trunkline.Error) -> str:
+        """What happened, in ssh's words where it has some."""
+        said = str(error).removesuffix(f"; the command {error.execution}")
+        for words, of_ssh in SSH_WORDS:
+            said = re.sub(words, of_ssh, said)
+        return f"{said}\nHost key verification failed." if isinstance(error, trunkline.HostKeyError) else said
+
+    def _escalate(self, process: trunkline.Process[bytes], in_data: bytes | None, on_terminal: bool) -> Result:
         """Sees a command through that begins by becoming another user: the password is given when it is asked for, and
         ``in_data`` when the command itself reads."""
         with process:
             outputs = Outputs(process)
-            if self._asks_nothing():
-                # One round trip less: the module leaves with the command.
+            # As the ssh plugin: connecting fails first.
+            limit = 2 + int(self.get_option("timeout") or 0)
+            # One round trip less: the module leaves with the command.
+            early = bool(in_data) and self._asks_nothing()
+            if early:
                 self._send(process, in_data)
-                self._answer(process, outputs)
-            else:
-                self._answer(process, outputs)
+            try:
+                self._negotiate(process, outputs, limit)
+            except queue.Empty:
+                said = f"Timeout ({limit}s) waiting for privilege escalation prompt: {outputs.streams[0]}"
+                # A module that was not sent cannot begin.
+                if (in_data and not early) or self._ends(process, outputs, on_terminal):
+                    raise NoPrompt(said) from None
+                raise CutOff(f"{said}\nThe command may have begun since. It is not run again.") from None
+            if not early:
                 self._send(process, in_data)
             stdout, stderr = outputs.rest()
             return process.wait(), stdout, stderr
@@ -545,38 +692,96 @@ class Connection(ConnectionBase):
         # Letters may stand together, but for those of options with an argument, of which it would be part.
         return any(flag == "--non-interactive" or re.fullmatch("-[AbEHkNPSs]*n[AbEHkNPSs]*", flag) for flag in flags)
 
-    def _answer(self, process: trunkline.Process[bytes], outputs: Outputs) -> None:
-        """Returns when the become plugin sees that the command begins, or the command has ended before that."""
-        become, asked = self.become, False
-        # As the ssh plugin: connecting fails first.
-        limit = 2 + int(self.get_option("timeout") or 0)
-        for line in outputs.lines(limit):
-            if become.expect_prompt() and become.check_password_prompt(line):
-                if asked:
-                    raise AnsibleError(f"Incorrect {become.name} password")
-                asked = True
-                outputs.drop()
-                process.stdin.write(to_bytes(become.get_option("become_pass", playcontext=self._play_context)) + b"\n")
-            elif become.success and become.check_success(line):
-                outputs.drop()
+    def _negotiate(self, process: trunkline.Process[bytes], outputs: Outputs, limit: int) -> None:
+        """Returns when the become plugin sees that the command begins, or the command has ended before that. As in the ssh
+        plugin, what says that a password is wrong or missing counts once no prompt is waited for. Raises ``queue.Empty``
+        when nothing comes for ``limit`` seconds."""
+        become = self.become
+        waits_for_prompt = bool(become.prompt)
+        seen: set[str] = set()
+        while stream := outputs.next(limit):
+            seen |= stream.examine(self._event)
+            if waits_for_prompt and "prompt" in seen:
+                seen.remove("prompt")
+                waits_for_prompt = False
+                password = become.get_option("become_pass", playcontext=self._play_context)
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.write(to_bytes(password, errors="surrogate_or_strict") + b"\n")
+            if "success" in seen:
                 display.vvv("Escalation succeeded", host=self._name)
                 return
-            elif become.check_incorrect_password(line):
+            if not waits_for_prompt and seen & {"incorrect", "prompt"}:
                 raise AnsibleError(f"Incorrect {become.name} password")
-            elif become.check_missing_password(line):
+            if not waits_for_prompt and "missing" in seen:
                 raise AnsibleError(f"Missing {become.name} password")
+
+    def _event(self, line: bytes) -> str | None:
+        """What the become plugin reads in a line."""
+        become = self.become
+        if become.expect_prompt() and become.check_password_prompt(line):
+            return "prompt"
+        if become.success and become.check_success(line):
+            return "success"
+        if become.check_incorrect_password(line):
+            return "incorrect"
+        return "missing" if become.check_missing_password(line) else None
+
+    def _ends(self, process: trunkline.Process[bytes], outputs: Outputs, on_terminal: bool) -> bool:
+        """Ends what was to become another user, and says whether it has ended before the command began, which would have
+        told of itself. With the connection stuck, nobody knows."""
+        with contextlib.suppress(trunkline.Error, BrokenPipeError):
+            # Programs that are another user's take no signal, but end when their terminal or their input does.
+            if on_terminal:
+                process.stdin.write(b"\x03")
+            process.stdin.close()
+            process.terminate()
+            process.wait(GRACE)
+            return not self.become.check_success(b"\n".join(outputs.rest()))
+        return False
+
+
+class DdError(Exception):
+    """``dd`` could not read or write a file on the host."""
+
+
+class Output:
+    """One of a process's outputs."""
+
+    def __init__(self) -> None:
+        #: What has come, without what was for the become plugin.
+        self.kept = bytearray()
+        #: How much of that are whole lines that were looked at.
+        self._examined = 0
+
+    def __str__(self) -> str:
+        return self.kept.decode(errors="replace")
+
+    def examine(self, event: Callable[[bytes], str | None]) -> set[str]:
+        """Looks through the lines that came since, and says which events were among them. A line that has not ended may be
+        a prompt: it is looked at too, and again when there is more of it. Prompts and successes are not kept."""
+        events = set()
+        lines = bytes(self.kept[self._examined :]).splitlines(keepends=True)
+        del self.kept[self._examined :]
+        for line in lines:
+            found = event(line)
+            if found:
+                events.add(found)
+            if found in ("prompt", "success"):
+                continue
+            self.kept += line
+            if line.endswith(b"\n"):
+                self._examined = len(self.kept)
+        return events
 
 
 class Outputs:
     """Both outputs of a process, read by threads, so that neither holds up the other."""
 
     def __init__(self, process: trunkline.Process[bytes]) -> None:
+        self.streams = (Output(), Output())
         #: Which output, and what came on it; nothing at its end.
         self._pieces: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
-        self._came = (bytearray(), bytearray())
         self._open = 2
-        #: Where the line is that ``lines`` gave last.
-        self._line = (self._came[0], 0, 0)
         for number, stream in enumerate((process.stdout, process.stderr)):
             threading.Thread(target=self._read, args=(number, stream), daemon=True).start()
 
@@ -587,36 +792,19 @@ class Outputs:
                 self._pieces.put((number, piece))
         self._pieces.put((number, b""))
 
-    def _next(self, limit: float | None) -> tuple[bytearray, bytes]:
-        number, piece = self._pieces.get(timeout=limit)
-        self._open -= not piece
-        return self._came[number], piece
-
-    def lines(self, limit: float) -> Iterator[bytes]:
-        """Lines as they come. One that has not ended may be a prompt: it is given too, and again when there is more of it.
-        Fails when nothing comes for ``limit`` seconds."""
+    def next(self, limit: float | None = None) -> Output | None:
+        """The output on which more has come; nothing at the end of both. Raises ``queue.Empty`` after ``limit`` seconds."""
         while self._open:
-            try:
-                came, piece = self._next(limit)
-            except queue.Empty:
-                said = b"".join(self._came).decode(errors="replace")
-                raise AnsibleConnectionFailure(f"Timeout ({limit}s) waiting for privilege escalation: {said}") from None
-            start = came.rfind(b"\n") + 1
-            came += piece
-            for line in bytes(came[start:]).splitlines(keepends=True):
-                self._line = (came, start, start + len(line))
-                yield line
-                start = self._line[2]
-
-    def drop(self) -> None:
-        """Forgets the line that ``lines`` gave last."""
-        came, start, end = self._line
-        del came[start:end]
-        self._line = (came, start, start)
+            number, piece = self._pieces.get(timeout=limit)
+            if piece:
+                self.streams[number].kept += piece
+                return self.streams[number]
+            self._open -= 1
+        return None
 
     def rest(self) -> tuple[bytes, bytes]:
         """All that came, once both have ended."""
-        while self._open:
-            came, piece = self._next(None)
-            came += piece
-        return bytes(self._came[0]), bytes(self._came[1])
+        while self.next():
+            pass
+        stdout, stderr = self.streams
+        return bytes(stdout.kept), bytes(stderr.kept)
