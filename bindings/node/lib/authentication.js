@@ -188,12 +188,4 @@ function asksHow({ authHandler, agent }, strict) {
   return !strict || typeof authHandler === 'function' || Array.isArray(authHandler) || isAgent(agent);
 }
 
-/**
- * Whether the program takes part in a log-in in a way that it expects once: such a client has one connection.
- * @param {import('./index').ConnectConfig} config
- */
-function isAskedOnce({ authHandler, agent, tryKeyboard }) {
-  return typeof authHandler === 'function' || tryKeyboard === true || isAgent(agent);
-}
-
-module.exports = { Authentication, asksHow, isAskedOnce };
+module.exports = { Authentication, asksHow };

@@ -113,7 +113,7 @@ export interface EngineSettings {
   busyAbove?: number;
   /** Bits a second below which it does again; 750,000. */
   busyBelow?: number;
-  /** The most connections to one host; 16. */
+  /** The most connections to a destination of ssh_config, and to any other host that allows more than one; 16. */
   maxLanes?: number;
   /** Milliseconds that a connection of a destination of ssh_config is kept without clients and streams; 600,000. */
   idleTimeout?: number;

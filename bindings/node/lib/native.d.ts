@@ -16,7 +16,7 @@ export interface ConnectOptions {
   readyTimeout: number;
   tryKeyboard: boolean;
   asksHow: boolean;
-  once: boolean;
+  connections: number;
   localAddress?: string;
   family?: number;
   kex?: string[];

@@ -7,7 +7,7 @@ const { delimiter, join } = require('node:path');
 const { createHash } = require('node:crypto');
 const { accessSync, constants } = require('node:fs');
 const { OpenSSHAgent } = require('./agent');
-const { asksHow, isAskedOnce } = require('./authentication');
+const { asksHow } = require('./authentication');
 const { parseKey } = require('./keys');
 
 /** The names that the engine has, best first: what `append`, `prepend` and `remove` change. */
@@ -162,7 +162,7 @@ function connectOptions(config, strict) {
     readyTimeout: count(config.readyTimeout, 20_000),
     tryKeyboard: config.tryKeyboard === true,
     asksHow: asksHow(config, strict),
-    once: isAskedOnce(config),
+    connections: Math.max(1, Math.trunc(count(config.connections, 1))),
     localAddress: typeof config.localAddress === 'string' ? config.localAddress : undefined,
     family: config.forceIPv4 ? 4 : config.forceIPv6 ? 6 : undefined,
     kex: algorithms('kex', lists.kex),

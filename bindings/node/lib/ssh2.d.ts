@@ -690,6 +690,8 @@ export interface ConnectConfig {
      * host, as ssh2 does. false: any key passes. Nothing is written.
      */
     knownHosts?: string | string[] | false;
+    /** The most connections that the client may make, each with a log-in of its own; 1. The server's limit holds for each. */
+    connections?: number;
     /** Port number of the server. */
     port?: number;
     /** Only connect via resolved IPv4 address for `host`. */

@@ -539,7 +539,9 @@ fn login(
     config: &HostConfig,
     program: &Arc<Program>,
 ) -> Result<(Login, Option<tokio::io::DuplexStream>), Fault> {
-    let mut login = Login::new().verify_host_key(program.clone());
+    let mut login = Login::new()
+        .verify_host_key(program.clone())
+        .connections(options.connections as usize);
     if let Some(content) = &options.private_key {
         let content = Zeroizing::new(content.to_vec());
         let cannot =
@@ -561,9 +563,6 @@ fn login(
     }
     if options.asks_how {
         login = login.authenticate(program.clone());
-    }
-    if options.once {
-        login = login.once();
     }
     debug_assert!(config.identity_files.is_empty());
     if !options.over_stream {

@@ -48,8 +48,8 @@ pub struct ConnectOptions {
     pub try_keyboard: bool,
     /// Whether the program says what is tried to log in, one attempt after the other.
     pub asks_how: bool,
-    /// Whether it can be asked for one connection only.
-    pub once: bool,
+    /// The most connections at once.
+    pub connections: u32,
     /// The address to connect from.
     pub local_address: Option<String>,
     /// 4 or 6 for one address family.

@@ -11,7 +11,7 @@ test('settings come before the first connection, and not later', () => {
 });
 
 test('above the upper limit new streams take another connection, below the lower one they come back', async (t) => {
-  const { client: ssh } = await client(t);
+  const { client: ssh } = await client(t, { connections: 2 });
   const from = async () => (await all(await ask(ssh, 'exec', 'echo $SSH_CONNECTION'))).toString();
   const first = await from();
   assert.equal(await from(), first);
@@ -33,4 +33,21 @@ test('above the upper limit new streams take another connection, below the lower
   const [back] = await once(ssh, 'placement');
   assert.equal(back.apart, false);
   assert.equal(await from(), first);
+});
+
+test('a client has one connection, on which the server may refuse a session', async (t) => {
+  const { client: ssh } = await client(t, {}, '--config', 'MaxSessions 2');
+  const running = [await ask(ssh, 'exec', 'cat'), await ask(ssh, 'exec', 'cat')];
+  for (const [method, ...args] of [['exec', 'true'], ['shell'], ['sftp']]) {
+    await assert.rejects(ask(ssh, method, ...args), {
+      message: '(SSH) Channel open failure: open failed',
+      reason: 2,
+      execution: 'did not start',
+    }, method);
+  }
+  const closed = ending(running[0].resume());
+  running[0].end();
+  await closed;
+  assert.equal((await all(await ask(ssh, 'exec', 'echo again'))).toString(), 'again\n');
+  assert.equal(ssh.lanes().length, 1);
 });

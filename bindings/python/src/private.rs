@@ -155,14 +155,21 @@ async fn keep_alive(held: Weak<Held>, interval: Duration) {
 }
 
 impl PrivateHost {
-    /// An operation on the host.
+    /// An operation on the host. Where its connection has ended, no other is made.
     fn operation<T, F>(&self, work: impl FnOnce(Arc<Process>, Arc<Held>) -> F) -> PyResult<Operation>
     where
         T: for<'py> IntoPyObject<'py> + Send + 'static,
         F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
         let (process, held) = self.inner.get()?;
-        Ok(Operation::new(process, work(process.clone(), held.clone())))
+        let work = work(process.clone(), held.clone());
+        let held = held.clone();
+        Ok(Operation::new(process, async move {
+            if !held.connection.is_open() {
+                return Err(held.connection.ended().await.into());
+            }
+            work.await
+        }))
     }
 }
 

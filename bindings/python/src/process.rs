@@ -116,13 +116,13 @@ impl Engine {
         })
     }
 
-    /// One that shares connections with nobody.
+    /// One that shares connections with nobody, and makes so many to a host at most.
     #[staticmethod]
-    fn apart(py: Python<'_>) -> PyResult<Self> {
+    fn apart(py: Python<'_>, connections: usize) -> PyResult<Self> {
         let process = Process::current(py)?;
         let engine = {
             let _context = process.runtime.enter();
-            process.engine().apart()
+            process.engine().apart(Some(connections))
         };
         Ok(Self {
             inner: OfProcess::new((process, Some(engine))),

@@ -201,7 +201,15 @@ impl Connection {
 
     /// Whether it has not ended, as far as this side knows.
     pub fn is_open(&self) -> bool {
-        !matches!(*self.inner.state.borrow(), State::Ended(_))
+        self.end().is_none()
+    }
+
+    /// Why it has ended, if it has.
+    pub(crate) fn end(&self) -> Option<Error> {
+        match &*self.inner.state.borrow() {
+            State::Ended(error) => Some(error.clone()),
+            _ => None,
+        }
     }
 
     /// Whether it is authenticated and has not ended.

@@ -96,16 +96,21 @@ impl Engine {
     }
 
     /// An engine that knows what this one knows (settings, host memory, answers of `ssh -G`) and shares no connection
-    /// with it. Must be called inside a tokio runtime.
+    /// with it. `connections`: the most that it makes to one host, if not as many as the settings say. Must be called inside
+    /// a tokio runtime.
     #[must_use]
-    pub fn apart(&self) -> Self {
+    pub fn apart(&self, connections: Option<usize>) -> Self {
         let Inner {
             settings,
             memory,
             resolver,
             ..
         } = &*self.inner;
-        Self::with(settings.clone(), memory.clone(), resolver.clone())
+        let settings = Settings {
+            max_lanes: connections.unwrap_or(settings.max_lanes).max(1),
+            ..settings.clone()
+        };
+        Self::with(settings, memory.clone(), resolver.clone())
     }
 
     fn with(settings: Settings, memory: Arc<Memory>, resolver: Arc<Resolver>) -> Self {
@@ -151,18 +156,31 @@ impl Engine {
 
     /// The host that a request means, for moving data: with the cipher, the compression, the size of requests and the
     /// number of sessions that [`tune`](crate::tune) found best and host memory keeps. What the caller's own options set
-    /// stays as they say. A host that was never tuned is the same as from [`Self::host_for`].
+    /// stays as they say. A host that was never tuned is the same as from [`Self::host_for`]; so is one whose server takes no
+    /// other connection beside one that is there.
     ///
     /// # Errors
     /// As [`Self::host`].
     pub async fn host_for_copies(&self, request: &Request, interaction: &Interaction) -> Result<Host, Error> {
         let config = self.resolve(request).await?;
         let choice = tuned::remembered(self.memory(), &config);
-        let config = match &choice {
-            Some(choice) => tuned::apply(choice, config, request),
-            None => config,
+        let best = match &choice {
+            Some(choice) => tuned::apply(choice, config.clone(), request),
+            None => config.clone(),
         };
-        let mut host = self.host_with(config, request, interaction)?;
+        let is_other = best.sharing_key() != config.sharing_key();
+        let mut host = self.host_with(best, request, interaction)?;
+        if is_other && !host.is_warm() {
+            let usual = self.host_with(config, request, interaction)?;
+            if usual.is_warm()
+                && let Err(error) = host.warm().await
+            {
+                tracing::warn!(
+                    "no connection as tuned for copies, which go over the one that is there: {error}"
+                );
+                host = usual;
+            }
+        }
         self.meet(&host).await?;
         // Tuning decides for data of any kind: where it left compression off, a copy of text may still be faster with it.
         // Lent connections would have to be asked for again.
@@ -444,15 +462,12 @@ impl Engine {
     }
 
     fn new_pool(&self, first: &Caller) -> Arc<Pool> {
-        let mut settings = self.inner.settings.clone();
-        if first.way.is_single() {
-            settings.max_lanes = 1;
-        }
         let engine = Arc::downgrade(&self.inner);
         let connector = Box::new(move |caller: &Caller| connect(&engine, caller));
         Pool::new(
             first.config.clone(),
-            settings,
+            self.inner.settings.clone(),
+            first.way.connections(),
             self.inner.memory.clone(),
             connector,
         )

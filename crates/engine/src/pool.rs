@@ -7,12 +7,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
 use trunkline_proto::{ChannelKind, ServerId};
 
 use crate::config::{ControlPersist, HostConfig, Request};
 use crate::connection::channel::ChannelStream;
-use crate::connection::lease::Lease;
+use crate::connection::lease::{End, Lease};
 use crate::connection::login::Login;
 use crate::connection::session::{Command, Session, SpareSession};
 use crate::connection::{Connection, ConnectionInfo};
@@ -20,7 +21,7 @@ use crate::error::Error;
 use crate::interaction::{Client, Interaction, KnownClient};
 use crate::memory::{HostId, Memory, Refusal};
 use crate::settings::Settings;
-use policy::{LaneId, Placement, Policy};
+use policy::{LaneId, Load, Loss, Patience, Placement, Policy, Tally, Verdict};
 
 /// Makes a new connection to the pool's host, as its caller wants it.
 type Connector = Box<dyn Fn(&Caller) -> Connection + Send + Sync>;
@@ -35,9 +36,12 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    /// Whether there can be one connection only.
-    pub(crate) fn is_single(&self) -> bool {
-        matches!(self, Self::Given(login) if login.is_single())
+    /// The most connections that the program allows, where it has a say.
+    pub(crate) fn connections(&self) -> Option<usize> {
+        match self {
+            Self::Resolved(_) => None,
+            Self::Given(login) => Some(login.most_connections()),
+        }
     }
 }
 
@@ -57,7 +61,7 @@ pub(crate) struct Pool {
     memory: Arc<Memory>,
     settings: Settings,
     state: Mutex<State>,
-    /// Woken when a place becomes free.
+    /// Woken when a place may have become free, and when a connection was made or has failed.
     freed: Notify,
     /// Whether traffic keeps new sessions away from a lane.
     apart: watch::Sender<bool>,
@@ -67,6 +71,8 @@ struct State {
     policy: Policy,
     lanes: HashMap<LaneId, Lane>,
     pinned: bool,
+    /// Why the only connection could not be made, the last time that this happened: for those who were waiting for it.
+    failed: Option<(Instant, Error)>,
     /// Nothing is to be connected any more.
     ended: bool,
     /// Whether each use of the connections by another client than those who made them is to be confirmed. Once one who
@@ -103,9 +109,12 @@ pub struct LaneStatus {
 }
 
 impl Pool {
+    /// `connections`: the most that there may be, if not as many as the settings say. Where it is one, what the server
+    /// refuses on it fails; elsewhere it waits for a place.
     pub(crate) fn new(
         host: Arc<HostConfig>,
-        settings: Settings,
+        mut settings: Settings,
+        connections: Option<usize>,
         memory: Arc<Memory>,
         connector: Connector,
     ) -> Arc<Self> {
@@ -116,11 +125,17 @@ impl Pool {
             ControlPersist::Forever => None,
             ControlPersist::For(time) => Some(time),
         };
+        settings.max_lanes = connections.map_or(settings.max_lanes, |most| most.min(settings.max_lanes));
         let policy = Policy::new(settings.clone(), limit, idle, Instant::now());
+        let policy = match connections {
+            Some(1) => policy.single(),
+            _ => policy,
+        };
         let state = Mutex::new(State {
             policy,
             lanes: HashMap::new(),
             pinned: false,
+            failed: None,
             ended: false,
             confirms: false,
             allowed: Vec::new(),
@@ -145,14 +160,15 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a command on the best lane. Where the server's limit on sessions is not known to allow one more, waits
-    /// until it is open, and tries elsewhere when it is refused: nothing has begun in it.
+    /// Starts a command on the best lane. Only on the first connection to the host, which is made for it, does it leave
+    /// before the server has opened its session; everywhere else nothing has begun when the session or the connection is
+    /// refused, and the command gets another place.
     pub(crate) async fn session(
         self: &Arc<Self>,
         command: &Command,
         caller: &Caller,
     ) -> Result<Session, Error> {
-        self.session_placed(command, caller, Policy::place_session).await
+        self.session_placed(command, caller, Load::Session).await
     }
 
     /// Starts a command on a connection with nothing else on it, where there may be one more; else as [`Self::session`].
@@ -161,111 +177,54 @@ impl Pool {
         command: &Command,
         caller: &Caller,
     ) -> Result<Session, Error> {
-        self.session_placed(command, caller, Policy::place_session_apart)
-            .await
+        self.session_placed(command, caller, Load::SessionApart).await
     }
 
     async fn session_placed(
         self: &Arc<Self>,
         command: &Command,
         caller: &Caller,
-        place: fn(&mut Policy, Instant) -> Placement,
+        load: Load,
     ) -> Result<Session, Error> {
         loop {
-            let freed = self.freed.notified();
-            self.check_not_ended()?;
-            let Some((lane, placed)) = self.find_place(caller, place) else {
-                freed.await;
-                continue;
-            };
-            placed.connection().warn(&caller.interaction);
+            let placed = self.placed(caller, load).await?;
+            let Placed {
+                lane,
+                connection,
+                mut lease,
+                how,
+            } = placed;
+            connection.warn(&caller.interaction);
             // Started without the lock: a connection that has ended meanwhile refuses at once, and gives the lease back.
-            let session = match placed {
-                Placed::Open {
-                    connection,
-                    lease,
-                    proven: true,
-                    ..
-                } => connection.start_with(command, Some(lease)),
-                Placed::Open {
-                    connection,
-                    mut lease,
-                    proven: false,
-                    since,
-                } => {
+            let session = match how {
+                How::WithLogIn => connection.start_with(command, Some(lease)),
+                How::Spare(spare) => begin(&connection, *spare, command, lease),
+                How::Open(asked) => {
                     let mut session = connection.spare();
-                    match session.opened().await {
-                        Ok(()) => self.state().policy.session_confirmed(lane),
-                        Err(Error::Refused { reason, .. })
-                            if reason != 0 && self.learn_limit(lane, false, since) =>
-                        {
-                            lease.refused();
+                    match self.attempt(lane, load, &connection, session.opened()).await {
+                        Attempt::Done(Ok(())) => self.state().policy.session_opened(lane, asked),
+                        Attempt::Done(Err(error)) => {
+                            let Error::Refused { reason: 1.., .. } = error else {
+                                return Err(error);
+                            };
+                            lease.ends(End::NeverOpened);
+                            match self.session_refused(lane, false, asked) {
+                                Verdict::PlaceAnew => continue,
+                                Verdict::Final => return Err(error),
+                            }
+                        }
+                        Attempt::Elsewhere => {
+                            if session.withdraw() {
+                                lease.ends(End::NeverOpened);
+                            }
                             continue;
                         }
-                        Err(error) => return Err(error),
                     }
                     begin(&connection, session, command, lease)
                 }
-                Placed::Spare {
-                    connection,
-                    spare,
-                    lease,
-                } => begin(&connection, *spare, command, lease),
             };
             self.open_spares(lane);
             return Ok(session);
-        }
-    }
-
-    fn find_place(
-        self: &Arc<Self>,
-        caller: &Caller,
-        place: fn(&mut Policy, Instant) -> Placement,
-    ) -> Option<(LaneId, Placed)> {
-        let now = Instant::now();
-        let mut state = self.state();
-        state.refresh(now);
-        loop {
-            let placement = place(&mut state.policy, now);
-            let lease = |lane| self.lease(lane, false, now);
-            match placement {
-                Placement::Spare(id) => {
-                    let lane = state.lanes.get_mut(&id)?;
-                    match lane.spares.pop_front().filter(|spare| !spare.is_closed()) {
-                        Some(spare) => {
-                            let placed = Placed::Spare {
-                                connection: lane.connection.clone(),
-                                spare: Box::new(spare),
-                                lease: lease(id),
-                            };
-                            return Some((id, placed));
-                        }
-                        // The server has closed it meanwhile.
-                        None => state.policy.session_ended(id, now, now),
-                    }
-                }
-                Placement::Open { lane: id, proven } => {
-                    let placed = Placed::Open {
-                        connection: state.lanes.get(&id)?.connection.clone(),
-                        lease: lease(id),
-                        proven,
-                        since: now,
-                    };
-                    return Some((id, placed));
-                }
-                Placement::Connect(id) => {
-                    // To a server known as OpenSSH, a session for the next command is asked for in the same flight.
-                    state.policy.allow_spares(self.remembered_as_openssh());
-                    let placed = Placed::Open {
-                        connection: self.connect(&mut state, id, caller),
-                        lease: lease(id),
-                        proven: true,
-                        since: now,
-                    };
-                    return Some((id, placed));
-                }
-                Placement::Wait => return None,
-            }
         }
     }
 
@@ -275,31 +234,121 @@ impl Pool {
         kind: ChannelKind,
         caller: &Caller,
     ) -> Result<ChannelStream, Error> {
-        let (connection, lease) = loop {
+        loop {
+            let placed = self.placed(caller, Load::Tunnel).await?;
+            let (lane, connection) = (placed.lane, placed.connection);
+            connection.warn(&caller.interaction);
+            let opening = connection.open_stream(kind.clone(), Some(placed.lease));
+            match self.attempt(lane, Load::Tunnel, &connection, opening).await {
+                Attempt::Done(opened) => {
+                    if opened.is_ok() {
+                        self.state().policy.channel_opened(lane);
+                    }
+                    return opened;
+                }
+                Attempt::Elsewhere => {}
+            }
+        }
+    }
+
+    /// Waits for a place.
+    ///
+    /// # Errors
+    /// The connections were ended; the first connection, which was to have it, could not be made.
+    async fn placed(self: &Arc<Self>, caller: &Caller, load: Load) -> Result<Placed, Error> {
+        let begun = Instant::now();
+        loop {
             let freed = self.freed.notified();
-            self.check_not_ended()?;
-            let placed = {
-                let now = Instant::now();
-                let mut state = self.state();
-                state.refresh(now);
-                match state.policy.place_tunnel(now) {
-                    Placement::Open { lane, .. } | Placement::Spare(lane) => state
-                        .lanes
-                        .get(&lane)
-                        .map(|found| (found.connection.clone(), lane, now)),
-                    Placement::Connect(lane) => Some((self.connect(&mut state, lane, caller), lane, now)),
-                    Placement::Wait => None,
+            match self.find_place(caller, load, begun)? {
+                Found::Place(placed) => return Ok(placed),
+                Found::NotYet(look_again) => changed(freed, look_again).await,
+            }
+        }
+    }
+
+    fn find_place(self: &Arc<Self>, caller: &Caller, load: Load, begun: Instant) -> Result<Found, Error> {
+        self.check_not_ended()?;
+        let now = Instant::now();
+        let mut state = self.state();
+        state.refresh(&self.host, now);
+        if let Some((at, error)) = &state.failed
+            && *at >= begun
+        {
+            return Err(error.clone());
+        }
+        loop {
+            let (lane, how) = match state.policy.place(load, now) {
+                Placement::Wait(look_again) => return Ok(Found::NotYet(look_again)),
+                Placement::Spare(id) => {
+                    let spares = state.lanes.get_mut(&id).map(|lane| &mut lane.spares);
+                    let spare = spares.and_then(VecDeque::pop_front);
+                    match spare.filter(|spare| !spare.is_closed()) {
+                        Some(spare) => (id, How::Spare(Box::new(spare))),
+                        // The server has closed it meanwhile.
+                        None => {
+                            state.policy.session_ended(id, now, End::Closed, now);
+                            continue;
+                        }
+                    }
+                }
+                Placement::Open(id) => (id, How::Open(state.policy.asks(id))),
+                Placement::Connect(id) => {
+                    // To a server known as OpenSSH, a session for the next command is asked for in the same flight.
+                    state.policy.allow_spares(self.remembered_as_openssh());
+                    self.connect(&mut state, id, caller);
+                    let how = match state.policy.is_further(id) {
+                        true => How::Open(Tally::default()),
+                        false => How::WithLogIn,
+                    };
+                    (id, how)
                 }
             };
-            match placed {
-                Some((connection, lane, placed)) => {
-                    break (connection, self.lease(lane, true, placed));
-                }
-                None => freed.await,
+            let Some(found) = state.lanes.get(&lane) else {
+                // Unreachable: the policy's lanes are those of the table.
+                state.policy.lane_closed(lane);
+                continue;
+            };
+            return Ok(Found::Place(Placed {
+                lane,
+                connection: found.connection.clone(),
+                lease: self.lease(lane, load == Load::Tunnel, now),
+                how,
+            }));
+        }
+    }
+
+    /// Opens a channel on a lane. While that waits for a log-in beside others, looks for a better place; nothing that a
+    /// further log-in comes to is an error.
+    async fn attempt<T>(
+        &self,
+        lane: LaneId,
+        load: Load,
+        connection: &Connection,
+        opening: impl Future<Output = Result<T, Error>>,
+    ) -> Attempt<T> {
+        let mut opening = std::pin::pin!(opening);
+        let is_further = self.state().policy.is_further(lane);
+        let opened = loop {
+            let freed = self.freed.notified();
+            let patience = self.state().policy.patience(lane, load, Instant::now());
+            let overdue = match patience {
+                Patience::Endless => break opening.await,
+                Patience::Over => return Attempt::Elsewhere,
+                Patience::UntilChanged(at) => at,
+            };
+            tokio::select! {
+                biased;
+                opened = &mut opening => break opened,
+                () = changed(freed, overdue) => {}
             }
         };
-        connection.warn(&caller.interaction);
-        connection.open_stream(kind, Some(lease)).await
+        match opened {
+            Err(error) if is_further && is_lost(connection, &error) => match connection.ended().await {
+                error @ Error::Closed { .. } => Attempt::Done(Err(error)),
+                _ => Attempt::Elsewhere,
+            },
+            opened => Attempt::Done(opened),
+        }
     }
 
     /// The first lane's connection, made if there is none, for what belongs to a connection as a whole (remote
@@ -307,7 +356,7 @@ impl Pool {
     pub(crate) fn control(self: &Arc<Self>, caller: &Caller) -> Connection {
         let now = Instant::now();
         let mut state = self.state();
-        state.refresh(now);
+        state.refresh(&self.host, now);
         let first = state.policy.lanes().next();
         let connection = match first.and_then(|lane| state.lanes.get(&lane)) {
             Some(lane) => lane.connection.clone(),
@@ -324,16 +373,14 @@ impl Pool {
     /// A place of a session or a tunnel in a lane.
     fn lease(self: &Arc<Self>, lane: LaneId, tunnel: bool, placed: Instant) -> Lease {
         let pool = Arc::downgrade(self);
-        Lease::new(move |refused| {
+        Lease::new(move |end| {
             let Some(pool) = pool.upgrade() else { return };
             let now = Instant::now();
             let mut state = pool.state();
             if tunnel {
                 state.policy.tunnel_ended(lane, placed, now);
-            } else if refused {
-                state.policy.session_never_opened(lane, placed, now);
             } else {
-                state.policy.session_ended(lane, placed, now);
+                state.policy.session_ended(lane, placed, end, now);
             }
             drop(state);
             pool.freed.notify_waiters();
@@ -344,7 +391,7 @@ impl Pool {
     pub(crate) fn hold_control(self: &Arc<Self>, caller: &Caller) -> (Connection, Lease) {
         let now = Instant::now();
         let mut state = self.state();
-        state.refresh(now);
+        state.refresh(&self.host, now);
         let held = state.policy.hold_first(now);
         let connection = match state.lanes.get(&held) {
             Some(lane) => lane.connection.clone(),
@@ -369,7 +416,7 @@ impl Pool {
     /// they will be this client's own.
     pub(crate) fn is_allowed(&self, client: &Client) -> bool {
         let mut state = self.state();
-        state.refresh(Instant::now());
+        state.refresh(&self.host, Instant::now());
         state.allowed.retain(KnownClient::is_there);
         if state.lanes.is_empty() && state.allowed.is_empty() {
             state.allowed.push(client.known());
@@ -405,14 +452,19 @@ impl Pool {
         tokio::spawn(async move {
             let ready = made.ready().await.is_ok();
             let Some(pool) = pool.upgrade() else { return };
-            if !ready {
-                pool.freed.notify_waiters();
-                return;
+            let mut state = pool.state();
+            if ready {
+                let openssh = made
+                    .info()
+                    .is_some_and(|info| ServerId::remembered(&info.server).is_openssh());
+                state.policy.lane_ready(id);
+                state.policy.allow_spares(openssh);
+                state.failed = None;
+            } else {
+                state.refresh(&pool.host, Instant::now());
             }
-            let openssh = made
-                .info()
-                .is_some_and(|info| ServerId::remembered(&info.server).is_openssh());
-            pool.state().policy.allow_spares(openssh);
+            drop(state);
+            pool.freed.notify_waiters();
             pool.open_spares(id);
         });
         connection
@@ -425,9 +477,10 @@ impl Pool {
             return;
         };
         let count = state.policy.open_spares(id, Instant::now());
+        let asked = state.policy.asks(id);
         drop(state);
         for _ in 0..count {
-            let (mut spare, asked) = (connection.spare(), Instant::now());
+            let mut spare = connection.spare();
             let pool = Arc::downgrade(self);
             tokio::spawn(async move {
                 let opened = spare.opened().await;
@@ -437,11 +490,11 @@ impl Pool {
                         let mut state = pool.state();
                         if let Some(lane) = state.lanes.get_mut(&id) {
                             lane.spares.push_back(spare);
-                            state.policy.spare_opened(id);
+                            state.policy.spare_opened(id, asked);
                         }
                     }
                     Err(Error::Refused { .. }) => {
-                        pool.learn_limit(id, true, asked);
+                        pool.session_refused(id, true, asked);
                     }
                     // The connection is gone, and its lane with it.
                     Err(_) => {}
@@ -474,17 +527,24 @@ impl Pool {
             .is_some_and(|banner| ServerId::remembered(&banner).is_openssh())
     }
 
-    fn learn_limit(&self, lane: LaneId, was_spare: bool, asked: Instant) -> bool {
+    /// A session was refused: what that says of the server's limit is remembered.
+    fn session_refused(&self, lane: LaneId, was_spare: bool, asked: Tally) -> Verdict {
         let mut state = self.state();
-        let news = state.policy.session_refused(lane, was_spare, asked);
-        let limit = state.policy.session_limit();
+        let before = state.policy.session_limit();
+        let outcome = state
+            .policy
+            .session_refused(lane, was_spare, asked, Instant::now());
+        let limit = state
+            .policy
+            .session_limit()
+            .filter(|_| before != state.policy.session_limit());
         drop(state);
-        if let (true, Some(limit)) = (news, limit) {
+        if let Some(limit) = limit {
             self.memory.update(&host_id(&self.host), |facts| {
                 facts.learn(Refusal::Sessions(limit));
             });
         }
-        news
+        outcome
     }
 
     // Upkeep.
@@ -494,7 +554,7 @@ impl Pool {
     pub(crate) fn sweep(self: &Arc<Self>, woken: bool) -> bool {
         let now = Instant::now();
         let mut state = self.state();
-        state.refresh(now);
+        state.refresh(&self.host, now);
         let busy = state.policy.is_any_busy();
         self.apart
             .send_if_modified(|apart| std::mem::replace(apart, busy) != busy);
@@ -503,7 +563,7 @@ impl Pool {
             if kept == Some(id) {
                 continue;
             }
-            state.policy.lane_ended(id);
+            state.policy.lane_closed(id);
             if let Some(lane) = state.lanes.remove(&id) {
                 lane.connection.close("idle");
             }
@@ -573,7 +633,7 @@ impl Pool {
 
     pub(crate) fn status(&self) -> Vec<LaneStatus> {
         let mut state = self.state();
-        state.refresh(Instant::now());
+        state.refresh(&self.host, Instant::now());
         let State { policy, lanes, .. } = &*state;
         policy
             .lanes()
@@ -598,23 +658,61 @@ impl Pool {
 
 impl State {
     /// Drops lanes that have ended and samples the traffic of the others.
-    fn refresh(&mut self, now: Instant) {
-        let Self { policy, lanes, .. } = self;
+    fn refresh(&mut self, host: &HostConfig, now: Instant) {
+        let Self {
+            policy,
+            lanes,
+            failed,
+            ..
+        } = self;
         lanes.retain(|id, lane| {
-            let open = lane.connection.is_open();
-            if open {
+            let Some(end) = lane.connection.end() else {
                 let metrics = lane.connection.metrics();
-                policy.traffic(
-                    *id,
-                    metrics.bytes_sent.value() + metrics.bytes_received.value(),
-                    now,
-                );
-            } else {
-                policy.lane_ended(*id);
+                let bytes = metrics.bytes_sent.value() + metrics.bytes_received.value();
+                policy.traffic(*id, bytes, now);
+                return true;
+            };
+            match policy.lane_lost(*id, now) {
+                Loss::NeverMade => *failed = Some((now, end)),
+                Loss::FurtherRefused { again, news } => tell_of_refusal(host, &end, again, news),
+                Loss::Other => {}
             }
-            open
+            false
         });
     }
+}
+
+/// Says once, in the log, that a host's connections will not be as many as they could be.
+fn tell_of_refusal(host: &HostConfig, end: &Error, again: Duration, news: bool) {
+    let host = &host.original_host;
+    let seconds = again.as_secs();
+    if news {
+        tracing::warn!(
+            "{host}: no further connection could be made; what is open carries the work, and another is not tried for \
+             {seconds} s, longer each time: {end}"
+        );
+    } else {
+        tracing::debug!("{host}: again no further connection, not tried for {seconds} s: {end}");
+    }
+}
+
+/// Waits for a change, until it is time to look without one.
+async fn changed(freed: Notified<'_>, look_again: Option<Instant>) {
+    match look_again {
+        Some(at) => {
+            let _ = tokio::time::timeout_at(at.into(), freed).await;
+        }
+        None => freed.await,
+    }
+}
+
+/// Whether a channel could not be opened because its connection could not be made, or is gone.
+fn is_lost(connection: &Connection, error: &Error) -> bool {
+    let is_end = matches!(
+        error.root(),
+        Error::Network { .. } | Error::ClosedByPeer { .. } | Error::Timeout { .. } | Error::Protocol { .. }
+    );
+    connection.info().is_none() || is_end
 }
 
 /// Starts a command in a session that is open.
@@ -624,28 +722,35 @@ fn begin(connection: &Connection, session: SpareSession, command: &Command, leas
     session.begin(command, lease)
 }
 
-/// Where a session goes.
-enum Placed {
-    Spare {
-        connection: Connection,
-        spare: Box<SpareSession>,
-        lease: Lease,
-    },
-    /// `proven`: the server's limit on sessions is known to allow one more. `since`: when its place was given.
-    Open {
-        connection: Connection,
-        lease: Lease,
-        proven: bool,
-        since: Instant,
-    },
+/// Where a session or a tunnel goes.
+struct Placed {
+    lane: LaneId,
+    connection: Connection,
+    lease: Lease,
+    how: How,
 }
 
-impl Placed {
-    fn connection(&self) -> &Connection {
-        match self {
-            Self::Spare { connection, .. } | Self::Open { connection, .. } => connection,
-        }
-    }
+/// A place, or none for now.
+enum Found {
+    Place(Placed),
+    /// Whatever happens, it is looked for again at this time.
+    NotYet(Option<Instant>),
+}
+
+/// How it gets its channel.
+enum How {
+    /// It leaves with the log-in of the only connection: no other has room for it if that is refused.
+    WithLogIn,
+    Spare(Box<SpareSession>),
+    /// A channel is opened, and the command follows.
+    Open(Tally),
+}
+
+/// What an attempt to open a channel came to.
+enum Attempt<T> {
+    Done(Result<T, Error>),
+    /// There is a better place by now, or the lane has gone before it was of use.
+    Elsewhere,
 }
 
 impl fmt::Debug for Pool {
@@ -699,7 +804,7 @@ mod tests {
             way: Way::Given(Login::new()),
             interaction: Interaction::none(),
         };
-        let pool = Pool::new(host, Settings::default(), memory, connector);
+        let pool = Pool::new(host, Settings::default(), None, memory, connector);
         let outcome = pool.session(&Command::exec("true"), &caller).await;
         let error = match outcome {
             Ok(mut session) => session.started().await.unwrap_err(),

@@ -114,7 +114,7 @@ pub async fn tune(
 ) -> Result<Report, Error> {
     let config = engine.resolve(request).await?;
     let mut tuning = Tuning {
-        engine: engine.apart(),
+        engine: engine.apart(None),
         request: request.clone(),
         interaction: interaction.clone(),
         config,

@@ -86,8 +86,10 @@ def connect(destination: str, *, wait: bool = True, **options: Unpack[ConnectOpt
     - ``ask``: answers other questions, called in a thread of the engine's; by default nobody is asked anything.
 
     Whoever connects to the same host with the same options shares its connection, and a password given later is then not
-    looked at. ``share=False`` is a connection of one's own, which ends with ``close``. ``daemon=True`` uses the trunkline
-    daemon, whose connections outlive this process, and starts it where none runs; ``"auto"`` uses one that runs already.
+    looked at. ``share=False`` is a connection of one's own, which ends with ``close``; what goes beyond the server's
+    MaxSessions waits for a place on it, unless ``connections`` allows it to log in that many times. ``daemon=True`` uses the
+    trunkline daemon, whose connections outlive this process, and starts it where none runs; ``"auto"`` uses one that runs
+    already.
 
     ``wait=False`` does not wait for the connection: the first command then leaves in the same flight as the log-in, one
     round trip earlier, and brings the connection's errors.
@@ -107,7 +109,7 @@ class BaseConnection:
 
     def __init__(self, destination: str, options: Options) -> None:
         self.destination = destination
-        self._engine = _native.Engine.shared() if options.share else _native.Engine.apart()
+        self._engine = options.engine()
         self._own = not options.share
         self._timeout = options.timeout
         self._host = options.reached(self._engine)(destination, ())

@@ -113,7 +113,7 @@ class BaseGroup:
         **options: Unpack[ConnectOptions],
     ) -> None:
         self._options = Options(**options)
-        self._engine = _native.Engine.shared() if self._options.share else _native.Engine.apart()
+        self._engine = self._options.engine()
         #: Hosts of an inventory that cannot be reached so (another connection plugin, no name), each with the reason.
         self.skipped: list[tuple[str, str]] = []
         targets = self._targets(hosts, inventory, limit)

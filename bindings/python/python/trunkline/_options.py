@@ -42,6 +42,7 @@ class ConnectOptions(TypedDict, total=False):
     ssh_args: Sequence[str]
     timeout: float | None
     share: bool
+    connections: int
     daemon: Daemon
 
 
@@ -62,12 +63,17 @@ class Options:
     ssh_args: Sequence[str] = ()
     timeout: float | None = None
     share: bool = True
+    connections: int = 1
     daemon: Daemon = "auto"
 
     def __post_init__(self) -> None:
         for name, (words, *kinds) in _KINDS.items():
             if getattr(self, name) is not None:
                 expect(name, words, getattr(self, name), *kinds)
+        if self.connections < 1:
+            raise ValueError("connections is at least 1")
+        if self.share and self.connections > 1:
+            raise ValueError("connections are counted with share=False only")
         for name, value in (self.options or {}).items():
             expect("the name of an option", "a str", name, str)
             expect(f"the option {name}", "a str or a number", value, str, int)
@@ -125,6 +131,10 @@ class Options:
             return self.password
         return self.ask(kind, text, echo) if self.ask else None
 
+    def engine(self) -> _native.Engine:
+        """Where its connections are, unless they are the daemon's."""
+        return _native.Engine.shared() if self.share else _native.Engine.apart(self.connections)
+
     def daemon_command(self) -> list[str] | None:
         """``None`` for connections in this process, else how the daemon is started; empty if it runs already."""
         if self.daemon is False or not self.share:
@@ -163,6 +173,7 @@ _KINDS: dict[str, tuple[Any, ...]] = {
     "ssh_args": ("a list of words", Sequence),
     "timeout": ("a number of seconds", int, float),
     "share": ("True or False", bool),
+    "connections": ("a number", int),
 }
 
 

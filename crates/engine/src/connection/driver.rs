@@ -22,6 +22,7 @@ use crate::connection::channel::{
     Asked, Awaited, ExitStatus, GlobalReply, Op, Port, end_port, execution, refuse,
 };
 use crate::connection::dial::Io;
+use crate::connection::lease::{End, Lease};
 use crate::error::{Error, Execution};
 use crate::host_key::HostKeyError;
 use crate::metrics::Metrics;
@@ -83,6 +84,8 @@ pub(crate) struct Driver {
     pub(crate) proto: trunkline_proto::Connection,
     ops: queue::Receiver<Op>,
     ports: HashMap<ChannelId, Box<Port>>,
+    /// The places of channels that this side has closed, until the server has, too.
+    closing: HashMap<ChannelId, Lease>,
     globals: HashMap<GlobalRequestId, oneshot::Sender<GlobalReply>>,
     pings: Vec<oneshot::Sender<()>>,
     offers: mpsc::UnboundedSender<Box<Offer>>,
@@ -127,6 +130,7 @@ impl Driver {
             proto,
             ops,
             ports: HashMap::new(),
+            closing: HashMap::new(),
             globals: HashMap::new(),
             pings: Vec::new(),
             offers,
@@ -196,6 +200,7 @@ impl Driver {
             let execution = execution(self.proto.started(id));
             end_port(&mut port, error, execution);
         }
+        self.closing.clear();
         self.globals.clear();
         self.pings.clear();
     }
@@ -455,20 +460,15 @@ impl Driver {
                 requests,
                 mut port,
             } => {
-                if self.draining {
-                    let why = "it is being closed".to_owned();
-                    end_port(
-                        &mut port,
-                        &Error::Closed {
-                            host: self.host.clone(),
-                            why,
-                        },
-                        Execution::DidNotStart,
-                    );
-                    return;
-                }
-                if !port.shared.begins() {
-                    let why = "it was given up".to_owned();
+                let why = match () {
+                    () if self.draining => Some("it is being closed"),
+                    () if !port.shared.begins() => Some("it was given up"),
+                    () => None,
+                };
+                if let Some(why) = why.map(str::to_owned) {
+                    if let Some(lease) = &mut port.lease {
+                        lease.ends(End::NeverOpened);
+                    }
                     let host = self.host.clone();
                     end_port(&mut port, &Error::Closed { host, why }, Execution::DidNotStart);
                     return;
@@ -571,6 +571,12 @@ impl Driver {
                         let runs = execution != Execution::DidNotStart && port.exit == ExitStatus::Unknown;
                         if port.hangs_up && runs && !channel.leaves_running() {
                             self.proto.request(id, &SessionRequest::Signal("HUP".into()));
+                        }
+                        if let Some(mut lease) = port.lease.take() {
+                            if !runs {
+                                lease.ends(End::Closed);
+                            }
+                            self.closing.insert(id, lease);
                         }
                     }
                     self.proto.close(id);
@@ -728,7 +734,7 @@ impl Driver {
                 if let Some(mut port) = self.ports.remove(&id) {
                     let error = self.refused(&port.what, reason.0, description);
                     if let Some(lease) = &mut port.lease {
-                        lease.refused();
+                        lease.ends(End::NeverOpened);
                     }
                     end_port(&mut port, &error, Execution::DidNotStart);
                 }
@@ -757,7 +763,11 @@ impl Driver {
                 }
             }
             ChannelEvent::Closed(id) => {
+                self.closing.remove(&id);
                 if let Some(mut port) = self.ports.remove(&id) {
+                    if let Some(lease) = &mut port.lease {
+                        lease.ends(End::Closed);
+                    }
                     port.shared.complete();
                     port.shared.close();
                     if let Some(started) = port.started.take() {

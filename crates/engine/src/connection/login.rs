@@ -31,7 +31,7 @@ pub struct Login {
     verifier: Option<Arc<dyn HostKeyVerifier>>,
     authenticator: Option<Arc<dyn Authenticator>>,
     over: Option<Arc<Mutex<Given>>>,
-    once: bool,
+    connections: Option<usize>,
 }
 
 /// A stream to talk over, until it is taken.
@@ -131,10 +131,12 @@ impl Login {
         self
     }
 
-    /// Logs in once: there is one connection, whatever it carries. For a log-in that cannot be had twice.
+    /// Lets the host have up to `most` connections at once, where its sessions are more than the server takes on one, or its
+    /// traffic calls for it; they log in one by one, as it says here. Without it there is one: what the server refuses on it,
+    /// such as a session beyond its MaxSessions, fails with [`Error::Refused`] instead of waiting or logging in again.
     #[must_use]
-    pub fn once(mut self) -> Self {
-        self.once = true;
+    pub fn connections(mut self, most: usize) -> Self {
+        self.connections = Some(most);
         self
     }
 
@@ -156,9 +158,12 @@ impl Login {
         &self.keys
     }
 
-    /// Whether there is one connection only.
-    pub(crate) fn is_single(&self) -> bool {
-        self.over.is_some() || self.once
+    /// The most connections that there may be.
+    pub(crate) fn most_connections(&self) -> usize {
+        match (&self.over, self.connections) {
+            (None, Some(most)) => most.max(1),
+            _ => 1,
+        }
     }
 
     /// The program's stream, once; `None` where the way is TCP.

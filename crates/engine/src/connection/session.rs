@@ -469,6 +469,11 @@ impl SpareSession {
             .unwrap_or_else(|_| Err(shut_down()))
     }
 
+    /// As [`SessionControl::withdraw`].
+    pub(crate) fn withdraw(&self) -> bool {
+        self.parts.shared.withdraw()
+    }
+
     /// Whether the server has closed it, or the connection is gone.
     pub(crate) fn is_closed(&self) -> bool {
         self.parts.shared.is_closed() || self.ops.is_closed()

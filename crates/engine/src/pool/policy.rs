@@ -3,27 +3,81 @@
 //! A *lane* is a connection's place in the pool of one host. The first lane carries short commands; one whose traffic
 //! passes [`Settings::busy_above`] keeps what runs on it and gets nothing new, so that a bulk stream never slows a
 //! command: the next one finds a quiet lane, or a new one.
+//!
+//! A *further* lane is one that is added beside a lane that is logged in. It is never needed: while its log-in takes long,
+//! and when it is refused, the work goes where it would have gone without it, or waits for a place there.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use crate::connection::lease::End;
 use crate::settings::Settings;
 
 /// A lane of one pool. Numbers grow, so that the oldest lane is found first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LaneId(u32);
 
-/// Where to put a session.
+/// What wants a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Load {
+    Session,
+    /// A session that is to have a connection for itself: a lane with nothing on it, or a new one; where there may be no
+    /// more, it is as any other.
+    SessionApart,
+    /// Like a session, but MaxSessions does not bound it.
+    Tunnel,
+}
+
+/// Where to put it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Placement {
     /// Take a session that was opened ahead on this lane.
     Spare(LaneId),
-    /// Open a session on this lane. `proven`: so many at once have worked on it before.
-    Open { lane: LaneId, proven: bool },
-    /// Make a new connection, and open the session on it.
+    /// Open a channel on this lane.
+    Open(LaneId),
+    /// Make a new connection, and open the channel on it.
     Connect(LaneId),
-    /// Every lane is full and there may be no more: wait for a session to end.
-    Wait,
+    /// Nowhere yet: look again when something has changed, and at this time, if there is one.
+    Wait(Option<Instant>),
+}
+
+/// How many sessions of a lane had ended, and how many of them certainly, when another was asked for on it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    ended: u64,
+    settled: u64,
+}
+
+/// For how long a channel waits for its lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Until it is open, or cannot be.
+    Endless,
+    /// The lane is a further one that is yet to log in: to be asked again when something has changed, and at this time.
+    UntilChanged(Option<Instant>),
+    /// There is a better place.
+    Over,
+}
+
+/// What to do about a session that was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Place it anew: nothing has begun in it.
+    PlaceAnew,
+    /// No other lane and no patience would lift it.
+    Final,
+}
+
+/// What the end of a connection means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// The only one there was could not be made.
+    NeverMade,
+    /// A further one could not be made, or never carried anything. No other is tried before `again`. `news`: it is the first
+    /// since one was of use.
+    FurtherRefused { again: Duration, news: bool },
+    /// It was of use, or nobody wants it any more.
+    Other,
 }
 
 #[derive(Debug)]
@@ -41,20 +95,50 @@ struct Lane {
     traffic: Traffic,
     /// Takes nothing new, ends when empty.
     retired: bool,
-    /// The most sessions that were open at once on it: the server allows that many.
-    proven: u32,
-    /// When sessions ended that the server may still count: see [`CLOSING`] and [`BLAMED`].
-    ended: VecDeque<Instant>,
+    /// It was added beside others that were logged in.
+    further: bool,
+    since: Instant,
+    /// It is logged in.
+    ready: bool,
+    /// The server has opened a channel on it.
+    used: bool,
+    /// Sessions that have ended, and how many of the first of them the server has certainly given the places back of.
+    ///
+    /// sshd does so once it has handled all packets that came with our CLOSE (channels.c, `channel_garbage_collect`, from
+    /// `channel_after_poll`): a session asked for in the same breath is refused. By the time that it answers a session that
+    /// was asked for after the CLOSE, it has done so.
+    ended: u64,
+    settled: u64,
+    /// Sessions that ended as [`End::Abandoned`].
+    abandoned: u32,
+    full: Option<Full>,
 }
 
-/// sshd gives a session's place back once it has handled all packets that came with our CLOSE (channels.c,
-/// `channel_garbage_collect`, from `channel_after_poll`): a session asked for in the same breath is refused. Packets of
-/// this side that are further apart than this do not travel together.
-const CLOSING: Duration = Duration::from_millis(200);
+/// The server has refused a session on a lane that should have had room.
+#[derive(Debug, Clone, Copy)]
+struct Full {
+    /// How many were open beside it.
+    at: u32,
+    /// Since when it refuses even the only one.
+    since: Instant,
+    /// When it is asked again, if none has ended before.
+    until: Instant,
+    tries: u32,
+}
 
-/// For how long the end of a session may still be the reason of a refusal: on a server too busy to read, packets that were
-/// further apart are handled together. A server that refuses what it has room for is asked again for so long.
-const BLAMED: Duration = Duration::from_secs(1);
+impl Full {
+    const FIRST_PAUSE: Duration = Duration::from_millis(50);
+    const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+    /// For how long a lane that has had sessions may refuse the only one before that is final.
+    const PATIENCE: Duration = Duration::from_secs(10);
+}
+
+/// For how long a further log-in holds up what could go elsewhere.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long no further log-in is tried after one was refused, and at most, when that repeats.
+const FIRST_PAUSE: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
 /// Traffic of a lane, as a moving rate.
 #[derive(Debug)]
@@ -67,22 +151,65 @@ struct Traffic {
 }
 
 impl Lane {
-    /// Sessions that ended so lately that the server may still count them.
-    fn closing(&self, now: Instant) -> u32 {
-        self.ended_within(CLOSING, now)
+    fn new(further: bool, now: Instant) -> Self {
+        Self {
+            sessions: 0,
+            tunnels: 0,
+            starts: Vec::new(),
+            spares_ready: 0,
+            spares_opening: 0,
+            idle_since: now,
+            traffic: Traffic {
+                bytes: 0,
+                at: now,
+                rate: 0,
+                busy: false,
+            },
+            retired: false,
+            further,
+            since: now,
+            ready: false,
+            used: false,
+            ended: 0,
+            settled: 0,
+            abandoned: 0,
+            full: None,
+        }
     }
 
-    /// Sessions that ended in the time before `now`, or after it.
-    fn ended_within(&self, time: Duration, now: Instant) -> u32 {
-        let lately = |ended: &&Instant| now.saturating_duration_since(**ended) < time;
-        u32::try_from(self.ended.iter().rev().take_while(lately).count()).unwrap_or(u32::MAX)
+    /// Sessions of all kinds that take places in the server, or soon will.
+    fn open(&self) -> u32 {
+        self.sessions + self.spares_ready + self.spares_opening
     }
 
-    fn ended(&mut self, placed: Instant, now: Instant) {
+    fn is_quiet(&self) -> bool {
+        !self.traffic.busy
+    }
+
+    fn is_empty(&self) -> bool {
+        self.sessions == 0 && self.tunnels == 0
+    }
+
+    /// Whether its log-in takes longer than anybody should wait who need not.
+    fn is_overdue(&self, now: Instant) -> bool {
+        self.further && !self.ready && now >= self.since + PATIENCE
+    }
+
+    fn place_ended(&mut self, placed: Instant, now: Instant) {
         if let Some(at) = self.starts.iter().position(|start| *start == placed) {
             self.starts.swap_remove(at);
         }
         self.idle_since = now;
+    }
+
+    /// The server has answered a session that was asked for.
+    fn answered(&mut self, asked: Tally) {
+        self.settled = self.settled.max(asked.ended);
+    }
+
+    /// Sessions that had ended, and of which the server may have counted the places when it answered.
+    fn unsettled(&self, asked: Tally) -> u32 {
+        u32::try_from(self.ended.saturating_sub(asked.settled)).unwrap_or(u32::MAX)
     }
 
     /// Notes the bytes carried so far. What makes a lane busy is a stream that lasts: many short commands in a row may
@@ -122,9 +249,14 @@ pub(crate) struct Policy {
     /// In boxes: most hosts have one, and a node of the tree has room for eleven.
     lanes: BTreeMap<LaneId, Box<Lane>>,
     next: u32,
+    /// There is one connection, whose user is told what the server refuses on it: nothing waits.
+    single: bool,
     /// The server's MaxSessions, as far as it has been seen to refuse.
     session_limit: Option<u32>,
     spares_allowed: bool,
+    /// Further log-ins that were refused in a row, and when the next may be tried.
+    refusals: u32,
+    again: Option<Instant>,
     /// The most sessions at once since the last look at the demand, and in the time before.
     demand: u32,
     last_demand: u32,
@@ -147,13 +279,24 @@ impl Policy {
             settings,
             lanes: BTreeMap::new(),
             next: 0,
+            single: false,
             session_limit,
             spares_allowed: false,
+            refusals: 0,
+            again: None,
             demand: 0,
             last_demand: 0,
             demand_since: now,
             idle_timeout,
         }
+    }
+
+    /// There is one connection, and what the server refuses on it is refused: nothing waits for a place.
+    #[must_use]
+    pub(crate) fn single(mut self) -> Self {
+        self.settings.max_lanes = 1;
+        self.single = true;
+        self
     }
 
     /// Spares pay only where `exec` may follow a session opened long ago, which is known of OpenSSH.
@@ -191,6 +334,11 @@ impl Policy {
         self.lanes.values().any(|lane| lane.traffic.busy)
     }
 
+    /// Whether a lane was added beside others that were logged in.
+    pub(crate) fn is_further(&self, lane: LaneId) -> bool {
+        self.lanes.get(&lane).is_some_and(|lane| lane.further)
+    }
+
     // Demand.
 
     /// Notes how many bytes a lane has carried so far.
@@ -200,108 +348,151 @@ impl Policy {
         }
     }
 
-    /// Places a session, and counts it.
-    pub(crate) fn place_session(&mut self, now: Instant) -> Placement {
-        let limit = self.limit();
-        let room =
-            |lane: &Lane| !lane.retired && lane.sessions + lane.spares_ready + lane.spares_opening < limit;
-        let quiet = |lane: &Lane| !lane.traffic.busy;
-        let spare = self.find(|lane| !lane.retired && quiet(lane) && lane.spares_ready > 0);
-        let chosen = if let Some(id) = spare {
-            Placement::Spare(id)
-        } else if let Some(id) = self.find(|lane| quiet(lane) && room(lane)) {
-            Placement::Open {
-                lane: id,
-                proven: self.is_proven(id, now),
-            }
-        } else if self
-            .find(|lane| !lane.retired && quiet(lane) && lane.spares_opening > 0)
+    /// Places a session or a tunnel, and counts it.
+    pub(crate) fn place(&mut self, load: Load, now: Instant) -> Placement {
+        let chosen = match load {
+            Load::Session => self.choose_for_session(now),
+            Load::SessionApart => match self.choose_apart(now) {
+                Some(chosen) => chosen,
+                None => self.choose_for_session(now),
+            },
+            Load::Tunnel => self.choose_for_tunnel(now),
+        };
+        self.count(chosen, load, now);
+        chosen
+    }
+
+    fn choose_for_session(&mut self, now: Instant) -> Placement {
+        let quiet = |policy: &Self, lane: &Lane| policy.takes(lane, now) && lane.is_quiet();
+        if let Some(id) = self.find(|lane| quiet(self, lane) && lane.spares_ready > 0) {
+            return Placement::Spare(id);
+        }
+        if let Some(id) = self.find(|lane| quiet(self, lane) && self.has_room(lane, now)) {
+            return Placement::Open(id);
+        }
+        // A place is on its way already, and here before a new connection would be.
+        if self
+            .find(|lane| quiet(self, lane) && lane.spares_opening > 0)
             .is_some()
         {
-            // A place is on its way already, and here before a new connection would be.
-            return Placement::Wait;
-        } else if self.lanes.len() < self.settings.max_lanes {
-            Placement::Connect(self.add_lane(now))
-        } else if let Some(id) = self.find(room) {
-            Placement::Open {
-                lane: id,
-                proven: self.is_proven(id, now),
-            }
-        } else {
-            return Placement::Wait;
-        };
-        self.count_session(chosen, now);
-        chosen
+            return Placement::Wait(self.look_again(now));
+        }
+        if self.may_add(now) {
+            return Placement::Connect(self.add_lane(now));
+        }
+        if let Some(id) = self.find(|lane| self.takes(lane, now) && lane.spares_ready > 0) {
+            return Placement::Spare(id);
+        }
+        match self.find(|lane| self.takes(lane, now) && self.has_room(lane, now)) {
+            Some(id) => Placement::Open(id),
+            None => Placement::Wait(self.look_again(now)),
+        }
     }
 
-    /// Places a session that is to have a connection for itself, and counts it: on a lane with nothing on it, on a new
-    /// one, or, when there may be no more, as any other.
-    pub(crate) fn place_session_apart(&mut self, now: Instant) -> Placement {
-        let empty = |lane: &Lane| !lane.retired && lane.sessions == 0 && lane.tunnels == 0;
-        let chosen = if let Some(id) = self.find(|lane| empty(lane) && lane.spares_ready > 0) {
-            Placement::Spare(id)
-        } else if let Some(id) = self.find(|lane| empty(lane) && lane.spares_opening == 0) {
-            Placement::Open {
-                lane: id,
-                proven: true,
-            }
-        } else if self.lanes.len() < self.settings.max_lanes {
-            Placement::Connect(self.add_lane(now))
-        } else {
-            return self.place_session(now);
-        };
-        self.count_session(chosen, now);
-        chosen
+    fn choose_apart(&mut self, now: Instant) -> Option<Placement> {
+        let empty = |policy: &Self, lane: &Lane| policy.takes(lane, now) && lane.is_empty();
+        if let Some(id) = self.find(|lane| empty(self, lane) && lane.spares_ready > 0) {
+            return Some(Placement::Spare(id));
+        }
+        let room = |lane: &Lane| lane.spares_opening == 0 && self.has_room(lane, now);
+        if let Some(id) = self.find(|lane| empty(self, lane) && room(lane)) {
+            return Some(Placement::Open(id));
+        }
+        self.may_add(now).then(|| Placement::Connect(self.add_lane(now)))
     }
 
-    fn count_session(&mut self, chosen: Placement, now: Instant) {
-        let (Placement::Spare(id) | Placement::Open { lane: id, .. } | Placement::Connect(id)) = chosen
-        else {
+    fn choose_for_tunnel(&mut self, now: Instant) -> Placement {
+        if let Some(id) = self.find(|lane| self.takes(lane, now) && lane.is_quiet()) {
+            return Placement::Open(id);
+        }
+        if self.may_add(now) {
+            return Placement::Connect(self.add_lane(now));
+        }
+        match self.find(|lane| self.takes(lane, now)) {
+            Some(id) => Placement::Open(id),
+            None => Placement::Wait(self.look_again(now)),
+        }
+    }
+
+    /// Whether a lane takes new work: one that is retired does not, nor does a further one whose log-in takes long.
+    fn takes(&self, lane: &Lane, now: Instant) -> bool {
+        !lane.retired && !(lane.is_overdue(now) && self.has_ready())
+    }
+
+    /// Whether a session more may fit into a lane.
+    fn has_room(&self, lane: &Lane, now: Instant) -> bool {
+        let open = lane.open();
+        let may_fit = |full: Full| open < full.at || now >= full.until;
+        self.single || open < self.limit() && lane.full.is_none_or(may_fit)
+    }
+
+    /// Whether any lane is logged in and takes new work.
+    fn has_ready(&self) -> bool {
+        self.lanes.values().any(|lane| lane.ready && !lane.retired)
+    }
+
+    /// Whether there may be a lane more. Beside others only when one of them is logged in: what cannot log in at all is not
+    /// to try it many times over.
+    fn may_add(&self, now: Instant) -> bool {
+        if self.lanes.len() >= self.settings.max_lanes {
+            return false;
+        }
+        let is_first = self.lanes.values().all(|lane| lane.retired);
+        let is_allowed = self.again.is_none_or(|again| now >= again);
+        let overdue = self.lanes.values().any(|lane| lane.is_overdue(now));
+        is_first || self.has_ready() && is_allowed && !overdue
+    }
+
+    /// When what found no place may find one although nothing has ended.
+    fn look_again(&self, now: Instant) -> Option<Instant> {
+        let again = self.again.filter(|_| self.lanes.len() < self.settings.max_lanes);
+        let asked_again = self.lanes.values().filter_map(|lane| Some(lane.full?.until));
+        asked_again.chain(again).filter(|at| *at > now).min()
+    }
+
+    fn count(&mut self, chosen: Placement, load: Load, now: Instant) {
+        let (Placement::Spare(id) | Placement::Open(id) | Placement::Connect(id)) = chosen else {
             return;
         };
-        let taken_spare = matches!(chosen, Placement::Spare(_));
-        if let Some(lane) = self.lanes.get_mut(&id) {
-            lane.sessions += 1;
-            lane.starts.push(now);
-            lane.spares_ready -= u32::from(taken_spare);
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        lane.starts.push(now);
+        if load == Load::Tunnel {
+            lane.tunnels += 1;
+            return;
         }
+        lane.sessions += 1;
+        lane.spares_ready -= u32::from(matches!(chosen, Placement::Spare(_)));
         let running = self.lanes.values().map(|lane| lane.sessions).sum();
         self.note_demand(running, now);
     }
 
-    /// Places a tunnel, and counts it: like a session, but MaxSessions does not bound it.
-    pub(crate) fn place_tunnel(&mut self, now: Instant) -> Placement {
-        let chosen = match self.find(|lane| !lane.retired && !lane.traffic.busy) {
-            Some(id) => Placement::Open {
-                lane: id,
-                proven: true,
-            },
-            None if self.lanes.len() < self.settings.max_lanes => Placement::Connect(self.add_lane(now)),
-            None => match self.find(|lane| !lane.retired) {
-                Some(id) => Placement::Open {
-                    lane: id,
-                    proven: true,
-                },
-                None => return Placement::Wait,
-            },
+    /// For how long a channel that was asked for on a lane waits for it there.
+    pub(crate) fn patience(&self, waits_on: LaneId, load: Load, now: Instant) -> Patience {
+        let waiting = self
+            .lanes
+            .get(&waits_on)
+            .filter(|lane| lane.further && !lane.ready);
+        let Some(waiting) = waiting else {
+            return Patience::Endless;
         };
-        if let Placement::Open { lane: id, .. } | Placement::Connect(id) = chosen
-            && let Some(lane) = self.lanes.get_mut(&id)
-        {
-            lane.tunnels += 1;
-            lane.starts.push(now);
+        let overdue = waiting.is_overdue(now);
+        let is_better = |id: LaneId, lane: &Lane| {
+            let room = load == Load::Tunnel || lane.spares_ready > 0 || self.has_room(lane, now);
+            let place = lane.ready && !lane.retired && room && id != waits_on;
+            place && (overdue || load != Load::SessionApart && lane.is_quiet())
+        };
+        if self.lanes.iter().any(|(id, lane)| is_better(*id, lane)) {
+            return Patience::Over;
         }
-        chosen
+        let at = waiting.since + PATIENCE;
+        Patience::UntilChanged((at > now).then_some(at))
     }
 
     /// Counts a tunnel on the oldest lane that takes new work, which is added if there is none.
     pub(crate) fn hold_first(&mut self, now: Instant) -> LaneId {
-        let first = self
-            .lanes
-            .iter()
-            .find(|(_, lane)| !lane.retired)
-            .map(|(id, _)| *id);
-        let id = first.unwrap_or_else(|| self.add_lane(now));
+        let id = self.first().unwrap_or_else(|| self.add_lane(now));
         if let Some(lane) = self.lanes.get_mut(&id) {
             lane.tunnels += 1;
             lane.starts.push(now);
@@ -309,30 +500,17 @@ impl Policy {
         id
     }
 
+    /// The oldest lane that takes new work.
+    fn first(&self) -> Option<LaneId> {
+        self.find(|lane| !lane.retired)
+    }
+
     /// Adds a lane that nothing is placed on yet.
     pub(crate) fn add_lane(&mut self, now: Instant) -> LaneId {
         let id = LaneId(self.next);
         self.next += 1;
-        self.lanes.insert(
-            id,
-            Box::new(Lane {
-                sessions: 0,
-                tunnels: 0,
-                starts: Vec::new(),
-                spares_ready: 0,
-                spares_opening: 0,
-                idle_since: now,
-                traffic: Traffic {
-                    bytes: 0,
-                    at: now,
-                    rate: 0,
-                    busy: false,
-                },
-                retired: false,
-                proven: 1,
-                ended: VecDeque::new(),
-            }),
-        );
+        let lane = Lane::new(self.has_ready(), now);
+        self.lanes.insert(id, Box::new(lane));
         id
     }
 
@@ -350,71 +528,132 @@ impl Policy {
         let Some(lane) = self
             .lanes
             .get_mut(&lane)
-            .filter(|lane| !lane.retired && !lane.traffic.busy)
+            .filter(|lane| !lane.retired && lane.is_quiet() && lane.full.is_none())
         else {
             return 0;
         };
-        let open = lane.sessions + lane.spares_ready + lane.spares_opening;
         let count = wanted
             .saturating_sub(lane.spares_ready + lane.spares_opening)
-            .min(limit.saturating_sub(open));
+            .min(limit.saturating_sub(lane.open()));
         lane.spares_opening += count;
         count
     }
 
+    /// To be kept with a session that is about to be asked for on a lane, for its answer.
+    pub(crate) fn asks(&self, lane: LaneId) -> Tally {
+        self.lanes.get(&lane).map_or_else(Tally::default, |lane| Tally {
+            ended: lane.ended,
+            settled: lane.settled,
+        })
+    }
+
     // What became of it.
 
-    pub(crate) fn spare_opened(&mut self, lane: LaneId) {
+    /// A lane's connection is logged in.
+    pub(crate) fn lane_ready(&mut self, lane: LaneId) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
-            lane.spares_opening = lane.spares_opening.saturating_sub(1);
-            lane.spares_ready += 1;
-            lane.proven = lane.proven.max(lane.sessions + lane.spares_ready);
+            lane.ready = true;
         }
     }
 
-    /// A session, or one opened ahead, that was asked for at `asked` was refused: the server's limit is what was open
-    /// besides, and what it may not have closed yet. Returns whether another try is worth while: with nothing else open it
-    /// is a refusal that no other lane would lift.
-    pub(crate) fn session_refused(&mut self, lane: LaneId, was_spare: bool, asked: Instant) -> bool {
+    /// The server has opened a session ahead.
+    pub(crate) fn spare_opened(&mut self, lane: LaneId, asked: Tally) {
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.spares_opening = lane.spares_opening.saturating_sub(1);
+            lane.spares_ready += 1;
+        }
+        self.session_opened(lane, asked);
+    }
+
+    /// The server has opened a session.
+    pub(crate) fn session_opened(&mut self, lane: LaneId, asked: Tally) {
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.answered(asked);
+            let open = lane.open();
+            lane.full = lane.full.filter(|full| open <= full.at);
+        }
+        self.channel_opened(lane);
+    }
+
+    /// The server has opened a tunnel or a session.
+    pub(crate) fn channel_opened(&mut self, lane: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(&lane)
+            && !std::mem::replace(&mut lane.used, true)
+            && lane.further
+        {
+            self.refusals = 0;
+            self.again = None;
+        }
+    }
+
+    /// A session, or one opened ahead, was refused. The server's limit is at most what was open besides, and what it may
+    /// not have given back yet.
+    pub(crate) fn session_refused(
+        &mut self,
+        lane: LaneId,
+        was_spare: bool,
+        asked: Tally,
+        now: Instant,
+    ) -> Verdict {
+        let (limit, single) = (self.session_limit, self.single);
         let Some(lane) = self.lanes.get_mut(&lane) else {
-            return false;
+            return Verdict::PlaceAnew;
         };
         if was_spare {
             lane.spares_opening = lane.spares_opening.saturating_sub(1);
         }
-        let open = lane.sessions.saturating_sub(u32::from(!was_spare)) + lane.spares_ready;
-        let besides = open + lane.closing(asked);
-        let blamed = lane.ended_within(BLAMED, asked);
-        if besides > 0 {
-            self.session_limit = match self.session_limit {
-                None if besides >= self.settings.sessions_per_lane => None,
-                limit => Some(limit.map_or(besides, |limit| limit.min(besides))),
+        lane.answered(asked);
+        let unsettled = lane.unsettled(asked);
+        let open = lane.open().saturating_sub(u32::from(!was_spare));
+        let counted = open.saturating_add(unsettled).saturating_add(lane.abandoned);
+        let unknown = limit.unwrap_or(self.settings.sessions_per_lane);
+        let is_news = counted > 0 && counted < unknown;
+        if is_news {
+            self.session_limit = Some(counted);
+        }
+        let ours = lane.spares_ready + lane.spares_opening;
+        if single {
+            // Its user would not wait either.
+            let passes = unsettled > 0 || ours > 0;
+            return if passes {
+                Verdict::PlaceAnew
+            } else {
+                Verdict::Final
             };
         }
-        open > 0 || blamed > 0
-    }
-
-    /// What was placed as a session on a lane never became one.
-    pub(crate) fn session_never_opened(&mut self, lane: LaneId, placed: Instant, now: Instant) {
-        if let Some(lane) = self.lanes.get_mut(&lane) {
-            lane.sessions = lane.sessions.saturating_sub(1);
-            lane.ended(placed, now);
+        // The places that were not given back are free by now; the limit bounds the next attempt.
+        if unsettled > 0 || is_news && counted == open {
+            return Verdict::PlaceAnew;
         }
-    }
-
-    pub(crate) fn session_confirmed(&mut self, lane: LaneId) {
-        if let Some(lane) = self.lanes.get_mut(&lane) {
-            lane.proven = lane.proven.max(lane.sessions + lane.spares_ready);
+        let before = lane.full.filter(|_| open == 0);
+        let since = before.map_or(now, |full| full.since);
+        let tries = before.map_or(0, |full| full.tries);
+        let pause = (Full::FIRST_PAUSE * 2u32.pow(tries.min(16))).min(Full::LONGEST_PAUSE);
+        lane.full = Some(Full {
+            at: open,
+            since,
+            until: now + pause,
+            tries: tries + 1,
+        });
+        let waited = now.saturating_duration_since(since);
+        let had_any = lane.used || lane.ended > 0 || lane.abandoned > 0;
+        if open == 0 && (!had_any || waited >= Full::PATIENCE) {
+            lane.full = None;
+            return Verdict::Final;
         }
+        Verdict::PlaceAnew
     }
 
     /// The session that was placed at `placed` has ended.
-    pub(crate) fn session_ended(&mut self, lane: LaneId, placed: Instant, now: Instant) {
-        self.session_never_opened(lane, placed, now);
+    pub(crate) fn session_ended(&mut self, lane: LaneId, placed: Instant, end: End, now: Instant) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
-            lane.ended
-                .retain(|ended| now.saturating_duration_since(*ended) < BLAMED);
-            lane.ended.push_back(now);
+            lane.sessions = lane.sessions.saturating_sub(1);
+            lane.place_ended(placed, now);
+            match end {
+                End::NeverOpened => {}
+                End::Closed => lane.ended += 1,
+                End::Abandoned => lane.abandoned += 1,
+            }
         }
     }
 
@@ -422,13 +661,41 @@ impl Policy {
     pub(crate) fn tunnel_ended(&mut self, lane: LaneId, placed: Instant, now: Instant) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             lane.tunnels = lane.tunnels.saturating_sub(1);
-            lane.ended(placed, now);
+            lane.place_ended(placed, now);
         }
     }
 
-    /// A lane's connection is gone.
-    pub(crate) fn lane_ended(&mut self, lane: LaneId) {
+    /// A lane's connection is closed from this side.
+    pub(crate) fn lane_closed(&mut self, lane: LaneId) {
         self.lanes.remove(&lane);
+    }
+
+    /// A lane's connection has ended, or could not be made.
+    pub(crate) fn lane_lost(&mut self, lane: LaneId, now: Instant) -> Loss {
+        let Some(lane) = self.lanes.remove(&lane) else {
+            return Loss::Other;
+        };
+        if lane.retired || lane.used {
+            return Loss::Other;
+        }
+        if !lane.further {
+            return if lane.ready { Loss::Other } else { Loss::NeverMade };
+        }
+        // Of several that were tried at once, one counts.
+        let again = match self.again {
+            Some(again) if again > now => again,
+            _ => {
+                let pause = FIRST_PAUSE * 2u32.pow(self.refusals.min(16));
+                self.refusals += 1;
+                now + pause.min(LONGEST_PAUSE)
+            }
+        };
+        let news = self.again.is_none();
+        self.again = Some(again);
+        Loss::FurtherRefused {
+            again: again - now,
+            news,
+        }
     }
 
     /// A lane takes nothing new.
@@ -441,12 +708,7 @@ impl Policy {
     /// Lanes that nobody needs any more at `now`: idle for longer than allowed, or retired and empty. Additional lanes
     /// go after a tenth of the time.
     pub(crate) fn expired(&self, now: Instant) -> Vec<LaneId> {
-        let first = self
-            .lanes
-            .iter()
-            .find(|(_, lane)| !lane.retired)
-            .map(|(id, _)| *id);
-        let unused = |lane: &Lane| lane.sessions == 0 && lane.tunnels == 0;
+        let first = self.first();
         self.lanes
             .iter()
             .filter(|(id, lane)| {
@@ -457,7 +719,7 @@ impl Policy {
                     (Some(timeout), true) => Some(timeout),
                     (Some(timeout), false) => Some(timeout.min(self.settings.idle_timeout / 10)),
                 };
-                unused(lane) && (lane.retired || limit.is_some_and(|limit| idle >= limit))
+                lane.is_empty() && (lane.retired || limit.is_some_and(|limit| idle >= limit))
             })
             .map(|(id, _)| *id)
             .collect()
@@ -467,15 +729,6 @@ impl Policy {
         self.session_limit
             .unwrap_or(self.settings.sessions_per_lane)
             .max(1)
-    }
-
-    /// Whether one session more is known to work on a lane. What it has proven counts sessions that were still being opened
-    /// when another was confirmed, so that a limit learned since is what holds.
-    fn is_proven(&self, lane: LaneId, now: Instant) -> bool {
-        self.lanes.get(&lane).is_some_and(|lane| {
-            let open = lane.sessions + lane.spares_ready + lane.spares_opening + lane.closing(now);
-            open < lane.proven.min(self.limit())
-        })
     }
 
     fn find(&self, suits: impl Fn(&Lane) -> bool) -> Option<LaneId> {
@@ -493,223 +746,4 @@ impl Policy {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn policy() -> (Policy, Instant) {
-        let now = Instant::now();
-        let mut policy = Policy::new(Settings::default(), None, Some(Duration::from_secs(60)), now);
-        policy.allow_spares(true);
-        (policy, now)
-    }
-
-    fn connect(policy: &mut Policy, now: Instant) -> LaneId {
-        let Placement::Connect(lane) = policy.place_session(now) else {
-            panic!("there is no lane yet")
-        };
-        lane
-    }
-
-    #[test]
-    fn sessions_share_a_lane_up_to_the_limit_and_then_get_another() {
-        let (mut policy, now) = policy();
-        let first = connect(&mut policy, now);
-        for _ in 1..10 {
-            assert!(matches!(policy.place_session(now), Placement::Open { lane, .. } if lane == first));
-        }
-        assert!(matches!(policy.place_session(now), Placement::Connect(_)));
-    }
-
-    #[test]
-    fn a_lane_that_is_held_is_not_idle_and_a_retired_one_is_not_held() {
-        let (mut policy, now) = policy();
-        let first = policy.hold_first(now);
-        let late = now + Duration::from_secs(3600);
-        assert!(policy.expired(late).is_empty());
-        assert_eq!(policy.hold_first(late), first);
-        policy.retire(first);
-        assert_ne!(policy.hold_first(late), first);
-        policy.tunnel_ended(first, now, late);
-        policy.tunnel_ended(first, late, late);
-        assert_eq!(policy.expired(late), [first]);
-    }
-
-    #[test]
-    fn a_refusal_teaches_the_limit() {
-        let (mut policy, now) = policy();
-        let first = connect(&mut policy, now);
-        policy.place_session(now);
-        policy.place_session(now);
-        assert!(policy.session_refused(first, false, now));
-        policy.session_never_opened(first, now, now);
-        assert_eq!(policy.session_limit(), Some(2));
-        assert!(matches!(policy.place_session(now), Placement::Connect(_)));
-    }
-
-    #[test]
-    fn a_refusal_with_nothing_else_open_is_final() {
-        let (mut policy, now) = policy();
-        let first = connect(&mut policy, now);
-        assert!(!policy.session_refused(first, false, now));
-        assert_eq!(policy.session_limit(), None);
-    }
-
-    #[test]
-    fn what_the_server_may_not_have_closed_yet_counts_as_open() {
-        let (mut policy, now) = policy();
-        let lane = connect(&mut policy, now);
-        for _ in 0..3 {
-            policy.place_session(now);
-            policy.session_confirmed(lane);
-        }
-        policy.session_ended(lane, now, now);
-        policy.session_ended(lane, now, now);
-        // Four were open once, but two of them may still be.
-        for _ in 0..2 {
-            assert_eq!(policy.place_session(now), Placement::Open { lane, proven: false });
-        }
-        assert!(policy.session_refused(lane, false, now));
-        assert_eq!(policy.session_limit(), Some(5));
-        // With nothing else open, one that has ended is the reason of the refusal, on a busy server even one that ended a
-        // while ago, which says nothing of its limit.
-        for _ in 0..3 {
-            policy.session_ended(lane, now, now);
-        }
-        assert!(policy.session_refused(lane, false, now + CLOSING));
-        assert_eq!(policy.session_limit(), Some(5));
-        assert!(!policy.session_refused(lane, false, now + BLAMED));
-    }
-
-    #[test]
-    fn a_limit_holds_whatever_a_lane_seemed_to_have_proven() {
-        let (mut policy, now) = policy();
-        let lane = connect(&mut policy, now);
-        // Two more are asked for at once: one is confirmed before the other is refused.
-        policy.place_session(now);
-        policy.place_session(now);
-        policy.session_confirmed(lane);
-        assert!(policy.session_refused(lane, false, now));
-        policy.session_never_opened(lane, now, now);
-        assert_eq!(policy.session_limit(), Some(2));
-
-        policy.session_ended(lane, now, now);
-        assert_eq!(policy.place_session(now), Placement::Open { lane, proven: false });
-        policy.session_never_opened(lane, now, now);
-        let proven = Placement::Open { lane, proven: true };
-        assert_eq!(policy.place_session(now + CLOSING), proven);
-    }
-
-    #[test]
-    fn a_refused_spare_teaches_that_there_is_room_for_none() {
-        let (mut policy, now) = policy();
-        let lane = connect(&mut policy, now);
-        assert_eq!(policy.open_spares(lane, now), 1);
-        assert!(policy.session_refused(lane, true, now));
-        assert_eq!(policy.session_limit(), Some(1));
-        assert_eq!(policy.open_spares(lane, now), 0);
-    }
-
-    #[test]
-    fn spares_are_taken_first_and_follow_demand() {
-        let (mut policy, now) = policy();
-        let lane = connect(&mut policy, now);
-        assert_eq!(policy.open_spares(lane, now), 1);
-        policy.spare_opened(lane);
-        assert_eq!(policy.place_session(now), Placement::Spare(lane));
-        policy.place_session(now);
-        assert_eq!(policy.open_spares(lane, now), 3, "three at once were wanted");
-    }
-
-    #[test]
-    fn a_session_waits_for_a_spare_on_its_way_rather_than_for_a_connection() {
-        let (mut policy, now) = policy();
-        let lane = connect(&mut policy, now);
-        for _ in 1..8 {
-            policy.place_session(now);
-        }
-        assert_eq!(policy.open_spares(lane, now), 2, "up to the limit of ten");
-        assert_eq!(policy.place_session(now), Placement::Wait);
-        policy.spare_opened(lane);
-        assert_eq!(policy.place_session(now), Placement::Spare(lane));
-    }
-
-    #[test]
-    fn a_busy_lane_gets_nothing_new_until_it_is_quiet() {
-        let (mut policy, now) = policy();
-        let lane = connect(&mut policy, now);
-        let later = now + Duration::from_secs(1);
-        policy.traffic(lane, 10_000_000, later);
-        assert!(matches!(policy.place_session(later), Placement::Connect(other) if other != lane));
-        let between = later + Duration::from_secs(1);
-        policy.traffic(lane, 10_000_000 + 125_000, between); // 1 Mbit/s: between the thresholds
-        assert!(policy.is_busy(lane));
-        policy.traffic(lane, 10_000_000 + 125_000, between + Duration::from_secs(1));
-        assert!(!policy.is_busy(lane));
-    }
-
-    #[test]
-    fn short_commands_in_a_row_do_not_make_a_lane_busy() {
-        let (mut policy, mut now) = policy();
-        let lane = connect(&mut policy, now);
-        policy.session_ended(lane, now, now);
-        for n in 1..20u32 {
-            now += Duration::from_millis(100);
-            let placed = now;
-            assert!(matches!(policy.place_session(now), Placement::Open { lane: l, .. } if l == lane));
-            policy.traffic(lane, u64::from(n) * 1_000_000, now);
-            policy.session_ended(lane, placed, now);
-        }
-        assert!(!policy.is_busy(lane));
-    }
-
-    #[test]
-    fn a_session_apart_gets_an_empty_lane_or_a_new_one() {
-        let (mut policy, now) = policy();
-        let lane = connect(&mut policy, now);
-        let Placement::Connect(apart) = policy.place_session_apart(now) else {
-            panic!("the first lane has a session");
-        };
-        assert_ne!(lane, apart);
-        policy.session_ended(lane, now, now);
-        assert!(matches!(policy.place_session_apart(now), Placement::Open { lane: l, .. } if l == lane));
-    }
-
-    #[test]
-    fn idle_lanes_expire_and_used_ones_do_not() {
-        let (mut policy, now) = policy();
-        let lane = connect(&mut policy, now);
-        assert!(policy.expired(now + Duration::from_secs(3600)).is_empty());
-        policy.session_ended(lane, now, now);
-        assert!(policy.expired(now + Duration::from_secs(59)).is_empty());
-        assert_eq!(policy.expired(now + Duration::from_secs(60)), [lane]);
-    }
-
-    #[test]
-    fn a_retired_lane_goes_when_it_is_empty() {
-        let (mut policy, now) = policy();
-        let lane = connect(&mut policy, now);
-        policy.retire(lane);
-        assert!(policy.expired(now).is_empty());
-        assert!(
-            matches!(policy.place_session(now), Placement::Connect(_)),
-            "make before break"
-        );
-        policy.session_ended(lane, now, now);
-        assert_eq!(policy.expired(now), [lane]);
-    }
-
-    #[test]
-    fn at_the_most_lanes_a_full_host_makes_sessions_wait() {
-        let now = Instant::now();
-        let settings = Settings {
-            max_lanes: 1,
-            sessions_per_lane: 1,
-            ..Settings::default()
-        };
-        let mut policy = Policy::new(settings, None, None, now);
-        let lane = connect(&mut policy, now);
-        assert_eq!(policy.place_session(now), Placement::Wait);
-        policy.session_ended(lane, now, now);
-        assert!(matches!(policy.place_session(now), Placement::Open { .. }));
-    }
-}
+mod tests;

@@ -3,6 +3,7 @@
 mod engine;
 mod execution;
 mod forward;
+mod further_log_in;
 mod private_host;
 mod sftp;
 mod transfer;

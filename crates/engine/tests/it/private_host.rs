@@ -153,7 +153,7 @@ async fn an_ended_host_is_not_connected_again() {
         ..Settings::default()
     };
     let engine = Engine::new(settings, Default::default());
-    let host = private(&engine, &sshd, login(&sshd));
+    let host = private(&engine, &sshd, login(&sshd).connections(2));
     let mut running = host.start(&Command::exec("sleep 1000")).await.unwrap();
     running.started().await.unwrap();
     // One has no place, as long as the other runs.

@@ -1,0 +1,486 @@
+use super::*;
+
+fn policy() -> (Policy, Instant) {
+    let now = Instant::now();
+    let mut policy = Policy::new(Settings::default(), None, Some(Duration::from_secs(60)), now);
+    policy.allow_spares(true);
+    (policy, now)
+}
+
+fn connect(policy: &mut Policy, now: Instant) -> LaneId {
+    let Placement::Connect(lane) = policy.place(Load::Session, now) else {
+        panic!("there is no lane yet")
+    };
+    policy.lane_ready(lane);
+    lane
+}
+
+/// A session on a lane where there are others, which the server opens.
+fn open(policy: &mut Policy, now: Instant) -> LaneId {
+    let Placement::Open(lane) = policy.place(Load::Session, now) else {
+        panic!("there is room")
+    };
+    policy.session_opened(lane, policy.asks(lane));
+    lane
+}
+
+/// Places a session where there are others, and has the server refuse it.
+fn refused(policy: &mut Policy, now: Instant) -> Verdict {
+    let Placement::Open(lane) = policy.place(Load::Session, now) else {
+        panic!("there is room")
+    };
+    let asked = policy.asks(lane);
+    let verdict = policy.session_refused(lane, false, asked, now);
+    policy.session_ended(lane, now, End::NeverOpened, now);
+    verdict
+}
+
+/// Makes the first lane busy, and has a further one connected because of that.
+fn further(policy: &mut Policy, now: Instant) -> (LaneId, LaneId, Instant) {
+    let first = connect(policy, now);
+    let later = now + Duration::from_secs(1);
+    policy.traffic(first, 10_000_000, later);
+    let Placement::Connect(further) = policy.place(Load::Session, later) else {
+        panic!("the only lane is busy")
+    };
+    (first, further, later)
+}
+
+#[test]
+fn sessions_share_a_lane_up_to_the_limit_and_then_get_another() {
+    let (mut policy, now) = policy();
+    let first = connect(&mut policy, now);
+    for _ in 1..10 {
+        assert!(matches!(policy.place(Load::Session, now), Placement::Open(lane) if lane == first));
+    }
+    assert!(matches!(policy.place(Load::Session, now), Placement::Connect(_)));
+}
+
+#[test]
+fn a_lane_that_is_held_is_not_idle_and_a_retired_one_is_not_held() {
+    let (mut policy, now) = policy();
+    let first = policy.hold_first(now);
+    let late = now + Duration::from_secs(3600);
+    assert!(policy.expired(late).is_empty());
+    assert_eq!(policy.hold_first(late), first);
+    policy.retire(first);
+    assert_ne!(policy.hold_first(late), first);
+    policy.tunnel_ended(first, now, late);
+    policy.tunnel_ended(first, late, late);
+    assert_eq!(policy.expired(late), [first]);
+}
+
+#[test]
+fn a_refusal_teaches_the_limit() {
+    let (mut policy, now) = policy();
+    connect(&mut policy, now);
+    open(&mut policy, now);
+    assert_eq!(refused(&mut policy, now), Verdict::PlaceAnew);
+    assert_eq!(policy.session_limit(), Some(2));
+    assert!(matches!(policy.place(Load::Session, now), Placement::Connect(_)));
+}
+
+#[test]
+fn a_refusal_with_nothing_else_open_is_final_where_nothing_ever_was() {
+    let (mut policy, now) = policy();
+    let lane = policy.add_lane(now);
+    policy.lane_ready(lane);
+    assert_eq!(refused(&mut policy, now), Verdict::Final);
+    assert_eq!(policy.session_limit(), None);
+}
+
+#[test]
+fn what_the_server_may_not_have_closed_yet_counts_as_open() {
+    let (mut policy, now) = policy();
+    let lane = connect(&mut policy, now);
+    for _ in 0..3 {
+        open(&mut policy, now);
+    }
+    policy.session_ended(lane, now, End::Closed, now);
+    policy.session_ended(lane, now, End::Closed, now);
+    // Of two that are asked for at once, the answer to the first says that the server has given the places back, but the
+    // second was asked for before it did, however long ago that is.
+    let late = now + Duration::from_secs(3600);
+    let asked = policy.asks(lane);
+    for _ in 0..2 {
+        assert_eq!(policy.place(Load::Session, now), Placement::Open(lane));
+    }
+    assert_eq!(
+        policy.session_refused(lane, false, asked, late),
+        Verdict::PlaceAnew
+    );
+    assert_eq!(policy.session_limit(), Some(5));
+    policy.session_ended(lane, now, End::NeverOpened, late);
+    assert_eq!(
+        policy.session_refused(lane, false, asked, late),
+        Verdict::PlaceAnew
+    );
+    assert_eq!(policy.session_limit(), Some(4));
+    policy.session_ended(lane, now, End::NeverOpened, late);
+    // Asked for after that, a session that is refused tells the limit.
+    assert_eq!(refused(&mut policy, late), Verdict::PlaceAnew);
+    assert_eq!(policy.session_limit(), Some(2));
+    assert!(matches!(policy.place(Load::Session, late), Placement::Connect(_)));
+}
+
+#[test]
+fn a_place_that_a_closed_sessions_command_may_hold_is_waited_for_with_pauses_and_not_for_ever() {
+    let (mut policy, now) = policy();
+    let lane = connect(&mut policy, now);
+    policy.session_ended(lane, now, End::Abandoned, now);
+    let (mut at, mut tries) = (now, 0);
+    while refused(&mut policy, at) == Verdict::PlaceAnew {
+        tries += 1;
+        let Placement::Connect(other) = policy.place(Load::Session, at) else {
+            panic!("another lane has room")
+        };
+        policy.lane_closed(other);
+        at = policy.look_again(at).unwrap();
+    }
+    assert!((5..20).contains(&tries), "{tries}");
+    assert!(at < now + Full::PATIENCE * 2);
+    assert_eq!(policy.session_limit(), Some(1), "the most that it can be");
+
+    // The next attempt begins anew, and one that succeeds ends it.
+    assert_eq!(refused(&mut policy, at), Verdict::PlaceAnew);
+    let at = policy.look_again(at).unwrap();
+    assert_eq!(open(&mut policy, at), lane);
+    assert_eq!(policy.look_again(at), None);
+}
+
+#[test]
+fn a_session_that_ends_makes_room_at_once_on_a_lane_that_refused_one() {
+    let now = Instant::now();
+    let settings = Settings {
+        max_lanes: 1,
+        ..Settings::default()
+    };
+    let mut policy = Policy::new(settings, None, None, now);
+    let lane = connect(&mut policy, now);
+    for _ in 0..3 {
+        open(&mut policy, now);
+    }
+    policy.session_ended(lane, now, End::Abandoned, now);
+    assert_eq!(refused(&mut policy, now), Verdict::PlaceAnew);
+    assert!(matches!(
+        policy.place(Load::Session, now),
+        Placement::Wait(Some(_))
+    ));
+    policy.session_ended(lane, now, End::Closed, now);
+    assert_eq!(policy.place(Load::Session, now), Placement::Open(lane));
+    assert!(matches!(
+        policy.place(Load::Session, now),
+        Placement::Wait(Some(_))
+    ));
+}
+
+#[test]
+fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_repeated_soon() {
+    let (mut policy, now) = policy();
+    let (first, other, now) = further(&mut policy, now);
+    assert!(policy.is_further(other) && !policy.is_further(first));
+    let refused = |policy: &mut Policy, lane, now| match policy.lane_lost(lane, now) {
+        Loss::FurtherRefused { again, news } => (again, news),
+        loss => panic!("{loss:?}"),
+    };
+    assert_eq!(refused(&mut policy, other, now), (FIRST_PAUSE, true));
+    for load in [Load::Session, Load::SessionApart, Load::Tunnel] {
+        assert_eq!(policy.place(load, now), Placement::Open(first), "{load:?}");
+    }
+    // Each time, the pause is longer, up to a bound.
+    let mut now = now;
+    let mut last = FIRST_PAUSE;
+    for _ in 0..10 {
+        now += last;
+        let Placement::Connect(other) = policy.place(Load::SessionApart, now) else {
+            panic!("another may be tried by now")
+        };
+        let Placement::Connect(together) = policy.place(Load::SessionApart, now) else {
+            panic!("several may be tried at once")
+        };
+        let (pause, news) = refused(&mut policy, other, now);
+        assert!(
+            !news && pause > last || pause == LONGEST_PAUSE,
+            "{pause:?} after {last:?}"
+        );
+        assert_eq!(
+            refused(&mut policy, together, now),
+            (pause, false),
+            "counts as one"
+        );
+        last = pause;
+    }
+    // One that is of use ends that.
+    now += last;
+    let Placement::Connect(other) = policy.place(Load::SessionApart, now) else {
+        panic!("another may be tried by now")
+    };
+    policy.lane_ready(other);
+    policy.session_opened(other, Tally::default());
+    assert_eq!(policy.lane_lost(other, now), Loss::Other);
+    assert!(matches!(
+        policy.place(Load::SessionApart, now),
+        Placement::Connect(_)
+    ));
+}
+
+#[test]
+fn a_further_connection_that_ends_before_it_was_of_use_was_refused() {
+    let (mut policy, now) = policy();
+    let (_, other, now) = further(&mut policy, now);
+    policy.lane_ready(other);
+    policy.session_ended(other, now, End::NeverOpened, now);
+    assert!(matches!(
+        policy.lane_lost(other, now),
+        Loss::FurtherRefused { .. }
+    ));
+}
+
+#[test]
+fn full_lanes_make_work_wait_while_further_log_ins_are_refused() {
+    let (mut policy, now) = policy();
+    let first = connect(&mut policy, now);
+    for _ in 1..10 {
+        open(&mut policy, now);
+    }
+    let Placement::Connect(other) = policy.place(Load::Session, now) else {
+        panic!("the first is full")
+    };
+    policy.lane_lost(other, now);
+    let again = now + FIRST_PAUSE;
+    assert_eq!(policy.place(Load::Session, now), Placement::Wait(Some(again)));
+    policy.session_ended(first, now, End::Closed, now);
+    assert_eq!(policy.place(Load::Session, now), Placement::Open(first));
+    assert!(matches!(
+        policy.place(Load::Session, again),
+        Placement::Connect(_)
+    ));
+}
+
+#[test]
+fn a_further_log_in_that_takes_long_holds_up_nothing() {
+    let (mut policy, now) = policy();
+    let (first, other, now) = further(&mut policy, now);
+    assert_eq!(policy.patience(first, Load::Session, now), Patience::Endless);
+    let overdue = now + PATIENCE;
+    let waits = Patience::UntilChanged(Some(overdue));
+    assert_eq!(
+        policy.patience(other, Load::Session, now),
+        waits,
+        "the first one is busy"
+    );
+    for load in [Load::Session, Load::SessionApart, Load::Tunnel] {
+        assert_eq!(policy.patience(other, load, overdue), Patience::Over, "{load:?}");
+        assert_eq!(policy.place(load, overdue), Placement::Open(first), "{load:?}");
+    }
+    // When it is there at last, it is as good as any.
+    policy.lane_ready(other);
+    assert_eq!(policy.patience(other, Load::Session, overdue), Patience::Endless);
+    assert_eq!(policy.place(Load::Session, overdue), Placement::Open(other));
+}
+
+#[test]
+fn what_waits_for_a_further_log_in_takes_a_place_that_becomes_free() {
+    let (mut policy, now) = policy();
+    let first = connect(&mut policy, now);
+    for _ in 1..10 {
+        open(&mut policy, now);
+    }
+    let Placement::Connect(other) = policy.place(Load::Session, now) else {
+        panic!("the first is full")
+    };
+    let waits = Patience::UntilChanged(Some(now + PATIENCE));
+    assert_eq!(policy.patience(other, Load::Session, now), waits);
+    policy.session_ended(first, now, End::Closed, now);
+    assert_eq!(policy.patience(other, Load::Session, now), Patience::Over);
+    // Not what is to be alone.
+    assert_eq!(policy.patience(other, Load::SessionApart, now), waits);
+    // With nothing but full lanes beside it, it is waited for.
+    open(&mut policy, now);
+    let late = now + PATIENCE;
+    assert_eq!(
+        policy.patience(other, Load::Session, late),
+        Patience::UntilChanged(None)
+    );
+}
+
+#[test]
+fn nothing_further_is_tried_before_the_first_connection_is_there() {
+    let (mut policy, now) = policy();
+    let Placement::Connect(first) = policy.place(Load::Session, now) else {
+        panic!("there is no lane yet")
+    };
+    for _ in 1..10 {
+        assert_eq!(policy.place(Load::Session, now), Placement::Open(first));
+    }
+    assert_eq!(policy.place(Load::Session, now), Placement::Wait(None));
+    assert_eq!(policy.place(Load::SessionApart, now), Placement::Wait(None));
+    policy.lane_ready(first);
+    assert!(matches!(policy.place(Load::Session, now), Placement::Connect(_)));
+    policy.lane_lost(first, now);
+}
+
+#[test]
+fn a_first_connection_is_made_whatever_became_of_further_ones() {
+    let (mut policy, now) = policy();
+    let (first, other, now) = further(&mut policy, now);
+    policy.lane_lost(other, now);
+    assert_eq!(policy.lane_lost(first, now), Loss::Other);
+    let Placement::Connect(next) = policy.place(Load::Session, now) else {
+        panic!("there is none")
+    };
+    assert!(!policy.is_further(next));
+    assert_eq!(policy.lane_lost(next, now), Loss::NeverMade);
+}
+
+#[test]
+fn a_single_connection_is_asked_for_whatever_is_wanted_and_its_refusals_are_final() {
+    let now = Instant::now();
+    let mut policy = Policy::new(Settings::default(), Some(2), None, now).single();
+    let lane = connect(&mut policy, now);
+    for _ in 1..30 {
+        open(&mut policy, now);
+    }
+    assert_eq!(refused(&mut policy, now), Verdict::Final);
+    policy.traffic(lane, 10_000_000_000, now + Duration::from_secs(1));
+    assert_eq!(open(&mut policy, now), lane, "busy as it is");
+    for load in [Load::Session, Load::SessionApart, Load::Tunnel] {
+        assert_eq!(policy.place(load, now), Placement::Open(lane), "{load:?}");
+    }
+    // One that was asked for in the same breath as another ended has not found its place yet.
+    policy.session_ended(lane, now, End::Closed, now);
+    assert_eq!(refused(&mut policy, now), Verdict::PlaceAnew);
+    assert_eq!(refused(&mut policy, now), Verdict::Final);
+}
+
+#[test]
+fn a_limit_holds_whatever_a_lane_seemed_to_carry() {
+    let (mut policy, now) = policy();
+    let lane = connect(&mut policy, now);
+    // Two more are asked for at once: one is confirmed before the other is refused.
+    let asked = policy.asks(lane);
+    policy.place(Load::Session, now);
+    policy.place(Load::Session, now);
+    policy.session_opened(lane, asked);
+    assert_eq!(
+        policy.session_refused(lane, false, asked, now),
+        Verdict::PlaceAnew
+    );
+    policy.session_ended(lane, now, End::NeverOpened, now);
+    assert_eq!(policy.session_limit(), Some(2));
+    assert!(matches!(policy.place(Load::Session, now), Placement::Connect(_)));
+}
+
+#[test]
+fn a_refused_spare_teaches_that_there_is_room_for_none() {
+    let (mut policy, now) = policy();
+    let lane = connect(&mut policy, now);
+    assert_eq!(policy.open_spares(lane, now), 1);
+    policy.session_refused(lane, true, policy.asks(lane), now);
+    assert_eq!(policy.session_limit(), Some(1));
+    assert_eq!(policy.open_spares(lane, now), 0);
+}
+
+#[test]
+fn spares_are_taken_first_and_follow_demand() {
+    let (mut policy, now) = policy();
+    let lane = connect(&mut policy, now);
+    assert_eq!(policy.open_spares(lane, now), 1);
+    policy.spare_opened(lane, policy.asks(lane));
+    assert_eq!(policy.place(Load::Session, now), Placement::Spare(lane));
+    policy.place(Load::Session, now);
+    assert_eq!(policy.open_spares(lane, now), 3, "three at once were wanted");
+}
+
+#[test]
+fn a_session_waits_for_a_spare_on_its_way_rather_than_for_a_connection() {
+    let (mut policy, now) = policy();
+    let lane = connect(&mut policy, now);
+    for _ in 1..8 {
+        policy.place(Load::Session, now);
+    }
+    assert_eq!(policy.open_spares(lane, now), 2, "up to the limit of ten");
+    assert_eq!(policy.place(Load::Session, now), Placement::Wait(None));
+    policy.spare_opened(lane, policy.asks(lane));
+    assert_eq!(policy.place(Load::Session, now), Placement::Spare(lane));
+}
+
+#[test]
+fn a_busy_lane_gets_nothing_new_until_it_is_quiet() {
+    let (mut policy, now) = policy();
+    let lane = connect(&mut policy, now);
+    let later = now + Duration::from_secs(1);
+    policy.traffic(lane, 10_000_000, later);
+    assert!(matches!(policy.place(Load::Session, later), Placement::Connect(other) if other != lane));
+    let between = later + Duration::from_secs(1);
+    policy.traffic(lane, 10_000_000 + 125_000, between); // 1 Mbit/s: between the thresholds
+    assert!(policy.is_busy(lane));
+    policy.traffic(lane, 10_000_000 + 125_000, between + Duration::from_secs(1));
+    assert!(!policy.is_busy(lane));
+}
+
+#[test]
+fn short_commands_in_a_row_do_not_make_a_lane_busy() {
+    let (mut policy, mut now) = policy();
+    let lane = connect(&mut policy, now);
+    policy.session_ended(lane, now, End::Closed, now);
+    for n in 1..20u32 {
+        now += Duration::from_millis(100);
+        let placed = now;
+        assert!(matches!(policy.place(Load::Session, now), Placement::Open(l) if l == lane));
+        policy.traffic(lane, u64::from(n) * 1_000_000, now);
+        policy.session_ended(lane, placed, End::Closed, now);
+    }
+    assert!(!policy.is_busy(lane));
+}
+
+#[test]
+fn a_session_apart_gets_an_empty_lane_or_a_new_one() {
+    let (mut policy, now) = policy();
+    let lane = connect(&mut policy, now);
+    let Placement::Connect(apart) = policy.place(Load::SessionApart, now) else {
+        panic!("the first lane has a session");
+    };
+    assert_ne!(lane, apart);
+    policy.session_ended(lane, now, End::Closed, now);
+    assert_eq!(policy.place(Load::SessionApart, now), Placement::Open(lane));
+}
+
+#[test]
+fn idle_lanes_expire_and_used_ones_do_not() {
+    let (mut policy, now) = policy();
+    let lane = connect(&mut policy, now);
+    assert!(policy.expired(now + Duration::from_secs(3600)).is_empty());
+    policy.session_ended(lane, now, End::Closed, now);
+    assert!(policy.expired(now + Duration::from_secs(59)).is_empty());
+    assert_eq!(policy.expired(now + Duration::from_secs(60)), [lane]);
+}
+
+#[test]
+fn a_retired_lane_goes_when_it_is_empty() {
+    let (mut policy, now) = policy();
+    let lane = connect(&mut policy, now);
+    policy.retire(lane);
+    assert!(policy.expired(now).is_empty());
+    assert!(
+        matches!(policy.place(Load::Session, now), Placement::Connect(_)),
+        "make before break"
+    );
+    policy.session_ended(lane, now, End::Closed, now);
+    assert_eq!(policy.expired(now), [lane]);
+}
+
+#[test]
+fn at_the_most_lanes_a_full_host_makes_sessions_wait() {
+    let now = Instant::now();
+    let settings = Settings {
+        max_lanes: 1,
+        sessions_per_lane: 1,
+        ..Settings::default()
+    };
+    let mut policy = Policy::new(settings, None, None, now);
+    let lane = connect(&mut policy, now);
+    assert_eq!(policy.place(Load::Session, now), Placement::Wait(None));
+    policy.session_ended(lane, now, End::Closed, now);
+    assert!(matches!(policy.place(Load::Session, now), Placement::Open(_)));
+}

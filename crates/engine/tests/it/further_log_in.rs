@@ -1,0 +1,283 @@
+//! Servers that let their user in once, or open fewer sessions than are wanted: what the first connection can carry is done
+//! on it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use trunkline::config::{HostConfig, Request, World};
+use trunkline::keys::KeyFile;
+use trunkline::prompt::{Answer, Prompt, Prompter};
+use trunkline::transfer::{CopyOptions, Location, Progress, copy};
+use trunkline::{Command, Engine, Error, ErrorKind, Execution, Host, Interaction, Login, Session, Settings};
+use trunkline_testkit::Sshd;
+use zeroize::Zeroizing;
+
+fn engine() -> Engine {
+    Engine::new(Settings::default(), Default::default())
+}
+
+fn request(sshd: &Sshd) -> Request {
+    let world = Arc::new(World::current().unwrap());
+    let mut request = Request::new(sshd.alias().parse().unwrap(), world);
+    request.ssh_args = vec!["-F".into(), sshd.ssh_config().into()];
+    request
+}
+
+async fn host(engine: &Engine, sshd: &Sshd, interaction: &Interaction) -> Host {
+    engine.host_for(&request(sshd), interaction).await.unwrap()
+}
+
+/// A host with a connection, beside which the server takes no other: the user's keys are gone.
+async fn host_behind_a_shut_door(engine: &Engine, sshd: &Sshd) -> Host {
+    let host = host(engine, sshd, &Interaction::none()).await;
+    host.warm().await.unwrap();
+    shut(sshd);
+    host
+}
+
+fn shut(sshd: &Sshd) {
+    std::fs::write(sshd.dir().join("authorized_keys"), "").unwrap();
+}
+
+async fn running(host: &Host, command: &str) -> Session {
+    let mut session = host.start(&Command::exec(command)).await.unwrap();
+    session.started().await.unwrap();
+    session
+}
+
+/// A command that ends when it is told to.
+async fn finish(mut session: Session) {
+    session.stdin.shutdown().await.unwrap();
+    session.output(None).await.unwrap();
+}
+
+async fn echo(host: &Host, word: &str) {
+    let output = host.run(&Command::exec(format!("echo {word}"))).await.unwrap();
+    assert_eq!(output.stdout, format!("{word}\n").as_bytes());
+}
+
+/// Keeps the host's first connection busy until it is dropped.
+async fn make_busy(host: &Host) -> JoinSet<()> {
+    let mut stream = running(host, "cat /dev/zero").await;
+    let mut apart = host.apart();
+    let mut reading = JoinSet::new();
+    reading.spawn(async move { while stream.stdout.chunk().await.is_some() {} });
+    apart.wait_for(|apart| *apart).await.unwrap();
+    reading
+}
+
+#[tokio::test]
+async fn more_commands_than_sessions_take_turns_when_no_other_log_in_is_accepted() {
+    let sshd = Sshd::builder().config("MaxSessions 2").start().unwrap();
+    let engine = engine();
+    let host = host_behind_a_shut_door(&engine, &sshd).await;
+    let mut commands = JoinSet::new();
+    for n in 0..9 {
+        let host = host.clone();
+        commands.spawn(async move { echo(&host, &n.to_string()).await });
+    }
+    commands.join_all().await;
+    assert_eq!(sshd.authentications(), 1);
+}
+
+#[tokio::test]
+async fn a_busy_connection_carries_everything_when_no_other_log_in_is_accepted() {
+    let sshd = Sshd::start_default().unwrap();
+    let engine = engine();
+    let host = host_behind_a_shut_door(&engine, &sshd).await;
+    let _busy = make_busy(&host).await;
+
+    echo(&host, "beside").await;
+    let sftp = host.sftp().await.unwrap();
+    assert_eq!(sftp.realpath("/").await.unwrap(), "/");
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut tunnel = host
+        .direct_tcpip("127.0.0.1", port, ("127.0.0.1", 0))
+        .await
+        .unwrap();
+    let (mut client, _) = listener.accept().await.unwrap();
+    tunnel.write_all(b"through").await.unwrap();
+    let mut heard = [0; 7];
+    client.read_exact(&mut heard).await.unwrap();
+    assert_eq!(&heard, b"through");
+    assert_eq!(sshd.authentications(), 1);
+}
+
+#[tokio::test]
+async fn a_copy_has_the_sessions_of_one_connection_when_no_other_log_in_is_accepted() {
+    let sshd = Sshd::builder().config("MaxSessions 3").start().unwrap();
+    let engine = engine();
+    let host = host_behind_a_shut_door(&engine, &sshd).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    std::fs::create_dir(&source).unwrap();
+    for n in 0..40u8 {
+        std::fs::write(source.join(n.to_string()), vec![n; 3_000_000]).unwrap();
+    }
+    let from = Location::Host(host.clone(), source.to_str().unwrap().to_owned().into());
+    let mut options = CopyOptions::default();
+    options.recursive = true;
+    let progress = Arc::new(Progress::default());
+    copy(&[from], &Location::Local(target.clone()), &options, &progress)
+        .await
+        .unwrap();
+    for n in 0..40u8 {
+        assert!(std::fs::read(target.join(n.to_string())).unwrap() == vec![n; 3_000_000]);
+    }
+    assert_eq!(sshd.authentications(), 1);
+}
+
+/// Knows a password that works once.
+struct OneTime {
+    asked: AtomicUsize,
+    password: String,
+}
+
+impl Prompter for OneTime {
+    fn ask<'a>(&'a self, _: &'a Prompt) -> Answer<'a> {
+        let first = self.asked.fetch_add(1, Ordering::Relaxed) == 0;
+        let answer = first
+            .then(|| self.password.clone())
+            .unwrap_or_else(|| "used up".into());
+        Box::pin(std::future::ready(Some(Zeroizing::new(answer))))
+    }
+}
+
+#[tokio::test]
+async fn a_password_that_works_once_is_enough() {
+    let sshd = Sshd::builder()
+        .password("once")
+        .authentication_methods("keyboard-interactive")
+        .config("MaxSessions 2")
+        .start()
+        .unwrap();
+    let asks = Arc::new(OneTime {
+        asked: AtomicUsize::new(0),
+        password: "once".into(),
+    });
+    let engine = engine();
+    let host = host(&engine, &sshd, &Interaction::new(asks, |_| {})).await;
+    // All at once and cold: nothing else is tried before the first log-in has come to its end.
+    let mut commands = JoinSet::new();
+    for n in 0..15 {
+        let host = host.clone();
+        commands.spawn(async move { echo(&host, &n.to_string()).await });
+    }
+    commands.join_all().await;
+    assert_eq!(sshd.authentications(), 1);
+}
+
+#[tokio::test]
+async fn a_place_that_becomes_free_is_taken_while_the_server_takes_no_connections() {
+    let sshd = Sshd::builder()
+        .config("MaxSessions 1\nMaxStartups 1")
+        .start()
+        .unwrap();
+    let engine = engine();
+    let host = host(&engine, &sshd, &Interaction::none()).await;
+    let first = running(&host, "cat").await;
+    // The only one that may be on its way, and will never log in.
+    let _waiting = TcpStream::connect(sshd.addr()).await.unwrap();
+    let second = tokio::spawn({
+        let host = host.clone();
+        async move { echo(&host, "second").await }
+    });
+    sshd.wait_for_log("MaxStartups").await.unwrap();
+    finish(first).await;
+    second.await.unwrap();
+    assert_eq!(sshd.authentications(), 1);
+}
+
+#[tokio::test]
+async fn a_first_log_in_that_is_refused_fails_for_all_who_wait_for_it_and_is_not_tried_for_each() {
+    let sshd = Sshd::start_default().unwrap();
+    let engine = engine();
+    let host = host(&engine, &sshd, &Interaction::none()).await;
+    shut(&sshd);
+    let mut commands = JoinSet::new();
+    for _ in 0..30 {
+        let host = host.clone();
+        commands.spawn(async move { host.run(&Command::exec("true")).await.unwrap_err() });
+    }
+    for error in commands.join_all().await {
+        assert_eq!(error.kind(), ErrorKind::Authentication, "{error}");
+        assert_eq!(error.execution(), Execution::DidNotStart);
+    }
+    assert_eq!(sshd.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_session_asked_for_in_the_same_breath_as_another_ends_gets_its_place() {
+    let sshd = Sshd::builder().config("MaxSessions 1").start().unwrap();
+    let engine = engine();
+    let host = host_behind_a_shut_door(&engine, &sshd).await;
+    for n in 0..10 {
+        let session = running(&host, "cat").await;
+        // sshd finds the end of the one and the request for the other together.
+        sshd.freeze_connections();
+        session.control.close();
+        drop(session);
+        let next = tokio::spawn({
+            let host = host.clone();
+            async move { echo(&host, &n.to_string()).await }
+        });
+        tokio::task::yield_now().await;
+        sshd.thaw_connections();
+        next.await.unwrap();
+    }
+    assert_eq!(sshd.authentications(), 1);
+}
+
+/// A host that the program describes itself.
+fn private(engine: &Engine, sshd: &Sshd, connections: Option<usize>) -> Host {
+    let mut config = HostConfig::explicit(&sshd.addr().ip().to_string(), sshd.port(), sshd.user()).unwrap();
+    config.user_known_hosts_files = vec![sshd.known_hosts()];
+    let key = std::fs::read(sshd.client_keys()[0].private_path()).unwrap();
+    let login = Login::new().key(KeyFile::in_memory("the test's key", key.into()).unwrap());
+    let login = match connections {
+        Some(most) => login.connections(most),
+        None => login,
+    };
+    engine.private_host(config, login, &Interaction::none()).unwrap()
+}
+
+#[tokio::test]
+async fn a_private_host_logs_in_once_and_says_what_the_server_refuses() {
+    let sshd = Sshd::builder().config("MaxSessions 2").start().unwrap();
+    let engine = engine();
+    let host = private(&engine, &sshd, None);
+    let busy = make_busy(&host).await;
+    let second = running(&host, "cat").await;
+    let refused = host.start(&Command::exec("true")).await.unwrap_err();
+    assert!(matches!(refused, Error::Refused { .. }), "{refused}");
+    assert_eq!(refused.execution(), Execution::DidNotStart);
+    let refused = host.sftp().await.unwrap_err();
+    assert!(matches!(refused, Error::Refused { .. }), "{refused}");
+    // A place that has become free can be had.
+    finish(second).await;
+    echo(&host, "third").await;
+    drop(busy);
+    assert_eq!(sshd.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_private_host_has_the_connections_that_it_was_allowed() {
+    let sshd = Sshd::builder().config("MaxSessions 1").start().unwrap();
+    let engine = engine();
+    let host = private(&engine, &sshd, Some(2));
+    let first = running(&host, "cat").await;
+    let second = running(&host, "cat").await;
+    let third = tokio::spawn({
+        let host = host.clone();
+        async move { echo(&host, "third").await }
+    });
+    assert_eq!(sshd.authentications(), 2);
+    finish(first).await;
+    third.await.unwrap();
+    finish(second).await;
+    assert_eq!(sshd.authentications(), 2);
+}
