@@ -3,6 +3,7 @@
 // The course of a log-in as ssh2's users choose it: a list of methods, or a function that says what comes next.
 
 const { isAgent, keysOf, signatureOf } = require('./agent');
+const { attempt } = require('./hub');
 const { parseKey } = require('./keys');
 
 /** @typedef {Omit<import('./native').AuthenticationAttempt, 'login'>} Attempt */
@@ -52,7 +53,7 @@ class Authentication {
     let answered = false;
     const skip = (/** @type {string} */ why) => {
       this._debug(why);
-      process.nextTick(() => this.next(methods, partial, answer));
+      process.nextTick(() => attempt(this._client, () => this.next(methods, partial, answer)));
     };
     const take = (/** @type {any} */ next) => {
       if (answered) return;
@@ -139,7 +140,7 @@ class Authentication {
     if (!isAgent(agent)) return skip(`Skipping invalid agent: ${agent}`);
     keysOf(agent, (error, keys) => {
       if (error) {
-        this.fail(error, 'agent');
+        attempt(this._client, () => this.fail(error, 'agent'));
         return skip('Client: agent auth failed');
       }
       this._agent = agent;

@@ -1,7 +1,7 @@
 'use strict';
 
 const { EventEmitter } = require('node:events');
-const { KIND, hub, attach, detach, retain, release } = require('./hub');
+const { KIND, hub, attach, attempt, detach, retain, release } = require('./hub');
 const { Channel, Tunnel } = require('./channel');
 const { Authentication } = require('./authentication');
 const { BY_APPLICATION, toConnectionError, toError, toRequestError } = require('./errors');
@@ -41,6 +41,7 @@ class Client extends EventEmitter {
     this._ended = undefined;
     /** Listeners by what they listen on. @type {Map<string, Listener>} */
     this._listeners = new Map();
+    this._owner = this;
   }
 
   /**
@@ -123,7 +124,7 @@ class Client extends EventEmitter {
         this._debug(value.message);
         // What was never connected to does not end.
         this._reached = value.address === undefined && value.level !== 'client-dns';
-        if (value.disconnect?.reason !== BY_APPLICATION) this.emit('error', this._error(value));
+        if (value.disconnect?.reason !== BY_APPLICATION) attempt(undefined, () => this.emit('error', this._error(value)));
         break;
       case KIND.CLOSE:
         this._closed(value);
@@ -145,7 +146,8 @@ class Client extends EventEmitter {
         this.emit('placement', value);
         break;
       case KIND.HOST_KEY:
-        verifyHostKey(this._config ?? {}, Buffer.from(value.key), (accept) => hub.answerHostKey(id, value.question, accept));
+        verifyHostKey(this._config ?? {}, Buffer.from(value.key), (accept) => hub.answerHostKey(id, value.question, accept))
+          ?.catch((error) => attempt(this, () => { throw error; }));
         break;
       case KIND.QUESTIONS:
         this._ask(id, value);
@@ -170,13 +172,24 @@ class Client extends EventEmitter {
   _authenticate(id, { question, login, methods, partial }) {
     const answer = (/** @type {import('./authentication').Attempt | undefined} */ attempt) =>
       hub.answerAuthentication(id, question, attempt && { ...attempt, login });
+    // The list of a server that names no method has one empty name.
+    const left = methods?.filter((name) => name !== '') ?? null;
+    this._login(login).next(left, left === null ? null : partial, answer);
+  }
+
+  /**
+   * A handler has thrown: as for ssh2, that is an 'error', with which the connection ends. Where nobody hears of it, the
+   * connection goes on if it is ready, for a program that survives uncaught exceptions.
+   * @param {unknown} error
+   */
+  _threw(error) {
+    // The promises' streams are told of what ends a connection; handlers of theirs are none of its business.
+    if (this._id === undefined || (this._strict && this._ready)) throw error;
+    let heard = !this._ready;
     try {
-      // The list of a server that names no method has one empty name.
-      const left = methods?.filter((name) => name !== '') ?? null;
-      this._login(login).next(left, left === null ? null : partial, answer);
-    } catch (error) {
-      answer(undefined);
-      throw error;
+      heard = this.emit('error', error);
+    } finally {
+      if (heard) this.end();
     }
   }
 
@@ -198,15 +211,10 @@ class Client extends EventEmitter {
       answered = true;
       hub.answerQuestions(id, asked.question, (answers ?? []).map(String));
     };
-    try {
-      // Where the server asks, there is one log-in.
-      const prompt = [...this._logins.values()].at(-1)?.prompt;
-      if (prompt !== undefined) prompt(asked.name, asked.instructions, '', asked.prompts, finish);
-      else if (!this.emit('keyboard-interactive', asked.name, asked.instructions, '', asked.prompts, finish)) finish([]);
-    } catch (error) {
-      finish([]);
-      throw error;
-    }
+    // Where the server asks, there is one log-in.
+    const prompt = [...this._logins.values()].at(-1)?.prompt;
+    if (prompt !== undefined) prompt(asked.name, asked.instructions, '', asked.prompts, finish);
+    else if (!this.emit('keyboard-interactive', asked.name, asked.instructions, '', asked.prompts, finish)) finish([]);
   }
 
   /** @param {import('./native').Fault | null} fault */
@@ -353,7 +361,7 @@ class Client extends EventEmitter {
    */
   sftp(env, callback) {
     if (typeof env === 'function') callback = env;
-    const sftp = new SFTP(hub.openSftp(this._connected()), this._server.includes('OpenSSH'));
+    const sftp = new SFTP(hub.openSftp(this._connected()), this._server.includes('OpenSSH'), this);
     if (!this._strict) sftp._explain = (fault) => toRequestError(fault, 'Unable to start subsystem: sftp');
     sftp._opening = callback;
     return this;
@@ -418,6 +426,7 @@ class Client extends EventEmitter {
       return closed;
     };
     attach(id, {
+      _owner: this,
       _told(kind, value) {
         const told = callback;
         callback = undefined;
@@ -527,6 +536,7 @@ class Client extends EventEmitter {
   stats(callback) {
     const id = hub.stats(this._connected());
     attach(id, {
+      _owner: this,
       _told(kind, value) {
         detach(id);
         if (kind === KIND.OPEN) callback(undefined, value);
@@ -564,6 +574,7 @@ class Listener {
    */
   constructor(client, id, place, callback) {
     this.client = client;
+    this._owner = client;
     this.id = id;
     this.place = place;
     this.callback = callback;

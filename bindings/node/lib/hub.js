@@ -28,7 +28,12 @@ const KIND = Object.freeze({
 
 /**
  * Something with a number that hears events.
- * @typedef {{ _told(kind: number, value: any): void }} Target
+ * @typedef {{ _told(kind: number, value: any): void, _owner?: Owner }} Target
+ */
+
+/**
+ * The client that a target belongs to: hears what handlers throw. What it throws itself is an uncaught exception.
+ * @typedef {{ _threw(error: unknown): void }} Owner
  */
 
 /** @type {Map<number, Target>} */
@@ -81,15 +86,29 @@ function resume() {
     const target = targets.get(number);
     if (target === undefined) continue;
     if (kind === KIND.OPEN || kind === KIND.FAIL) fresh.add(number);
-    try {
-      target._told(kind, value);
-    } catch (error) {
-      // A handler's exception is the program's, and must not cost the other targets their events.
-      process.nextTick(rethrow, error);
-    }
+    attempt(target._owner, () => target._told(kind, value));
   }
   waiting = [];
   next = 0;
+}
+
+/**
+ * Does something that runs handlers of the program. Their exceptions are the program's, and must not cost other targets
+ * their events.
+ * @param {Owner | undefined} owner
+ * @param {() => void} work
+ */
+function attempt(owner, work) {
+  try {
+    work();
+  } catch (error) {
+    try {
+      if (owner === undefined) throw error;
+      owner._threw(error);
+    } catch (uncaught) {
+      process.nextTick(rethrow, uncaught);
+    }
+  }
 }
 
 /** @param {unknown} error */
@@ -130,4 +149,4 @@ function release() {
   if (clients === 0) clearInterval(keeper);
 }
 
-module.exports = { KIND, hub, attach, deliver, detach, retain, release };
+module.exports = { KIND, hub, attach, attempt, deliver, detach, retain, release };

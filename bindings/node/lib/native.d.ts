@@ -156,11 +156,15 @@ export declare class Hub {
 /** Text without what a terminal would act on. */
 export function printable(text: string): string;
 
+/** What there is of all environments of the process: their queues, and the chunks that they have. */
+export function alive(): number[];
+
 /** The fields of a private key in OpenSSH's format as SSH_AGENTC_ADD_IDENTITY has them, then its comment; throws. */
 export function openKey(content: Uint8Array, passphrase?: string): Buffer;
 
 export interface Native {
   Hub: typeof Hub;
   printable: typeof printable;
+  alive: typeof alive;
   openKey: typeof openKey;
 }

@@ -133,10 +133,12 @@ class SFTP extends EventEmitter {
   /**
    * @param {number} id
    * @param {boolean} [isOpenssh] whether the server is OpenSSH's
+   * @param {import('./client').Client} [owner]
    */
-  constructor(id, isOpenssh = true) {
+  constructor(id, isOpenssh = true, owner = undefined) {
     super();
     this._id = id;
+    this._owner = owner;
     this._isOpenssh = isOpenssh;
     this._over = false;
     /** @type {Callback | undefined} */
@@ -184,6 +186,7 @@ class SFTP extends EventEmitter {
     if (this._over) throw new Error('Not connected');
     const id = hub.sftpCall(this._id, call);
     attach(id, {
+      _owner: this._owner,
       _told(kind, value) {
         if (kind === KIND.DATA) return step?.(value);
         detach(id);

@@ -31,6 +31,12 @@ pub fn printable(text: String) -> String {
     Printable::text(text).into_string()
 }
 
+/// What there is of all environments of the process: their queues, and the chunks that they have.
+#[napi]
+pub fn alive() -> Vec<u32> {
+    vec![outbox::Outbox::count(), block::lent_blocks()]
+}
+
 /// A private key in OpenSSH's format, opened: its fields as SSH_AGENTC_ADD_IDENTITY has them, then the comment, as a string.
 ///
 /// # Errors

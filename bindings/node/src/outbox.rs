@@ -5,6 +5,7 @@
 //! unprompted data waits for the rest of [`PACE`] before there is another.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -86,6 +87,8 @@ pub(crate) struct Outbox {
     wake: Wake,
 }
 
+static OUTBOXES: AtomicU32 = AtomicU32::new(0);
+
 #[derive(Default)]
 struct State {
     events: Vec<Event>,
@@ -113,8 +116,14 @@ impl Outbox {
     pub(crate) const PLENTY: usize = Flow::LIMIT / 2;
 
     pub(crate) fn new(wake: Wake) -> Arc<Self> {
+        OUTBOXES.fetch_add(1, Ordering::Relaxed);
         let state = Mutex::default();
         Arc::new(Self { state, wake })
+    }
+
+    /// How many there are: an environment's goes with the last of what it held.
+    pub(crate) fn count() -> u32 {
+        OUTBOXES.load(Ordering::Relaxed)
     }
 
     /// Guards the queue, for as long as appending or taking takes. Taken before a flow's own lock, never after it.
@@ -125,6 +134,9 @@ impl Outbox {
     /// Appends an event, to be heard at once.
     pub(crate) fn tell(self: &Arc<Self>, target: u32, kind: Kind, value: impl Into<Told>) {
         let mut state = self.state();
+        if state.closed {
+            return;
+        }
         state.events.push((target, kind, value.into()));
         self.rouse(state, Urgency::Now);
     }
@@ -132,6 +144,10 @@ impl Outbox {
     /// Appends a flow that has something to deliver and is not in the queue.
     pub(crate) fn offer(self: &Arc<Self>, flow: Arc<Flow>, urgency: Urgency) {
         let mut state = self.state();
+        // A flow holds the queue that it is in: the two would never go.
+        if state.closed {
+            return;
+        }
         state.ready.push_back(flow);
         self.rouse(state, urgency);
     }
@@ -209,5 +225,11 @@ impl Outbox {
         let ready = std::mem::take(&mut state.ready);
         drop(state);
         drop(ready);
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        OUTBOXES.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -106,7 +106,7 @@ export async function compare(t, each) {
       const client = new ssh2.Client();
       client.on('error', () => {}).connect(config(host));
       await once(client, 'ready');
-      return { client, folder };
+      return { client, folder, config: config(host) };
     }));
   }
   const silent = createServer((socket) => socket.on('error', () => {})).listen(0, '127.0.0.1');

@@ -1,6 +1,8 @@
 // Programs for ssh2, each run on ssh2 and on trunkline against the same servers. A program says what it saw with `see`.
 
 import { once } from 'node:events';
+import { rmSync } from 'node:fs';
+import { connect } from 'node:net';
 import { Readable } from 'node:stream';
 
 /** What of an error programs look at. */
@@ -95,6 +97,46 @@ export const onOpenssh = {
     see(await called(client, 'unforwardIn', '127.0.0.1', port));
     const [none] = await called(client, 'unforwardIn', '127.0.0.1', 9);
     see(shown(none));
+  },
+  'exceptions in callbacks and handlers': async ({ client, see, ssh2, config, folder }) => {
+    client.end();
+    const thrower = (what) => () => {
+      throw new Error(what);
+    };
+    const opened = (method, handlers, ...given) => (made) => made[method](...given, (error, stream) => {
+      handlers(stream);
+      // What comes before a stream flows is told from a turn of Node's own, which is nobody's.
+      if (method === 'exec') setImmediate(() => stream.write('\n'));
+    });
+    for (const begin of [
+      (made) => made.exec('true', thrower('exec')),
+      (made) => made.subsys('nonsense', thrower('subsys')),
+      (made) => made.forwardOut('127.0.0.1', 0, '127.0.0.1', 1, thrower('forwardOut')),
+      (made) => made.forwardIn('127.0.0.1', 0, thrower('forwardIn')),
+      (made) => made.sftp(thrower('sftp')),
+      opened('exec', (stream) => stream.on('data', thrower('data')), 'read x; echo x; sleep 100'),
+      opened('exec', (stream) => stream.stderr.on('data', thrower('stderr')), 'read x; echo x >&2; sleep 100'),
+      opened('exec', (stream) => stream.on('exit', thrower('exit')).resume(), 'true'),
+      opened('sftp', (sftp) => sftp.stat('/', thrower('stat'))),
+      opened('sftp', (sftp) => sftp.readdir('/none', thrower('readdir'))),
+      (made) => {
+        made.on('tcp connection', thrower('tcp connection'));
+        made.forwardIn('127.0.0.1', 0, (error, port) => connect(port, '127.0.0.1').on('error', () => {}));
+      },
+      (made) => {
+        made.on('unix connection', thrower('unix connection'));
+        rmSync(`${folder}/throwing`, { force: true });
+        made.openssh_forwardInStreamLocal(`${folder}/throwing`, () => connect(`${folder}/throwing`).on('error', () => {}));
+      },
+    ]) {
+      const made = await connected(ssh2, config);
+      const errors = [];
+      made.on('error', (error) => errors.push(error.message));
+      const ended = new Promise((resolve) => made.once('end', resolve));
+      begin(made);
+      await ended;
+      see(errors);
+    }
   },
   'end, and what is called afterwards': async ({ client, see }) => {
     const events = [];
@@ -302,6 +344,50 @@ export const onSsh2 = {
       const made = await connected(ssh2, { ...where, ...more });
       see(shown(made.error));
       (made.client ?? made).end();
+    }
+  },
+  'exceptions in what is asked of the program': async ({ ssh2, see, where, key }) => {
+    const thrower = (what) => () => {
+      throw new Error(what);
+    };
+    const agent = (methods) => Object.assign(new ssh2.BaseAgent(), {
+      getIdentities: (callback) => callback(null, [ssh2.utils.parseKey(key.public)]), ...methods,
+    });
+    const asked = { password: undefined, tryKeyboard: true };
+    let turns = 0;
+    for (const [more, event] of [
+      [{ authHandler: thrower('authHandler') }],
+      [{ authHandler: (left, partial, next) => thrower('authHandler with a callback')(next) }],
+      [{ authHandler: () => (turns++ === 0 ? 'none' : thrower('authHandler, second turn')()) }],
+      [{ authHandler: [{ type: 'agent', username: 'me', agent: agent({ getIdentities: thrower('agent of authHandler') }) }] }],
+      [{ password: undefined, agent: agent({ getIdentities: thrower('getIdentities') }) }],
+      [{ password: undefined, agent: agent({ sign: thrower('sign') }) }],
+      [{ ...asked, authHandler: [{ type: 'keyboard-interactive', username: 'me', prompt: thrower('prompt') }] }],
+      [asked, 'keyboard-interactive'], [{}, 'banner'], [{}, 'greeting'], [{}, 'handshake'], [{}, 'ready'],
+    ]) {
+      const events = [];
+      const client = new ssh2.Client();
+      client.on('error', (error) => events.push(['error', error.message, `${error.level}`])).on('end', () => events.push('end'));
+      if (event !== undefined) client.on(event, thrower(event));
+      client.connect({ ...where, ...more });
+      await closed(client);
+      see(events);
+    }
+  },
+  'an exception in hostVerifier': async ({ ssh2, see, where }) => {
+    const failing = (text) => {
+      throw new Error(text);
+    };
+    for (const more of [
+      { hostVerifier: () => failing('hostVerifier') },
+      { hostVerifier: (key, verify) => failing(`with ${typeof verify}`) },
+      { hostHash: 'nonsense', hostVerifier: (key) => failing(`hostHash ${Buffer.isBuffer(key)}`) },
+    ]) {
+      const made = await connected(ssh2, { ...where, ...more });
+      see(shown(made.error));
+      // ssh2 goes on reading, and finds the protocol broken.
+      made.client.on('error', () => {});
+      await closed(made.client);
     }
   },
   'the time to be ready': async ({ ssh2, see, where, silent }) => {
