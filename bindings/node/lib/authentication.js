@@ -4,19 +4,21 @@
 
 const { isAgent, keysOf, signatureOf } = require('./agent');
 const { attempt } = require('./hub');
-const { parseKey } = require('./keys');
+const { isSealed, openSealed, parseKey } = require('./keys');
 
 /** @typedef {Omit<import('./native').AuthenticationAttempt, 'login'>} Attempt */
+
+/** A program's private key, opened or being so. @typedef {Buffer | Promise<import('./keys').ParsedKey | Error>} OwnKey */
 
 /** The course of one log-in. */
 class Authentication {
   /**
    * @param {import('./client').Client} client whose 'keyboard-interactive' answers where an attempt brings no function of its own
    * @param {import('./index').ConnectConfig} config
-   * @param {Uint8Array} [key] its private key, opened
+   * @param {OwnKey} [key]
    */
   constructor(client, config, key) {
-    this._key = key === undefined ? undefined : Buffer.from(key);
+    this._key = key;
     this._client = client;
     this._config = config;
     /** Answers the server's questions in the present attempt. @type {Function | undefined} */
@@ -117,15 +119,27 @@ class Authentication {
    * @param {(attempt?: Attempt) => void} answer
    */
   _publicKey({ username, key, passphrase }, skip, answer) {
-    const parsed = parseKey(key, passphrase);
-    if (parsed instanceof Error) return skip('Skipping invalid key auth attempt');
-    const pem = parsed.getPrivatePEM();
-    if (pem === null) return skip('Skipping non-private key');
-    try {
-      answer({ username, method: 'key', key: Buffer.from(`${pem}\n`) });
-    } catch {
-      skip('Skipping invalid key auth attempt');
+    const use = (/** @type {import('./keys').ParsedKey | Error} */ parsed) => {
+      if (parsed instanceof Error) return skip('Skipping invalid key auth attempt');
+      const pem = parsed.getPrivatePEM();
+      if (pem === null) return skip('Skipping non-private key');
+      try {
+        answer({ username, method: 'key', key: Buffer.from(`${pem}\n`) });
+      } catch {
+        skip('Skipping invalid key auth attempt');
+      }
+    };
+    if (key === this._key && key instanceof Promise) {
+      key.then((parsed) => attempt(this._client, () => {
+        // ssh2 throws it from connect(), for which it holds up the event loop.
+        if (parsed instanceof Error) this.fail(new Error(`Cannot parse privateKey: ${parsed.message}`));
+        use(parsed);
+      }));
+      return undefined;
     }
+    if (!isSealed(key, passphrase)) return use(parseKey(key, passphrase));
+    openSealed(key, passphrase).then(use);
+    return undefined;
   }
 
   /**

@@ -33,7 +33,7 @@ class Client extends EventEmitter {
     this._server = '';
     /** Log-ins by number: each connection has one. @type {Map<number, Authentication>} */
     this._logins = new Map();
-    /** The program's private key, opened. @type {Uint8Array | undefined} */
+    /** The program's private key, opened or being so. @type {import('./authentication').OwnKey | undefined} */
     this._key = undefined;
     /** Streams that have something left to tell. @type {Set<Channel>} */
     this._channels = new Set();
@@ -58,8 +58,8 @@ class Client extends EventEmitter {
       this._id = hub.connectTo(destinationOptions(config));
       return this._connecting(config, config.destination);
     }
-    const options = connectOptions(config, this._strict);
-    this._key = options.privateKey;
+    const { options, key } = connectOptions(config, this._strict);
+    this._key = key;
     this._id = hub.connect(options);
     this._connecting(config, `${options.host} port ${options.port}`);
     if (options.overStream) this._carry(/** @type {import('./index').ConnectConfig} */ (config), this._id + 1);

@@ -3,6 +3,7 @@
 // Keys as ssh2's utils give them: parsed from every format that people have, signed and verified with, made anew.
 
 const crypto = require('node:crypto');
+const { KIND, attach, detach, hub } = require('./hub');
 const native = require('./native');
 
 /** Curves by key type: their names in OpenSSL's words, and bytes of a coordinate. @type {Record<string, [crv: string, bytes: number, hash: string]>} */
@@ -11,6 +12,9 @@ const CURVES = {
   'ecdsa-sha2-nistp384': ['P-384', 48, 'sha384'],
   'ecdsa-sha2-nistp521': ['P-521', 66, 'sha512'],
 };
+
+/** A private key in OpenSSH's format. */
+const OPENSSH = /^-----BEGIN OPENSSH PRIVATE KEY-----\r?\n[\s\S]+\n-----END OPENSSH PRIVATE KEY-----$/;
 
 /** A key's encoding is strings with their lengths in front (RFC 4251 section 5). */
 class Reader {
@@ -224,9 +228,9 @@ function opened(text, passphrase) {
   }
 }
 
-/** A private key in OpenSSH's format. @param {string} text @param {string | undefined} passphrase */
-function ofOpenssh(text, passphrase) {
-  const reader = new Reader(opened(text, passphrase));
+/** A private key in OpenSSH's format, by its fields and comment. @param {Buffer} fields */
+function ofFields(fields) {
+  const reader = new Reader(fields);
   const type = reader.string().toString();
   if (type === 'ssh-ed25519') {
     const x = url(reader.string());
@@ -346,7 +350,7 @@ function parseKey(data, passphrase) {
   const text = data.toString().trim();
   const phrase = passphrase?.toString() || undefined;
   try {
-    if (text.startsWith('-----BEGIN OPENSSH PRIVATE KEY-----')) return ofOpenssh(`${text}\n`, phrase);
+    if (OPENSSH.test(text)) return ofFields(opened(`${text}\n`, phrase));
     if (/^-----BEGIN (?:RSA |EC |DSA |ENCRYPTED )?PRIVATE KEY-----/.test(text)) return ofPem(text, phrase);
     if (text.startsWith('PuTTY-User-Key-File-')) return ofPutty(text, phrase);
     if (text.startsWith('---- BEGIN SSH2 PUBLIC KEY ----')) return ofRfc4716(text);
@@ -369,6 +373,45 @@ function parseKey(data, passphrase) {
 }
 
 /**
+ * Whether a key costs much to open: a private key in OpenSSH's format behind a passphrase.
+ * @param {unknown} data
+ * @param {unknown} passphrase
+ * @returns {boolean} false for what parseKey() opens, or refuses, in no time
+ */
+function isSealed(data, passphrase) {
+  if ((typeof data !== 'string' && !Buffer.isBuffer(data)) || !passphrase) return false;
+  const text = data.toString().trim();
+  try {
+    return OPENSSH.test(text) && native.isSealed(Buffer.from(`${text}\n`));
+  } catch {
+    return false;
+  }
+}
+
+/**
+ * Opens such a key while the event loop goes on.
+ * @param {Buffer | string} data
+ * @param {Buffer | string} passphrase
+ * @returns {Promise<ParsedKey | Error>}
+ */
+function openSealed(data, passphrase) {
+  return new Promise((resolve) => {
+    const id = hub.openKey(Buffer.from(`${data.toString().trim()}\n`), passphrase.toString());
+    attach(id, {
+      _told(kind, value) {
+        detach(id);
+        if (kind === KIND.FAIL) return resolve(new Error(value));
+        try {
+          resolve(ofFields(value));
+        } catch (error) {
+          resolve(/** @type {Error} */ (error));
+        }
+      },
+    });
+  });
+}
+
+/**
  * A signature as the protocol has it, of what Node's crypto and agents of programs make.
  * @param {string} algorithm
  * @param {Buffer} signature for ECDSA the two numbers in DER
@@ -386,4 +429,4 @@ function encodeSignature(algorithm, signature) {
   return strings(algorithm, strings(...numbers));
 }
 
-module.exports = { ParsedKey, encodeSignature, isKey, parseKey, strings };
+module.exports = { ParsedKey, encodeSignature, isKey, isSealed, openSealed, parseKey, strings };

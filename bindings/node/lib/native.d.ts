@@ -142,6 +142,7 @@ export declare class Hub {
   listen(client: number, address: string, port?: number): number;
   forwardSocket(client: number, path: string, target: string, port?: number): number;
   unlisten(client: number, request: number): void;
+  openKey(content: Uint8Array, passphrase: string): number;
   accept(number: number): boolean;
   reject(number: number): void;
   read(stream: number, standardError: boolean): void;
@@ -162,9 +163,13 @@ export function alive(): number[];
 /** The fields of a private key in OpenSSH's format as SSH_AGENTC_ADD_IDENTITY has them, then its comment; throws. */
 export function openKey(content: Uint8Array, passphrase?: string): Buffer;
 
+/** Whether a private key in OpenSSH's format has a passphrase; throws if it is malformed. */
+export function isSealed(content: Uint8Array): boolean;
+
 export interface Native {
   Hub: typeof Hub;
   printable: typeof printable;
   alive: typeof alive;
   openKey: typeof openKey;
+  isSealed: typeof isSealed;
 }

@@ -8,7 +8,7 @@ const { createHash, getHashes } = require('node:crypto');
 const { accessSync, constants } = require('node:fs');
 const { OpenSSHAgent } = require('./agent');
 const { asksHow } = require('./authentication');
-const { parseKey } = require('./keys');
+const { isSealed, openSealed, parseKey } = require('./keys');
 
 /** What `hostHash` may be: anything else leaves the key as it is, as for ssh2. */
 const HASHES = getHashes();
@@ -84,18 +84,21 @@ function agentPath(agent) {
 }
 
 /**
- * The private key, which must be one, opened, in a format that the engine reads.
+ * The private key, which must be one, in a format that the engine reads; opened, unless that takes its time.
  * @param {import('./index').ConnectConfig} config
- * @returns {Uint8Array | undefined}
+ * @returns {{ content?: Buffer, sealed?: boolean }}
  */
 function privateKey(config) {
   const given = bytes(config.privateKey);
-  if (given === undefined || given.length === 0) return undefined;
-  const key = parseKey(Buffer.from(given), /** @type {any} */ (config.passphrase));
+  if (given === undefined || given.length === 0) return {};
+  const content = Buffer.from(given);
+  const passphrase = /** @type {any} */ (config.passphrase);
+  if (isSealed(content, passphrase)) return { content, sealed: true };
+  const key = parseKey(content, passphrase);
   if (key instanceof Error) throw new Error(`Cannot parse privateKey: ${key.message}`);
   const pem = key.getPrivatePEM();
   if (pem === null) throw new Error('privateKey value does not contain a (valid) private key');
-  return Buffer.from(`${pem}\n`);
+  return { content: Buffer.from(`${pem}\n`) };
 }
 
 /**
@@ -132,10 +135,10 @@ function hostKeys({ hostVerifier, knownHosts }, strict) {
 }
 
 /**
- * What the engine takes.
+ * What the engine takes, and the private key for whoever is asked how to log in: there is one log-in or more.
  * @param {import('./index').ConnectConfig} config
  * @param {boolean} strict whether a host that known_hosts do not name is refused
- * @returns {import('./native').ConnectOptions}
+ * @returns {{ options: import('./native').ConnectOptions, key: import('./authentication').OwnKey | undefined }}
  */
 function connectOptions(config, strict) {
   const username = config.username ?? config.user;
@@ -149,12 +152,14 @@ function connectOptions(config, strict) {
   const lists = config.algorithms ?? {};
   const compress = algorithms('compress', lists.compress);
   const passphrase = bytes(config.passphrase);
-  return {
+  const course = asksHow(config, strict);
+  const { content, sealed } = privateKey(config);
+  const options = {
     host: config.hostname ?? config.host ?? 'localhost',
     port,
     username,
     password: typeof config.password === 'string' ? config.password : undefined,
-    privateKey: privateKey(config),
+    privateKey: content,
     passphrase: passphrase === undefined ? undefined : Buffer.from(passphrase).toString(),
     agent,
     agentForward: config.agentForward === true,
@@ -164,7 +169,7 @@ function connectOptions(config, strict) {
     keepaliveCountMax: count(config.keepaliveCountMax, 3),
     readyTimeout: count(config.readyTimeout, 20_000),
     tryKeyboard: config.tryKeyboard === true,
-    asksHow: asksHow(config, strict),
+    asksHow: course,
     connections: Math.max(1, Math.trunc(count(config.connections, 1))),
     localAddress: typeof config.localAddress === 'string' ? config.localAddress : undefined,
     family: config.forceIPv4 ? 4 : config.forceIPv6 ? 6 : undefined,
@@ -175,6 +180,8 @@ function connectOptions(config, strict) {
     compress: compress !== undefined && compress[0] !== 'none',
     overStream: config.sock !== undefined && config.sock !== null,
   };
+  const key = sealed && course ? openSealed(/** @type {Buffer} */ (content), /** @type {any} */ (config.passphrase)) : content;
+  return { options, key };
 }
 
 /** What `daemon` may be, and what the native module calls it. @type {Map<unknown, string>} */

@@ -11,6 +11,7 @@ use napi_derive::napi;
 use serde_json::Value;
 use trunkline::config::{ForwardTarget, Listen};
 use trunkline::{Settings, TerminalSize};
+use zeroize::Zeroizing;
 
 use crate::client::{Begun, Client};
 use crate::fault::Fault;
@@ -23,6 +24,7 @@ use crate::runtime;
 use crate::sftp::{SftpCall, SftpSession};
 use crate::stdio::Routes;
 use crate::stream::{Opening, Outlet, Stream};
+use crate::{opened_key, words};
 
 /// A number, a chunk or anything else: a third of a triple of [`Hub::drain`].
 type Third<'env> = Either3<u32, BufferSlice<'env>, Value>;
@@ -180,6 +182,23 @@ impl Hub {
         if let Some(client) = self.inner.client(client) {
             client.answer_signature(question, signature.map(|bytes| bytes.to_vec()));
         }
+    }
+
+    /// Opens a private key with a passphrase, as [`crate::open_key`] does, on the engine's threads. Tells of it under the
+    /// number that is returned.
+    ///
+    /// # Errors
+    /// No threads.
+    #[napi]
+    pub fn open_key(&self, content: Uint8Array, passphrase: String) -> napi::Result<u32> {
+        let request = self.inner.numbers(1);
+        let (content, passphrase) = (content.to_vec(), Zeroizing::new(passphrase));
+        let outbox = self.inner.outbox.clone();
+        runtime::runtime()?.spawn_blocking(move || match opened_key(content, Some(&*passphrase)) {
+            Ok(opened) => outbox.tell(request, Kind::Open, Told::Bytes(opened.into())),
+            Err(error) => outbox.tell(request, Kind::Fail, Value::from(words(&error))),
+        });
+        Ok(request)
     }
 
     /// Exchanges keys anew.

@@ -37,30 +37,53 @@ pub fn alive() -> Vec<u32> {
     vec![outbox::Outbox::count(), block::lent_blocks()]
 }
 
+/// Whether a private key in OpenSSH's format has a passphrase.
+///
+/// # Errors
+/// It is malformed; in ssh2's words, which programs compare.
+#[napi]
+pub fn is_sealed(content: Uint8Array) -> napi::Result<bool> {
+    Ok(key_file(content.to_vec()).map_err(not_opened)?.is_encrypted())
+}
+
 /// A private key in OpenSSH's format, opened: its fields as SSH_AGENTC_ADD_IDENTITY has them, then the comment, as a string.
 ///
 /// # Errors
 /// In ssh2's words, which programs compare.
 #[napi]
 pub fn open_key(content: Uint8Array, passphrase: Option<String>) -> napi::Result<Buffer> {
-    let failed = |error: KeyError| {
-        let words = match error {
-            KeyError::PassphraseNeeded { .. } => {
-                "Encrypted private OpenSSH key detected, but no passphrase given".to_owned()
-            }
-            KeyError::WrongPassphrase { .. } => {
-                "OpenSSH key integrity check failed -- bad passphrase?".to_owned()
-            }
-            KeyError::Malformed { .. } => "Malformed OpenSSH private key".to_owned(),
-            error => error.to_string(),
-        };
-        napi::Error::from_reason(words)
-    };
-    let file = KeyFile::in_memory("privateKey", content.to_vec().into()).map_err(failed)?;
-    let key = file.unlock(passphrase.as_deref(), 0).map_err(failed)?;
+    let opened = opened_key(content.to_vec(), passphrase.as_deref()).map_err(not_opened)?;
+    Ok(opened.into())
+}
+
+fn key_file(content: Vec<u8>) -> Result<KeyFile, KeyError> {
+    KeyFile::in_memory("privateKey", content.into())
+}
+
+/// What [`open_key`] gives. A passphrase takes some tenths of a second, for bcrypt.
+fn opened_key(content: Vec<u8>, passphrase: Option<&str>) -> Result<Vec<u8>, KeyError> {
+    let key = key_file(content)?.unlock(passphrase, 0)?;
     let mut opened = key.agent_encoding(None).to_vec();
     let comment = key.public_key().comment.as_bytes();
     opened.extend(u32::try_from(comment.len()).unwrap_or_default().to_be_bytes());
     opened.extend(comment);
-    Ok(opened.into())
+    Ok(opened)
+}
+
+fn not_opened(error: KeyError) -> napi::Error {
+    napi::Error::from_reason(words(&error))
+}
+
+/// ssh2's, for an error.
+fn words(error: &KeyError) -> String {
+    match error {
+        KeyError::PassphraseNeeded { .. } => {
+            "Encrypted private OpenSSH key detected, but no passphrase given".to_owned()
+        }
+        KeyError::WrongPassphrase { .. } => {
+            "OpenSSH key integrity check failed -- bad passphrase?".to_owned()
+        }
+        KeyError::Malformed { .. } => "Malformed OpenSSH private key".to_owned(),
+        error => error.to_string(),
+    }
 }

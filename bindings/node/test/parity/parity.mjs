@@ -2,7 +2,7 @@
 
 import { execFileSync } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -22,6 +22,7 @@ export const DIFFERENT = new Map([
   ['what the module exports', 'the server side'],
   ['end(x), then write(y)', 'what is written behind the end'],
   ['what a server says of a signal', 'the description of a signal'],
+  ['a wrong passphrase', 'a wrong passphrase of a key in OpenSSH\'s format'],
   ['a stand-in for the socket', 'a second error after a time-out'],
 ]);
 
@@ -115,10 +116,13 @@ export async function compare(t, each) {
   t.after(() => silent.close());
   const free = unused.address().port;
   await new Promise((resolve) => unused.close(resolve));
+  const sealed = join(folder, 'sealed');
+  writeFileSync(sealed, userKey.private, { mode: 0o600 });
+  execFileSync('ssh-keygen', ['-q', '-p', '-P', '', '-N', 'secret', '-f', sealed]);
   for (const [name, program] of Object.entries(onSsh2)) {
     await each(name, () => both(program, async () => {
       const [seen, server] = [[], {}];
-      return { where: await talkative(t, seen, server), seen, server, key: userKey, hostKey, silent: silent.address().port };
+      return { where: await talkative(t, seen, server), seen, server, key: userKey, sealed: readFileSync(sealed), hostKey, silent: silent.address().port };
     }));
   }
   const encrypted = join(folder, 'encrypted');
