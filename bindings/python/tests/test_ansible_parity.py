@@ -500,15 +500,18 @@ def test_programs_end_with_the_same_status(ansible: Ansible, line: str, argument
     ("server", "code", "said"),
     [
         # As where the disk is full.
-        ("trap '' XFSZ; ulimit -f 100; exec /usr/lib/openssh/sftp-server", 2, "failed to transfer file to "),
-        # It dies in the middle.
-        ("ulimit -f 100; exec /usr/lib/openssh/sftp-server", 4, "Failed to connect to the host via sftp: "),
+        ("trap '' XFSZ; ulimit -f 200; exec /usr/lib/openssh/sftp-server", 2, "failed to transfer file to "),
+        # It ends in the middle.
+        ("dd bs=1 count=200000 status=none | /usr/lib/openssh/sftp-server", 4, "Failed to connect to the host via sftp: "),
     ],
 )
 def test_a_file_that_does_not_arrive_is_told_of_in_the_same_words(
     environment: Path, daemon: None, tmp_path: Path, server: str, code: int, said: str
 ) -> None:
-    bed = Testbed("--config", f"Subsystem sftp {server}")
+    program = tmp_path / "sftp-server"
+    program.write_text(f"#!/bin/sh\n{server}\n")
+    program.chmod(0o755)
+    bed = Testbed("--config", f"Subsystem sftp {program}")
     try:
         ansible = Ansible(environment, tmp_path, bed)
         (tmp_path / "large").write_bytes(bytes(1_000_000))
