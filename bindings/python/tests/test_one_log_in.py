@@ -29,7 +29,8 @@ def small() -> Iterator[Callable[[int], Testbed]]:
 
 def log_ins(reached: Any) -> int:
     """How many connections the engine behind a connection or a group has made."""
-    return dict(reached._engine.counters())["connections_authenticated"]
+    counters: dict[str, int] = dict(reached._engine.counters())
+    return counters["connections_authenticated"]
 
 
 def together(count: int, folder: Path) -> str:
@@ -66,8 +67,8 @@ def test_a_group_does_so_for_each_of_its_hosts(small: Callable[[int], Testbed], 
         trunkline.Group("box1", config=bed.config, share=False, connections=2) as group,
         ThreadPoolExecutor(2) as threads,
     ):
-        both = [threads.submit(group.run, together(2, tmp_path)) for _ in range(2)]
-        assert all(result.result().ok for result in both)
+        both = [threads.submit(list, group.run(together(2, tmp_path), check=True)) for _ in range(2)]
+        assert [len(result.result()) for result in both] == [1, 1]
         assert log_ins(group) == 2
 
 

@@ -377,10 +377,11 @@ impl Pool {
             let Some(pool) = pool.upgrade() else { return };
             let now = Instant::now();
             let mut state = pool.state();
-            if tunnel {
-                state.policy.tunnel_ended(lane, placed, now);
-            } else {
-                state.policy.session_ended(lane, placed, end, now);
+            match (tunnel, end) {
+                (false, end) => state.policy.session_ended(lane, placed, end, now),
+                // The server does not limit tunnels.
+                (true, End::Returned) => return,
+                (true, _) => state.policy.tunnel_ended(lane, placed, now),
             }
             drop(state);
             pool.freed.notify_waiters();

@@ -84,7 +84,7 @@ pub(crate) struct Driver {
     pub(crate) proto: trunkline_proto::Connection,
     ops: queue::Receiver<Op>,
     ports: HashMap<ChannelId, Box<Port>>,
-    /// The places of channels that this side has closed, until the server has, too.
+    /// What is left of the places of channels that this side has closed, until the server has, too.
     closing: HashMap<ChannelId, Lease>,
     globals: HashMap<GlobalRequestId, oneshot::Sender<GlobalReply>>,
     pings: Vec<oneshot::Sender<()>>,
@@ -573,9 +573,7 @@ impl Driver {
                             self.proto.request(id, &SessionRequest::Signal("HUP".into()));
                         }
                         if let Some(mut lease) = port.lease.take() {
-                            if !runs {
-                                lease.ends(End::Closed);
-                            }
+                            lease.leave();
                             self.closing.insert(id, lease);
                         }
                     }

@@ -9,15 +9,18 @@ pub(crate) enum End {
     NeverOpened,
     /// Both sides have closed the channel.
     Closed,
-    /// The server has not said so, or what ran in it may go on: sshd gives a session's place back when its command has ended
-    /// (session.c, `session_close_by_channel`), and says nothing of it.
-    Abandoned,
+    /// This side has closed it; nobody uses it any more. The server has not closed it yet: sshd does when the command has ended,
+    /// and keeps its place until then (session.c, `session_close_by_channel`).
+    Left,
+    /// The server has closed what was [left](Self::Left).
+    Returned,
 }
 
 /// A place that a channel takes up; dropping it gives the place back to whoever lent it.
 pub(crate) struct Lease {
     /// As far as is known.
     end: End,
+    left: bool,
     /// Told that on the way back.
     give_back: Box<dyn Fn(End) + Send + Sync>,
 }
@@ -26,9 +29,17 @@ impl Lease {
     /// A place that `give_back` takes back, told how the channel ended.
     pub(crate) fn new(give_back: impl Fn(End) + Send + Sync + 'static) -> Self {
         Self {
-            end: End::Abandoned,
+            end: End::Left,
+            left: false,
             give_back: Box::new(give_back),
         }
+    }
+
+    /// Gives back what is this side's: the channel is closed here. What is left of it is to be dropped when the server has
+    /// closed it, too.
+    pub(crate) fn leave(&mut self) {
+        self.left = true;
+        (self.give_back)(End::Left);
     }
 
     /// Notes how the channel ends.
@@ -39,7 +50,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        (self.give_back)(self.end);
+        (self.give_back)(if self.left { End::Returned } else { self.end });
     }
 }
 

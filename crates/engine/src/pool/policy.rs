@@ -109,8 +109,8 @@ struct Lane {
     /// was asked for after the CLOSE, it has done so.
     ended: u64,
     settled: u64,
-    /// Sessions that ended as [`End::Abandoned`].
-    abandoned: u32,
+    /// Sessions that ended as [`End::Left`] and were not returned yet.
+    left: u32,
     full: Option<Full>,
 }
 
@@ -172,7 +172,7 @@ impl Lane {
             used: false,
             ended: 0,
             settled: 0,
-            abandoned: 0,
+            left: 0,
             full: None,
         }
     }
@@ -605,7 +605,7 @@ impl Policy {
         lane.answered(asked);
         let unsettled = lane.unsettled(asked);
         let open = lane.open().saturating_sub(u32::from(!was_spare));
-        let counted = open.saturating_add(unsettled).saturating_add(lane.abandoned);
+        let counted = open.saturating_add(unsettled).saturating_add(lane.left);
         let unknown = limit.unwrap_or(self.settings.sessions_per_lane);
         let is_news = counted > 0 && counted < unknown;
         if is_news {
@@ -636,7 +636,7 @@ impl Policy {
             tries: tries + 1,
         });
         let waited = now.saturating_duration_since(since);
-        let had_any = lane.used || lane.ended > 0 || lane.abandoned > 0;
+        let had_any = lane.used || lane.ended > 0 || lane.left > 0;
         if open == 0 && (!had_any || waited >= Full::PATIENCE) {
             lane.full = None;
             return Verdict::Final;
@@ -644,16 +644,22 @@ impl Policy {
         Verdict::PlaceAnew
     }
 
-    /// The session that was placed at `placed` has ended.
+    /// The session that was placed at `placed` has ended so.
     pub(crate) fn session_ended(&mut self, lane: LaneId, placed: Instant, end: End, now: Instant) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
-            lane.sessions = lane.sessions.saturating_sub(1);
-            lane.place_ended(placed, now);
             match end {
                 End::NeverOpened => {}
                 End::Closed => lane.ended += 1,
-                End::Abandoned => lane.abandoned += 1,
+                End::Left => lane.left += 1,
+                End::Returned => {
+                    lane.left = lane.left.saturating_sub(1);
+                    lane.ended += 1;
+                    lane.full = None;
+                    return;
+                }
             }
+            lane.sessions = lane.sessions.saturating_sub(1);
+            lane.place_ended(placed, now);
         }
     }
 

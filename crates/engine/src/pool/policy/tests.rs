@@ -127,7 +127,7 @@ fn what_the_server_may_not_have_closed_yet_counts_as_open() {
 fn a_place_that_a_closed_sessions_command_may_hold_is_waited_for_with_pauses_and_not_for_ever() {
     let (mut policy, now) = policy();
     let lane = connect(&mut policy, now);
-    policy.session_ended(lane, now, End::Abandoned, now);
+    policy.session_ended(lane, now, End::Left, now);
     let (mut at, mut tries) = (now, 0);
     while refused(&mut policy, at) == Verdict::PlaceAnew {
         tries += 1;
@@ -160,7 +160,7 @@ fn a_session_that_ends_makes_room_at_once_on_a_lane_that_refused_one() {
     for _ in 0..3 {
         open(&mut policy, now);
     }
-    policy.session_ended(lane, now, End::Abandoned, now);
+    policy.session_ended(lane, now, End::Left, now);
     assert_eq!(refused(&mut policy, now), Verdict::PlaceAnew);
     assert!(matches!(
         policy.place(Load::Session, now),
@@ -172,6 +172,10 @@ fn a_session_that_ends_makes_room_at_once_on_a_lane_that_refused_one() {
         policy.place(Load::Session, now),
         Placement::Wait(Some(_))
     ));
+    // So does one that was left, when the server has closed it, too.
+    policy.session_ended(lane, now, End::Returned, now);
+    assert_eq!(policy.place(Load::Session, now), Placement::Open(lane));
+    assert_eq!(policy.load(lane), (4, 0));
 }
 
 #[test]
