@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use trunkline::{Error, ErrorKind, Execution};
 use trunkline_daemon::protocol::Failure;
+use trunkline_daemon::sink::SinkError;
 
 /// What went wrong, on its way to an `Error` of JavaScript.
 #[derive(Debug, Clone)]
@@ -143,6 +144,12 @@ impl Fault {
 impl From<Error> for Fault {
     fn from(error: Error) -> Self {
         Self::from(&error)
+    }
+}
+
+impl From<SinkError> for Fault {
+    fn from(SinkError { doing, source }: SinkError) -> Self {
+        Self::from(&Error::Local { doing, source })
     }
 }
 

@@ -172,9 +172,9 @@ impl DestinationOptions {
 
     pub(crate) fn preference(&self) -> Preference {
         match self.way.as_str() {
-            "daemon" => Preference::Daemon(Starter {
-                command: self.daemon_command.iter().map(Into::into).collect(),
-            }),
+            "daemon" => Preference::Daemon(Starter::Command(
+                self.daemon_command.iter().map(Into::into).collect(),
+            )),
             "running daemon" => Preference::RunningDaemon,
             _ => Preference::Engine,
         }

@@ -48,7 +48,7 @@ export async function testbed(t, ...args) {
  * @param {import('node:test').TestContext} t
  */
 export function daemonPlace(t) {
-  if (!existsSync(trunklineProgram)) throw new Error(`${trunklineProgram} is missing: cargo build -p trunkline-cli`);
+  if (!existsSync(trunklineProgram)) throw new Error(`${trunklineProgram} is missing: cargo build --workspace --bins`);
   const dir = mkdtempSync(join(tmpdir(), 'tl-'));
   process.env.TRUNKLINE_DIR = dir;
   process.env.TRUNKLINE_PROGRAM = trunklineProgram;

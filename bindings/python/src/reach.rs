@@ -109,7 +109,7 @@ impl Host {
             Some(command) => Way::Daemon {
                 place: Place::find(|name| std::env::var_os(name).map(PathBuf::from))
                     .map_err(|error| PyValueError::new_err(error.to_string()))?,
-                starter: (!command.is_empty()).then_some(Starter { command }),
+                starter: (!command.is_empty()).then_some(Starter::Command(command)),
                 process: process.clone(),
             },
         };

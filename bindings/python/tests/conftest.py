@@ -116,7 +116,7 @@ def daemon(own_state: None) -> Iterator[None]:
     """The program trunkline, which starts the daemon, in a folder of this module's own."""
     program = os.environ.get("TRUNKLINE_PROGRAM", str(WORKSPACE / "target/debug/trunkline"))
     if not Path(program).exists():
-        pytest.fail(f"{program} is missing: cargo build -p trunkline-cli")
+        pytest.fail(f"{program} is missing: cargo build --workspace --bins")
     # A socket's path has room for 107 bytes.
     folder = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
     with pytest.MonkeyPatch.context() as patch:

@@ -1,29 +1,24 @@
-//! Where a command's work is done: in the daemon, or by an engine in this process.
+//! Where a command's work is done: in the daemon, or in a private one that ends with the command.
 
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use anyhow::Context as _;
-use trunkline::config::World;
-use trunkline::{Engine, MemoryPlace};
-use trunkline_daemon::client::{self, Client, ClientError, Starter};
-use trunkline_daemon::place::Place;
-use trunkline_daemon::protocol::{HostRequest, Request, SessionRequest};
+use trunkline_control::client::{Client, ClientError, Starter};
+use trunkline_control::place::Place;
+use trunkline_control::private::{Log, Private};
+use trunkline_control::protocol::{HostRequest, Request, SessionRequest};
+use trunkline_request::World;
 
 use crate::questions::Questions;
-use crate::settings;
 
-/// How long an engine in this process may take to end what it has under way.
-const SETTLE: Duration = Duration::from_secs(2);
-
-/// The daemon, or an engine of our own.
+/// The daemon, or a private one.
 #[derive(Debug)]
 pub(crate) struct Backend {
     no_daemon: bool,
-    engine: OnceLock<Engine>,
+    private: OnceLock<Private>,
     questions: Questions,
 }
 
@@ -31,32 +26,34 @@ impl Backend {
     pub(crate) fn new(no_daemon: bool) -> Self {
         Self {
             no_daemon,
-            engine: OnceLock::new(),
+            private: OnceLock::new(),
             questions: Questions::default(),
         }
     }
 
-    /// The same, without the daemon.
-    pub(crate) fn in_process(self) -> Self {
-        Self {
+    /// The same, without the daemon, and with a log.
+    pub(crate) fn logging(self, log: Log) -> anyhow::Result<Self> {
+        Ok(Self {
             no_daemon: true,
-            ..self
-        }
+            private: OnceLock::from(Private::start(Some(log))?),
+            questions: self.questions,
+        })
     }
 
-    /// Whether the engine is in this process.
-    pub(crate) fn is_in_process(&self) -> bool {
-        self.no_daemon || self.engine.get().is_some()
+    /// Whether the command has a daemon of its own.
+    pub(crate) fn is_private(&self) -> bool {
+        self.no_daemon || self.private.get().is_some()
     }
 
     /// A connection for one request. Starts a daemon where one is wanted and none runs.
     pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
-        let place = place()?;
         if self.no_daemon {
-            return Ok(client::to_engine(self.engine(&place)?.clone()).await?);
+            return self.connect_privately().await;
         }
-        let starter = starter()?;
-        client::connect_from_here(&place, Some(&starter), async || Ok(self.engine(&place)?.clone())).await
+        match Client::connect(&place()?, Some(&Starter::Installed)).await {
+            Err(ClientError::Elsewhere(_)) => self.connect_privately().await,
+            other => Ok(other?),
+        }
     }
 
     /// A connection on which a session has been asked for, which brings `fds`. Where there is an error, nothing was begun.
@@ -65,17 +62,18 @@ impl Backend {
         session: SessionRequest,
         fds: &[BorrowedFd<'_>],
     ) -> anyhow::Result<Client> {
-        let place = place()?;
         let here = session.host.world.vantage.clone();
         let request = Request::Session(Box::new(session));
-        if self.no_daemon {
-            let client = client::to_engine(self.engine(&place)?.clone()).await?;
-            client.send_with(&request, fds).await?;
-            return Ok(client);
+        if !self.no_daemon {
+            let starter = Some(&Starter::Installed);
+            match Client::connect_with(&place()?, starter, &here, &request, fds).await {
+                Err(ClientError::Elsewhere(_)) => {}
+                other => return Ok(other?),
+            }
         }
-        let starter = starter()?;
-        let engine = async || Ok(self.engine(&place)?.clone());
-        client::connect_from_here_with(&place, Some(&starter), &here, &request, fds, engine).await
+        let client = self.connect_privately().await?;
+        client.send_with(&request, fds).await?;
+        Ok(client)
     }
 
     /// A connection to a daemon that runs, of whatever version, to end it; `None` where there is none.
@@ -105,48 +103,30 @@ impl Backend {
         }
     }
 
+    /// A connection for what needs no connections to hosts: to the daemon that runs, else to a private one.
+    pub(crate) async fn connect_in_passing(&self) -> anyhow::Result<Client> {
+        match self.connect_if_running().await? {
+            Some(client) if !self.no_daemon => Ok(client),
+            _ => self.connect_privately().await,
+        }
+    }
+
+    /// A connection to a daemon of the command's own.
+    pub(crate) async fn connect_privately(&self) -> anyhow::Result<Client> {
+        if self.private.get().is_none() {
+            let private = Private::start(None)?;
+            self.private.get_or_init(|| private);
+        }
+        let private = self
+            .private
+            .get()
+            .context("the private daemon was just started")?;
+        Ok(private.connect().await?)
+    }
+
     /// What the command's hosts ask.
     pub(crate) fn questions(&self) -> &Questions {
         &self.questions
-    }
-
-    /// Lets an engine in this process tell its servers that their sessions have ended.
-    pub(crate) async fn settle(&self) {
-        if let Some(engine) = self.engine.get() {
-            engine.shut_down(SETTLE).await;
-        }
-    }
-
-    /// The engine of this process.
-    pub(crate) fn own_engine(&self) -> anyhow::Result<&Engine> {
-        self.engine(&place()?)
-    }
-
-    fn engine(&self, place: &Place) -> anyhow::Result<&Engine> {
-        if let Some(engine) = self.engine.get() {
-            return Ok(engine);
-        }
-        let engine = Engine::new(settings::load(&place.config)?, memory_place(place));
-        Ok(self.engine.get_or_init(|| engine))
-    }
-}
-
-/// This program as the daemon.
-fn starter() -> anyhow::Result<Starter> {
-    let program = std::env::current_exe().context("finding this program's path")?;
-    Ok(Starter {
-        command: vec![program.into(), "daemon".into(), "--detach".into()],
-    })
-}
-
-/// Where host memory goes. It is a cache: without a place for it, only speed is lost.
-pub(crate) fn memory_place(place: &Place) -> MemoryPlace {
-    match place.make_state() {
-        Ok(()) => MemoryPlace::Folder(place.state.clone()),
-        Err(error) => {
-            tracing::warn!("host memory is not kept: {error}");
-            MemoryPlace::Process
-        }
     }
 }
 
@@ -168,12 +148,8 @@ pub(crate) fn host_request(destination: &str, ssh_args: Vec<OsString>) -> anyhow
     })
 }
 
-/// A runtime for a client: one thread is enough to wait with; an engine in the process gets more.
-pub(crate) fn runtime(backend: &Backend) -> anyhow::Result<tokio::runtime::Runtime> {
-    let mut builder = if backend.no_daemon {
-        tokio::runtime::Builder::new_multi_thread()
-    } else {
-        tokio::runtime::Builder::new_current_thread()
-    };
+/// A runtime for a client: one thread is enough to wait with.
+pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().context("starting the runtime")
 }

@@ -4,7 +4,6 @@ mod backend;
 mod commands;
 mod questions;
 mod report;
-mod settings;
 mod spool;
 mod ssh_args;
 mod terminal;
@@ -16,7 +15,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::backend::Backend;
-use trunkline::Printable;
+use trunkline_text::Printable;
 
 /// One warm SSH connection per host, shared by everything you run.
 #[derive(Debug, Parser)]
@@ -80,7 +79,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    commands::daemon::process::close_inherited(&named_descriptors());
+    trunkline_control::descriptors::close_inherited(&named_descriptors());
     let mut typed = std::env::args_os();
     if typed.next().is_some_and(|name| is_named_ssh(&name)) {
         return commands::ssh::main(typed.collect(), Backend::new(false));
@@ -115,7 +114,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Ssh { arguments } => return commands::ssh::main(arguments, backend),
         Command::Up => return commands::up::main(&backend),
-        Command::Setup(args) => commands::setup::main(&args),
+        Command::Setup(args) => commands::setup::main(&args, &backend),
         Command::Run(args) => commands::run::main(args, &backend),
         Command::Stream(args) => commands::stream::main(args, &backend),
         Command::Cp(args) => commands::cp::main(args, &backend),
@@ -129,7 +128,7 @@ fn main() -> ExitCode {
         Command::Daemon(args) => commands::daemon::main(&args),
         Command::Completions { shell } => commands::generate::completions(shell),
         Command::Man { folder } => commands::generate::man_pages(&folder),
-        Command::Settings => commands::generate::settings(),
+        Command::Settings => commands::daemon::settings(),
     };
     match result {
         Ok(code) => code,

@@ -2,7 +2,7 @@
 //!
 //! Whatever connects may ask: several hosts of one command at once. Every question names its host, the next one waits
 //! until it is answered, and what a command prints waits meanwhile. Programs that run at the same time take turns on their
-//! terminal by themselves ([`trunkline::prompt::Terminal`]).
+//! terminal by themselves ([`trunkline_local::prompt::Terminal`]).
 
 use std::borrow::BorrowMut;
 use std::future::Future;
@@ -12,9 +12,9 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use tokio::sync::{Mutex, MutexGuard, watch};
 use tokio::time::Instant;
-use trunkline::prompt::{Prompt, PromptKind, Prompter as _, Standard, Terminal};
-use trunkline_daemon::client::{Client, ClientError};
-use trunkline_daemon::protocol::{Reply, Request};
+use trunkline_control::client::{Client, ClientError};
+use trunkline_control::protocol::{Reply, Request};
+use trunkline_local::prompt::{Prompt, PromptKind, Prompter as _, Standard, Terminal};
 use zeroize::Zeroizing;
 
 use crate::report::fold::fold;

@@ -18,7 +18,7 @@ use rustix::fs::{FallocateFlags, FileType, SeekFrom};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, watch};
-use trunkline_daemon::stdio::Input;
+use trunkline_control::stdio::Input;
 
 /// How far the fastest host may be ahead of the slowest one that runs.
 const AHEAD: u64 = 64 << 20;

@@ -12,7 +12,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use trunkline::config::LogLevel;
+use trunkline_request::LogLevel;
 
 /// What a command line of `ssh` asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,8 +9,7 @@ pub mod hosts;
 pub mod interaction;
 pub mod keys;
 pub mod known_hosts;
-pub mod local_program;
-pub mod prompt;
 pub mod ssh_config;
 
+pub use trunkline_local::prompt;
 pub use trunkline_request::{destination, os_bytes};

@@ -14,6 +14,7 @@ use tokio::net::UnixStream;
 use trunkline_request::{Difference, Vantage};
 
 use crate::place::{Place, PlaceError};
+use crate::program::{self, ProgramError};
 use crate::protocol::{Reply, Request, VERSION};
 use crate::socket::{FrameError, FrameReader, FrameWriter, encode, split};
 
@@ -24,6 +25,9 @@ pub enum ClientError {
     /// No folder for it.
     #[error(transparent)]
     Place(#[from] PlaceError),
+    /// None can be started.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
     /// None runs, and none was to be started.
     #[error("the daemon is not running")]
     NotRunning,
@@ -34,6 +38,25 @@ pub enum ClientError {
         why: String,
         /// Its log.
         log: PathBuf,
+    },
+    /// One of this program's own did not come up.
+    #[error("{} did not start: {why}", program.display())]
+    Private {
+        /// The program.
+        program: PathBuf,
+        /// What is known.
+        why: String,
+    },
+    /// The program that was started as the daemon is not of this program's version.
+    #[error(
+        "{} speaks protocol {protocol}, this program {VERSION}: install both from the same release",
+        program.display()
+    )]
+    OtherVersion {
+        /// The program.
+        program: PathBuf,
+        /// The protocol it speaks.
+        protocol: u32,
     },
     /// The socket failed or spoke nonsense.
     #[error(transparent)]
@@ -72,9 +95,20 @@ pub enum ClientError {
 
 /// How to start a daemon.
 #[derive(Debug, Clone)]
-pub struct Starter {
-    /// The program, with the arguments that make it the daemon.
-    pub command: Vec<OsString>,
+pub enum Starter {
+    /// By the program [`trunklined`](crate::program), wherever it is installed.
+    Installed,
+    /// By a program, with the arguments that make it the daemon.
+    Command(Vec<OsString>),
+}
+
+impl Starter {
+    fn command(&self) -> Result<Vec<OsString>, ProgramError> {
+        Ok(match self {
+            Self::Installed => vec![program::find()?.into(), "--detach".into()],
+            Self::Command(command) => command.clone(),
+        })
+    }
 }
 
 /// A connection to the daemon.
@@ -152,6 +186,7 @@ impl Client {
         here: &Vantage,
         opening: &Opening<'_>,
     ) -> Result<Self, ClientError> {
+        let mut started = None;
         for _ in 0..ATTEMPTS {
             match Self::greeted(place, opening).await {
                 Ok((client, VERSION, there)) => {
@@ -159,6 +194,11 @@ impl Client {
                         Some(what) => Err(ClientError::Elsewhere(what)),
                         None => Ok(client),
                     };
+                }
+                // What was just started is not ended again for another of the same kind.
+                Ok((_, protocol, _)) if started.is_some() => {
+                    let program = started.unwrap_or_default();
+                    return Err(ClientError::OtherVersion { program, protocol });
                 }
                 Ok((_, protocol, _)) if protocol < VERSION && starter.is_some() => {
                     tracing::info!("replacing a daemon of an older version");
@@ -170,7 +210,7 @@ impl Client {
                 Ok((_, protocol, _)) => return Err(ClientError::Version { protocol }),
                 Err(ClientError::Gone) => {}
                 Err(ClientError::NotRunning) => {
-                    start(place, starter).await?;
+                    started = start(place, starter).await?;
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -204,6 +244,22 @@ impl Client {
             Ok((client, ..)) => Ok(client),
             Err(ClientError::Gone) => Err(ClientError::NotRunning),
             Err(error) => Err(error),
+        }
+    }
+
+    /// A client of the daemon of its own that is at the other end of `stream`.
+    pub(crate) async fn of_private(stream: UnixStream, program: &Path) -> Result<Self, ClientError> {
+        let mut client = Self::new(stream);
+        client.requests.open(&Opening::hello()?).await?;
+        match client.next().await? {
+            Reply::Welcome {
+                protocol: VERSION, ..
+            } => Ok(client),
+            Reply::Welcome { protocol, .. } => Err(ClientError::OtherVersion {
+                program: program.into(),
+                protocol,
+            }),
+            _ => Err(FrameError::Malformed("no welcome".into()).into()),
         }
     }
 
@@ -356,14 +412,16 @@ async fn wait_until_free(place: &Place) -> Result<(), ClientError> {
     Err(ClientError::Gone)
 }
 
-/// Starts a daemon and waits until it listens, or until another that was started meanwhile does.
-async fn start(place: &Place, starter: Option<&Starter>) -> Result<(), ClientError> {
+/// Starts a daemon and waits until it listens, or until another that was started meanwhile does. Returns the program that
+/// was started; `None` where it was another.
+async fn start(place: &Place, starter: Option<&Starter>) -> Result<Option<PathBuf>, ClientError> {
+    let command = starter.ok_or(ClientError::NotRunning)?.command()?;
     place.make()?;
     let failed = |why: String| ClientError::Start {
         why,
         log: place.log(),
     };
-    let Some((program, arguments)) = starter.and_then(|starter| starter.command.split_first()) else {
+    let Some((program, arguments)) = command.split_first() else {
         return Err(ClientError::NotRunning);
     };
     // A daemon without a log is better than none.
@@ -377,6 +435,7 @@ async fn start(place: &Place, starter: Option<&Starter>) -> Result<(), ClientErr
     // Nothing of the first caller's environment is to decide anything for those who come later; what the daemon needs
     // itself is where its folders are.
     let kept = [
+        program::VARIABLE,
         "TRUNKLINE_DIR",
         "XDG_RUNTIME_DIR",
         "XDG_STATE_HOME",
@@ -406,8 +465,10 @@ async fn start(place: &Place, starter: Option<&Starter>) -> Result<(), ClientErr
         read.map_err(|_| failed("it took too long".into()))?
             .map_err(|error| failed(error.to_string()))?;
     }
-    if line.trim() == "ready" || line.trim() == "running" {
-        return Ok(());
+    match line.trim() {
+        "ready" => return Ok(Some(program.into())),
+        "running" => return Ok(None),
+        _ => {}
     }
     Err(failed(if line.is_empty() {
         "it ended at once".into()

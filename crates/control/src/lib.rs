@@ -2,12 +2,18 @@
 //! program that speaks to the daemon needs no more than this.
 //!
 //! [`protocol`] is what is said, [`socket`] how it travels, [`place`] where the two meet, [`client`] the client's end.
+//! [`program`] finds the daemon's program, [`private`] is a daemon of a program's own.
+//! [`sink`] is where output goes from session to session,
 //! [`stdio`] uses streams that belong to others without changing anything about them, [`terminal`] has what both ends know
 //! of a user's terminal.
 
 pub mod client;
+pub mod descriptors;
 pub mod place;
+pub mod private;
+pub mod program;
 pub mod protocol;
+pub mod sink;
 pub mod socket;
 pub mod stdio;
 pub mod terminal;

@@ -12,11 +12,12 @@ use serde::{Deserialize, Serialize};
 pub use trunkline_request::copy::{CopyEvent, CopyOptions, Snapshot as CopyProgress};
 use trunkline_request::destination::Destination;
 use trunkline_request::failure::ErrorKind;
-use trunkline_request::tuning::Choice;
+use trunkline_request::hosts::Selection;
+use trunkline_request::tuning::{Choice, LocalReport, Report, Step, TuneOptions};
 use trunkline_request::{LogLevel, Vantage, World};
 
 /// The protocol's version. A daemon answers clients of its own version only; see [`Reply::Welcome`].
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The longest frame, without its length. A caller's environment is the largest thing in one.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
@@ -94,6 +95,39 @@ pub enum Request {
         /// What was found.
         choice: Option<Choice>,
     },
+    /// Measures the path to a host, on connections that nothing else uses: answered by [`Reply::Tuning`] while it runs,
+    /// then by [`Reply::Measured`] or [`Reply::Failed`]. [`Self::Terminate`] and the client's leaving end it; what it has
+    /// put on the server is removed in either case.
+    Tune(Box<TuneRequest>),
+    /// Measures the machine that the daemon runs on, each algorithm at each size for so long: answered by
+    /// [`Reply::MachineMeasured`].
+    MeasureMachine {
+        /// For how long.
+        each: Duration,
+    },
+    /// What tuning has found for which hosts: answered by [`Reply::Choices`].
+    Choices,
+    /// Looks for masters that the user's own ssh has made, and acts on them: answered by [`Reply::Masters`].
+    Masters {
+        /// Which.
+        of: MastersOf,
+        /// What is to be done.
+        action: MasterAction,
+    },
+    /// The `Host` aliases of ssh_config that match a pattern: answered by [`Reply::Aliases`].
+    Aliases {
+        /// As in ssh_config(5), PATTERNS.
+        pattern: String,
+        /// The caller.
+        world: World,
+        /// What `-F` names.
+        #[serde(with = "trunkline_request::os_bytes::option")]
+        config_file: Option<OsString>,
+    },
+    /// The hosts of Ansible inventories: answered by [`Reply::Selection`].
+    Inventory(Box<InventoryRequest>),
+    /// The file that the user's ssh reads, by the password database: answered by [`Reply::ConfigFile`].
+    ConfigFile,
     /// Closes connections: answered by [`Reply::Closed`].
     Close {
         /// Of this host; of all when `None`.
@@ -177,6 +211,70 @@ pub enum CopyPlace {
     Local(#[serde(with = "trunkline_request::os_bytes")] PathBuf),
     /// A path on a host.
     Host(Box<HostRequest>, #[serde(with = "serde_bytes")] Vec<u8>),
+    /// What the client has open, and people call by this path: its descriptor comes with the request, in the order of the
+    /// sources and the target. Three at most.
+    Passed(#[serde(with = "trunkline_request::os_bytes")] PathBuf),
+}
+
+/// A path to measure.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TuneRequest {
+    /// To where.
+    pub host: HostRequest,
+    /// How.
+    pub options: TuneOptions,
+}
+
+/// Ansible inventories, and which of their hosts are meant.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct InventoryRequest {
+    /// Files, folders and scripts.
+    #[serde(with = "trunkline_request::os_bytes::list")]
+    pub sources: Vec<OsString>,
+    /// Ansible's host pattern.
+    pub pattern: String,
+    /// A second one, which narrows the first.
+    pub limit: Option<String>,
+    /// The caller, whose programs are run.
+    pub world: World,
+}
+
+/// Masters of the user's own ssh.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum MastersOf {
+    /// That of a host.
+    Host(Box<HostRequest>),
+    /// All that a ControlPath of ssh_config can mean.
+    All {
+        /// The caller.
+        world: Box<World>,
+        /// What `-F` names.
+        #[serde(with = "trunkline_request::os_bytes::option")]
+        config_file: Option<OsString>,
+    },
+}
+
+/// What is done to masters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MasterAction {
+    /// Nothing.
+    Look,
+    /// Those that live are ended: those with sessions only if `at_once`.
+    Close {
+        /// With their sessions.
+        at_once: bool,
+    },
+    /// The sockets of those that are dead are removed.
+    RemoveStale,
+}
+
+/// A master of the user's own ssh, and whether something was done to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MasterFound {
+    /// As `ls` shows it; its state is the one before.
+    pub report: HostReport,
+    /// Whether it was ended, or its socket removed.
+    pub acted: bool,
 }
 
 /// What ssh's escape sequences ask about a session's forwardings.
@@ -377,6 +475,22 @@ pub enum Reply {
     },
     /// The answer to [`Request::Explain`].
     Explained(Box<Explanation>),
+    /// How far a [`Request::Tune`] is: what is measured now.
+    Tuning(Step),
+    /// The answer to [`Request::Tune`].
+    Measured(Box<Report>),
+    /// The answer to [`Request::MeasureMachine`].
+    MachineMeasured(Box<LocalReport>),
+    /// The answer to [`Request::Choices`]: each with its host, as `user@hostname:port`.
+    Choices(Vec<(String, Choice)>),
+    /// The answer to [`Request::Masters`].
+    Masters(Vec<MasterFound>),
+    /// The answer to [`Request::Aliases`].
+    Aliases(Vec<String>),
+    /// The answer to [`Request::Inventory`].
+    Selection(Selection),
+    /// The answer to [`Request::ConfigFile`].
+    ConfigFile(#[serde(with = "trunkline_request::os_bytes")] PathBuf),
     /// The answer to [`Request::Close`]: how many connections.
     Closed(usize),
     /// The answer to [`Request::Warm`], [`Request::MuxListen`], [`Request::Tuned`] and [`Request::Stop`].

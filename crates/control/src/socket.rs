@@ -149,7 +149,7 @@ impl FrameWriter {
         let mut fds = fds;
         let mut sent = 0;
         while sent < bytes.len() {
-            let io = || send(&self.stream, &bytes[sent..], fds);
+            let io = || send(&*self.stream, &bytes[sent..], fds);
             sent += self.stream.async_io(Interest::WRITABLE, io).await?;
             fds = &[];
         }
@@ -172,7 +172,16 @@ pub(crate) fn encode<T: Serialize>(frame: &T) -> Result<Vec<u8>, FrameError> {
     Ok(bytes)
 }
 
-fn send(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+/// Writes what [`encode`] made to a socket that blocks.
+pub(crate) fn send_blocking(stream: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut sent = send(&stream, bytes, fds)?;
+    while sent < bytes.len() {
+        sent += send(&stream, &bytes[sent..], &[])?;
+    }
+    Ok(())
+}
+
+fn send(stream: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {

@@ -3,15 +3,11 @@
 
 pub mod session;
 
-use std::os::fd::BorrowedFd;
-
 use tokio::net::UnixStream;
 use trunkline::Engine;
-use trunkline::config::Vantage;
 pub use trunkline_control::client::{Client, ClientError, ReplyReader, RequestWriter, Starter};
 
 use crate::place::Place;
-use crate::protocol::Request;
 use crate::socket::FrameError;
 
 /// As [`Client::connect`]; where the daemon stands elsewhere in the system, to an engine in this process, as ssh would
@@ -30,33 +26,7 @@ where
     match Client::connect(place, starter).await {
         Err(ClientError::Elsewhere(what)) => {
             tracing::info!("the daemon runs in another {what}; connecting without it");
-            Ok(to_engine(engine().await?).await?)
-        }
-        other => Ok(other?),
-    }
-}
-
-/// As [`Client::connect_with`]; where the daemon stands elsewhere in the system, to an engine in this process.
-///
-/// # Errors
-/// [`ClientError`]. Nothing was begun.
-pub async fn connect_from_here_with<E>(
-    place: &Place,
-    starter: Option<&Starter>,
-    here: &Vantage,
-    request: &Request,
-    fds: &[BorrowedFd<'_>],
-    engine: impl AsyncFnOnce() -> Result<Engine, E>,
-) -> Result<Client, E>
-where
-    E: From<ClientError>,
-{
-    match Client::connect_with(place, starter, here, request, fds).await {
-        Err(ClientError::Elsewhere(what)) => {
-            tracing::info!("the daemon runs in another {what}; connecting without it");
-            let client = to_engine(engine().await?).await?;
-            client.send_with(request, fds).await?;
-            Ok(client)
+            Ok(to_engine(place, engine().await?).await?)
         }
         other => Ok(other?),
     }
@@ -66,8 +36,8 @@ where
 ///
 /// # Errors
 /// [`ClientError::Frame`] where the system gives no socket.
-pub async fn to_engine(engine: Engine) -> Result<Client, ClientError> {
+async fn to_engine(place: &Place, engine: Engine) -> Result<Client, ClientError> {
     let (ours, theirs) = UnixStream::pair().map_err(FrameError::from)?;
-    crate::server::serve_in_process(theirs, engine);
+    crate::server::serve_in_process(theirs, place.clone(), engine);
     Client::over(ours).await
 }

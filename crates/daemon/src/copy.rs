@@ -1,12 +1,17 @@
 //! A client's copy: run by the daemon's engine, told to the client as it goes.
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::vec;
 
 use bytes::Bytes;
+use rustix::fs::FileType;
+use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
-use trunkline::transfer::{self, Location, Progress};
+use trunkline::transfer::{self, Location, Progress, Stream};
 use trunkline::{ConnectionInfo, Engine, Error, Interaction};
 
 use crate::protocol::{CopyEnd, CopyEvent, CopyPlace, CopyRequest, Reply};
@@ -21,15 +26,23 @@ const NAMES: usize = 256;
 pub(crate) async fn run(
     engine: &Engine,
     request: CopyRequest,
+    fds: Vec<OwnedFd>,
     interaction: &Interaction,
     replies: &mpsc::Sender<Reply>,
 ) -> Result<Reply, Error> {
     let begun = Instant::now();
+    let mut fds = fds.into_iter();
     let mut sources = Vec::with_capacity(request.sources.len());
     for source in &request.sources {
-        sources.push(location(engine, source, interaction).await?);
+        sources.push(match source {
+            CopyPlace::Passed(path) => Location::Stream(input(path, &mut fds)?),
+            place => location(engine, place, interaction).await?,
+        });
     }
-    let target = location(engine, &request.target, interaction).await?;
+    let target = match &request.target {
+        CopyPlace::Passed(path) => Location::Stream(output(path, &mut fds)?),
+        place => location(engine, place, interaction).await?,
+    };
     // Bounded by the names that a copy has under way, which waits for nobody that watches.
     let (telling, mut told) = mpsc::unbounded_channel();
     let every_name = request.names;
@@ -79,6 +92,12 @@ async fn location(engine: &Engine, place: &CopyPlace, interaction: &Interaction)
         CopyPlace::Local(path) => {
             return Err(Error::Usage(format!("{} is not absolute", path.display())));
         }
+        CopyPlace::Passed(path) => {
+            return Err(Error::Usage(format!(
+                "{} came without a descriptor",
+                path.display()
+            )));
+        }
         CopyPlace::Host(host, path) => {
             let asked = crate::reports::engine_request(host);
             let host = engine.host_for_copies(&asked, interaction).await?;
@@ -87,6 +106,39 @@ async fn location(engine: &Engine, place: &CopyPlace, interaction: &Interaction)
             Location::Host(host, Bytes::copy_from_slice(path))
         }
     })
+}
+
+/// A source that the client has opened, for this copy alone.
+fn input(path: &Path, fds: &mut vec::IntoIter<OwnedFd>) -> Result<Stream, Error> {
+    let (fd, is_fifo) = passed(path, fds)?;
+    if is_fifo {
+        let pipe = pipe::Receiver::from_owned_fd(fd).map_err(|error| unusable(path, error))?;
+        return Ok(Stream::reading(path, pipe));
+    }
+    Ok(Stream::reading(path, tokio::fs::File::from_std(fd.into())))
+}
+
+/// A target that the client has opened, likewise.
+fn output(path: &Path, fds: &mut vec::IntoIter<OwnedFd>) -> Result<Stream, Error> {
+    let (fd, is_fifo) = passed(path, fds)?;
+    if is_fifo {
+        let pipe = pipe::Sender::from_owned_fd(fd).map_err(|error| unusable(path, error))?;
+        return Ok(Stream::writing(path, pipe));
+    }
+    Ok(Stream::writing(path, tokio::fs::File::from_std(fd.into())))
+}
+
+/// The next descriptor, and whether it is a FIFO, which can be waited for without a thread.
+fn passed(path: &Path, fds: &mut vec::IntoIter<OwnedFd>) -> Result<(OwnedFd, bool), Error> {
+    let missing = || Error::Usage(format!("{} came without a descriptor", path.display()));
+    let fd = fds.next().ok_or_else(missing)?;
+    let found = rustix::fs::fstat(&fd).map_err(|error| unusable(path, error.into()))?;
+    let is_fifo = FileType::from_raw_mode(found.st_mode) == FileType::Fifo;
+    Ok((fd, is_fifo))
+}
+
+fn unusable(path: &Path, error: std::io::Error) -> Error {
+    Error::local(format!("opening {}", path.display()), error)
 }
 
 fn ciphers(location: &Location) -> Vec<String> {

@@ -7,17 +7,19 @@ pub mod client;
 mod copy;
 mod forwards;
 mod listening;
+mod lists;
+mod masters;
 mod mux;
 mod openssh;
 pub mod pump;
 pub mod reports;
 pub mod server;
 mod session;
-pub mod sink;
+mod tuning;
 
 use trunkline_control::socket;
 pub use trunkline_control::socket::FrameError;
-pub use trunkline_control::{place, protocol, stdio, terminal};
+pub use trunkline_control::{place, protocol, sink, stdio, terminal};
 
 /// What the fuzz targets reach that nobody else should.
 #[doc(hidden)]

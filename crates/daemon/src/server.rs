@@ -19,10 +19,12 @@ use trunkline::memory::HostId;
 use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
 use trunkline::tune::{self, Choice};
 use trunkline::{Engine, Error, HostStatus, Interaction};
+use trunkline_control::private::Connections;
 use zeroize::Zeroizing;
 
 use crate::copy;
 use crate::listening::Waiting;
+use crate::lists;
 use crate::mux;
 use crate::openssh::Masters;
 use crate::place::{Place, PlaceError, words};
@@ -30,6 +32,7 @@ use crate::protocol::{Explanation, HostReport, HostRequest, Reply, Request, Sess
 use crate::reports::{address, connection_report, engine_request, failure};
 use crate::session;
 use crate::socket::{FrameReader, FrameWriter, split};
+use crate::tuning;
 
 /// How long running sessions may go on after the daemon was asked to end.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(3600);
@@ -109,6 +112,7 @@ impl Claim {
 #[derive(Clone)]
 struct Service {
     engine: Engine,
+    place: Place,
     /// Says that the daemon is ending, and whether without waiting for sessions.
     stop: watch::Sender<Option<bool>>,
     /// `None` where there is no daemon.
@@ -128,6 +132,7 @@ pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()
     let masters = Arc::new(Masters::new(&claim.place, engine.clone()));
     let service = Service {
         engine: engine.clone(),
+        place: claim.place.clone(),
         stop: stop.clone(),
         mux: Some(mux.clone()),
         masters: Some(masters.clone()),
@@ -170,11 +175,38 @@ pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()
         .await;
 }
 
+/// Serves one program, on the connections that it hands over, until it has ended and what it had under way has, too: for
+/// that there is so much time.
+pub async fn run_private(mut connections: Connections, place: Place, engine: Engine, settle: Duration) {
+    let (stop, _) = watch::channel(None);
+    let clients = TaskTracker::new();
+    let service = Service {
+        engine: engine.clone(),
+        place,
+        stop,
+        mux: None,
+        masters: None,
+        waiting: Arc::default(),
+    };
+    while let Some(stream) = connections.next().await {
+        let service = service.clone();
+        clients.spawn(async move {
+            if let Err(error) = serve(stream, &service).await {
+                tracing::warn!("{error}");
+            }
+        });
+    }
+    clients.close();
+    let _ = tokio::time::timeout(settle / 2, clients.wait()).await;
+    engine.shut_down(settle / 2).await;
+}
+
 /// Serves one client of an engine that lives in the client's own process.
-pub(crate) fn serve_in_process(stream: UnixStream, engine: Engine) {
+pub(crate) fn serve_in_process(stream: UnixStream, place: Place, engine: Engine) {
     let (stop, _) = watch::channel(None);
     let service = Service {
         engine,
+        place,
         stop,
         mux: None,
         masters: None,
@@ -297,7 +329,7 @@ async fn talk(
                 break;
             }
             Request::Warm { host, pin } => {
-                serve_questions(reader, replies, async |interaction| {
+                serve_questions(reader, replies, Duration::ZERO, async |interaction, _| {
                     let asked = engine_request(&host);
                     let host = match (engine.host_for(&asked, interaction).await, masters) {
                         (Err(Error::NeedsSystemSsh { .. }), Some(masters)) => {
@@ -316,11 +348,31 @@ async fn talk(
                 .await
             }
             Request::Copy(copy) => {
-                serve_questions(reader, replies, async |interaction| {
-                    copy::run(engine, *copy, interaction, replies).await
+                let fds = reader.take_fds();
+                serve_questions(reader, replies, Duration::ZERO, async |interaction, _| {
+                    copy::run(engine, *copy, fds, interaction, replies).await
                 })
                 .await
             }
+            Request::Tune(tune) => {
+                serve_questions(reader, replies, LEAVING, async |interaction, stop| {
+                    tuning::run(engine, *tune, interaction, stop, replies).await
+                })
+                .await
+            }
+            Request::MeasureMachine { each } => outcome(tuning::machine(each).await),
+            Request::Choices => tuning::choices(engine).await,
+            Request::Masters { of, action } => {
+                let served = crate::masters::serve(engine, &service.place, &of, action).await;
+                outcome(served.map(Reply::Masters))
+            }
+            Request::Aliases {
+                pattern,
+                world,
+                config_file,
+            } => outcome(lists::aliases(&pattern, &world, config_file.as_deref())),
+            Request::Inventory(request) => outcome(lists::inventory(&request).await),
+            Request::ConfigFile => outcome(lists::config_file()),
             Request::MuxListen { host, path } => match mux {
                 Some(mux) => outcome(mux.listen(host, path).await.map(|()| Reply::Done)),
                 None => outcome(Err(Error::Usage("stock ssh is served by the daemon only".into()))),
@@ -334,7 +386,9 @@ async fn talk(
             }
             Request::Check(host) => outcome(check(engine, masters, &host).await),
             Request::Explain(host) => outcome(explain(engine, &host).await),
-            Request::Tuned { host, choice } => outcome(tuned(engine, &host, choice.as_ref()).await),
+            Request::Tuned { host, choice } => {
+                outcome(tuning::remember(engine, &host, choice.as_ref()).await)
+            }
             Request::Close { host, at_once } => outcome(close(engine, masters, host.as_ref(), at_once).await),
             Request::Stop { at_once } => {
                 replies.send(Reply::Done).await?;
@@ -418,24 +472,36 @@ async fn serve_session(
 /// How long a session may take to end after its client has left.
 const LEAVING: Duration = Duration::from_secs(5);
 
-/// Does something that may ask the user questions.
+/// Does something that may ask the user questions, and is told when its client wants it to stop. When the client leaves, that
+/// is so much longer under way.
 async fn serve_questions(
     reader: &mut FrameReader,
     replies: &mpsc::Sender<Reply>,
-    work: impl AsyncFnOnce(&Interaction) -> Result<Reply, Error>,
+    leaving: Duration,
+    work: impl AsyncFnOnce(&Interaction, &Notify) -> Result<Reply, Error>,
 ) -> Reply {
     let (asking, interaction) = asking(replies, true, false);
+    let stop = Notify::new();
     let listening = async {
         while let Ok(Some(frame)) = reader.next::<Request>().await {
-            if let Request::Answer(answer) = frame {
-                asking.answer(answer);
+            match frame {
+                Request::Answer(answer) => asking.answer(answer),
+                Request::Terminate => stop.notify_one(),
+                _ => {}
             }
         }
+        asking.answer(None);
+        stop.notify_one();
     };
+    let mut working = std::pin::pin!(work(&interaction, &stop));
     tokio::select! {
-        result = work(&interaction) => outcome(result),
-        () = listening => Reply::Done,
+        result = &mut working => return outcome(result),
+        () = listening => {}
     }
+    if !leaving.is_zero() {
+        let _ = tokio::time::timeout(leaving, working).await;
+    }
+    Reply::Done
 }
 
 /// Questions on their way to a client, one at a time.
@@ -619,16 +685,6 @@ async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
         memory,
         connections: lanes.unwrap_or_default().iter().map(connection_report).collect(),
     })))
-}
-
-/// Remembers what tuning found, and waits until it is on disk: the client may be the last to use this engine.
-async fn tuned(engine: &Engine, host: &HostRequest, choice: Option<&Choice>) -> Result<Reply, Error> {
-    let config = engine.resolve(&engine_request(host)).await?;
-    tune::remember(choice, engine.memory(), &config);
-    let engine = engine.clone();
-    // A panic of the memory's thread was reported when it happened.
-    let _ = tokio::task::spawn_blocking(move || engine.memory().flush()).await;
-    Ok(Reply::Done)
 }
 
 /// The hosts that have connections, and those that stock ssh may connect to at any time.

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use openssh_mux_client::Connection;
 use tokio::process::Command;
-use trunkline_config::local_program::local_program;
+use trunkline_local::program::local_program;
 
 use crate::config::{ConfigError, HostConfig, Request, World, ssh_program};
 use crate::error::Error;

@@ -5,7 +5,6 @@
 //! | `plan` | what is measured in which order, within a budget of time and bytes |
 //! | `flow` | a session over which data flows to be timed |
 //! | `sample` | the data: text and random bytes |
-//! | `report` | the figures |
 //! | `rsync` | rsync over plain ssh, run for real |
 //! | `advice` | what to tell plain ssh, scp and rsync |
 //! | `local` | what this machine alone does |
@@ -16,7 +15,6 @@ mod choice;
 mod flow;
 mod local;
 mod plan;
-mod report;
 mod rsync;
 mod sample;
 
@@ -39,62 +37,32 @@ use crate::transfer::{NEAR, SESSIONS_A_CONNECTION, usual_streams};
 use crate::tuned;
 pub use crate::tuned::{Choice, Rates, of, remember, remembered};
 use flow::{Lane, Moved, Names};
-pub use local::{LocalReport, LocalRow, SIZES, SignatureRow, measure_local};
+pub use local::measure_local;
 use plan::{Budget, Cell, Shape, Slot, Stage};
-use report::keep;
-pub use report::{Advice, CipherRow, Direction, Link, Report, RequestRow, RsyncRow, StreamsRow};
 use rsync::{Rsync, Variant, Work};
 pub(crate) use sample::Samples;
+pub use trunkline_request::tuning::{
+    Advice, CipherRow, Direction, Link, LocalReport, LocalRow, Report, RequestRow, RsyncRow, SIZES,
+    SignatureRow, Step, StreamsRow, TuneOptions,
+};
 
-/// How to tune.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct TuneOptions {
-    /// More sizes, more depths, more sessions, and everything three times.
-    pub full: bool,
-    /// How long it may take. What is under way when it is over is waited for.
-    pub time: Duration,
-    /// Bytes of payload that may be moved.
-    pub bytes: u64,
-    /// The folder on the server for three files, removed in the end; where the session begins if there is none.
-    pub folder: Option<String>,
+/// Keeps the better of what is there and what was measured again: whatever disturbs a measurement slows it.
+fn keep(rates: &mut Rates, direction: Direction, rate: f64) {
+    let kept = match direction {
+        Direction::Down => &mut rates.down,
+        Direction::Up => &mut rates.up,
+    };
+    *kept = Some(kept.map_or(rate, |kept| kept.max(rate)));
 }
 
-impl TuneOptions {
-    /// A short tuning, or one of everything.
-    pub fn new(full: bool) -> Self {
-        let (seconds, gigabytes) = if full { (240, 64) } else { (28, 8) };
-        Self {
-            full,
-            time: Duration::from_secs(seconds),
-            bytes: gigabytes << 30,
-            folder: None,
-        }
-    }
-
-    /// Times that everything is measured.
-    fn rounds(&self) -> usize {
-        if self.full { 3 } else { 2 }
-    }
-
-    /// What is enough for any one measurement.
-    fn longest(&self) -> Duration {
-        Duration::from_millis(if self.full { 2000 } else { 500 })
-    }
+/// Times that everything is measured.
+fn rounds(options: &TuneOptions) -> usize {
+    if options.full { 3 } else { 2 }
 }
 
-/// How far a tuning is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Step {
-    /// The part: "link", "ciphers", "compression", "request sizes", "sessions".
-    pub stage: &'static str,
-    /// Measurements of the part that are done, and how many there are.
-    pub done: usize,
-    /// See `done`.
-    pub of: usize,
-    /// What is being measured.
-    pub what: String,
+/// What is enough for any one measurement.
+fn longest(options: &TuneOptions) -> Duration {
+    Duration::from_millis(if options.full { 2000 } else { 500 })
 }
 
 /// Measures the path to a host, on connections of its own, within a budget; remembers nothing.
@@ -308,7 +276,7 @@ impl Tuning<'_> {
         *wanted = (*wanted / STEP).max(FIRST_UNDER_WAY);
         loop {
             let left = self.left(Stage::Link);
-            let slot = left.share(8, self.rtt, rate, self.options.longest());
+            let slot = left.share(8, self.rtt, rate, longest(&self.options));
             let shape = Shape::holding(*wanted, self.largest);
             let moved = if fill {
                 let moved = lane.fill(compressible, shape, slot, LONGEST_FILE).await?;
@@ -331,7 +299,7 @@ impl Tuning<'_> {
 
     /// Measures cells in rounds, in their order, for as long as the stage's part of the budget lasts.
     async fn measure_cells(&mut self, stage: Stage, cells: &[Cell]) -> Result<(), Error> {
-        let rounds = self.options.rounds();
+        let rounds = rounds(&self.options);
         let slot = self.slot(stage, cells.len() * rounds);
         self.open_lanes(cells).await?;
         // Without those of the first cipher nothing could be decided.
@@ -431,7 +399,7 @@ impl Tuning<'_> {
     async fn measure_shapes(&mut self, lane: &Lane) -> Result<(), Error> {
         let usual = self.filling(Direction::Down, false).depth;
         let shapes = plan::shapes(self.largest, usual, self.options.full);
-        let rounds = self.options.rounds();
+        let rounds = rounds(&self.options);
         let measurements = shapes.len() * 2 * rounds;
         let slot = self.slot(Stage::Requests, measurements);
         let mut done = 0;
@@ -465,7 +433,7 @@ impl Tuning<'_> {
     async fn measure_streams(&mut self, choice: &Choice) -> Result<(), Error> {
         let config = tuned::apply(choice, self.config.clone(), &self.request);
         let host = self.engine.host_with(config, &self.request, &self.interaction)?;
-        let rounds = self.options.rounds();
+        let rounds = rounds(&self.options);
         let numbers = if self.options.full { 9 } else { 3 };
         let measurements = numbers * 2 * rounds;
         let slot = self.slot(Stage::Streams, measurements);
@@ -741,7 +709,7 @@ impl Tuning<'_> {
         let Rates { down, up } = self.report.link.rates;
         let slower = down.into_iter().chain(up).min_by(f64::total_cmp);
         self.left(stage)
-            .share(measurements, self.rtt, slower, self.options.longest())
+            .share(measurements, self.rtt, slower, longest(&self.options))
     }
 
     fn is_spent(&self, stage: Stage) -> bool {
@@ -751,7 +719,7 @@ impl Tuning<'_> {
 
     fn tell(&self, stage: Stage, done: usize, of: usize, what: &str) {
         (self.watch)(Step {
-            stage: stage.as_str(),
+            stage: stage.as_str().into(),
             done,
             of,
             what: what.to_owned(),

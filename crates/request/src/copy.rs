@@ -1,7 +1,17 @@
 //! How to copy, and what is told of a copy.
 
+use std::path::Path;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+
+/// Whether a path leads to a descriptor of the process that opens it, as /dev/stdin does.
+pub fn is_descriptor(path: &Path) -> bool {
+    let names = ["/dev/stdin", "/dev/stdout", "/dev/stderr"];
+    names.iter().any(|name| path == Path::new(name))
+        || path.starts_with("/dev/fd")
+        || path.starts_with("/proc/self/fd")
+}
 
 /// How to copy.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -52,6 +52,32 @@ pub mod list {
     }
 }
 
+/// The same for a string that may be missing.
+pub mod option {
+    use serde::Serialize as _;
+    use serde_bytes::Bytes;
+
+    use super::*;
+
+    /// Writes the string.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn serialize<S: Serializer>(text: &Option<OsString>, serializer: S) -> Result<S::Ok, S::Error> {
+        text.as_ref()
+            .map(|text| Bytes::new(text.as_bytes()))
+            .serialize(serializer)
+    }
+
+    /// Reads what [`serialize`] wrote.
+    ///
+    /// # Errors
+    /// The deserializer's.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<OsString>, D::Error> {
+        Ok(Option::<ByteBuf>::deserialize(deserializer)?.map(text))
+    }
+}
+
 /// The same for an environment.
 pub mod map {
     use std::collections::BTreeMap;

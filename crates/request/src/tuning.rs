@@ -1,4 +1,6 @@
-//! What was found best for a path, as it is remembered and told.
+//! Tuning: how a path is to be measured, how far that is, what was measured, and what was found best and is remembered.
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -83,3 +85,212 @@ impl Rates {
         }
     }
 }
+
+/// How to tune.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TuneOptions {
+    /// More sizes, more depths, more sessions, and everything three times.
+    pub full: bool,
+    /// How long it may take. What is under way when it is over is waited for.
+    pub time: Duration,
+    /// Bytes of payload that may be moved.
+    pub bytes: u64,
+    /// The folder on the server for three files, removed in the end; where the session begins if there is none.
+    pub folder: Option<String>,
+}
+
+impl TuneOptions {
+    /// A short tuning, or one of everything.
+    pub fn new(full: bool) -> Self {
+        let (seconds, gigabytes) = if full { (240, 64) } else { (28, 8) };
+        Self {
+            full,
+            time: Duration::from_secs(seconds),
+            bytes: gigabytes << 30,
+            folder: None,
+        }
+    }
+}
+
+/// How far a tuning is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    /// The part: "link", "ciphers", "compression", "request sizes", "sessions".
+    pub stage: String,
+    /// Measurements of the part that are done, and how many there are.
+    pub done: usize,
+    /// See `done`.
+    pub of: usize,
+    /// What is being measured.
+    pub what: String,
+}
+
+/// What tuning found on one path. Rates are bytes of payload a second, before compression.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The host as it was asked for.
+    pub host: String,
+    /// `user@hostname:port`.
+    pub address: String,
+    /// The server's identification.
+    pub server: String,
+    /// Seconds since 1970 when it was measured.
+    pub measured: u64,
+    /// How long all of it took.
+    pub seconds: f64,
+    /// Bytes of payload that were moved for it.
+    pub bytes: u64,
+    /// The path itself.
+    pub link: Link,
+    /// Ciphers, with and without compression.
+    pub ciphers: Vec<CipherRow>,
+    /// Sizes of SFTP requests, and how many were under way at once.
+    pub requests: Vec<RequestRow>,
+    /// Numbers of SFTP sessions.
+    pub streams: Vec<StreamsRow>,
+    /// Runs of rsync over the system's ssh.
+    pub rsync: Vec<RsyncRow>,
+    /// What is best for copies, as it is remembered.
+    pub choice: Choice,
+    /// What to tell plain ssh, scp and rsync.
+    pub advice: Vec<Advice>,
+    /// What could not be measured, and why.
+    pub notes: Vec<String>,
+}
+
+/// A path.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Link {
+    /// The shortest of several round trips, in seconds.
+    pub rtt: f64,
+    /// What one session moves that is set up as ssh_config says, with data that does not compress.
+    pub rates: Rates,
+}
+
+/// Which way data goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the server to here.
+    Down,
+    /// From here to the server.
+    Up,
+}
+
+impl Direction {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::Down, Self::Up];
+
+    /// "down" or "up".
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Down => "down",
+            Self::Up => "up",
+        }
+    }
+}
+
+/// One cipher, with or without compression.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CipherRow {
+    /// SSH's name of it.
+    pub cipher: String,
+    /// Whether payloads are compressed (zlib).
+    pub compression: bool,
+    /// With log lines, which compress to about a fifth.
+    pub compressible: Rates,
+    /// With random bytes.
+    pub incompressible: Rates,
+}
+
+/// SFTP requests of one size, so many under way at once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RequestRow {
+    /// Bytes that each reads or writes.
+    pub size: u32,
+    /// Requests under way at once.
+    pub depth: usize,
+    /// What they moved.
+    pub rates: Rates,
+}
+
+/// So many SFTP sessions at once.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StreamsRow {
+    /// How many.
+    pub streams: usize,
+    /// What they moved together.
+    pub rates: Rates,
+}
+
+/// Runs of rsync with the same options.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RsyncRow {
+    /// What is copied: "new file" or "changed file".
+    pub work: String,
+    /// The options that the runs had beside `-t` and the `-e` of plain ssh.
+    pub options: Vec<String>,
+    /// The file's length.
+    pub bytes: u64,
+    /// How long each run took.
+    pub seconds: Vec<f64>,
+}
+
+impl RsyncRow {
+    /// The median of the runs, in seconds.
+    pub fn median(&self) -> Option<f64> {
+        let mut sorted = self.seconds.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied()
+    }
+}
+
+/// What to tell another program.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Advice {
+    /// "ssh", "scp" or "rsync".
+    pub tool: String,
+    /// For what kind of data: "any", "text" or "changed files".
+    pub data: String,
+    /// Options for its command line; empty where its defaults are best.
+    pub options: Vec<String>,
+    /// How many times as fast as its defaults it was measured to be.
+    pub gain: f64,
+}
+
+/// What this machine does in a second, on one core.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LocalReport {
+    /// The CPU's name, where the system tells it.
+    pub cpu: String,
+    /// Of the CPU's features, those that cryptography uses.
+    pub features: Vec<String>,
+    /// Packets sealed, with ciphers and the MACs that go with them.
+    pub ciphers: Vec<LocalRow>,
+    /// MACs on their own.
+    pub macs: Vec<LocalRow>,
+    /// Signatures, by key type.
+    pub signatures: Vec<SignatureRow>,
+}
+
+/// One algorithm at several sizes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LocalRow {
+    /// SSH's name of it; a cipher that needs a MAC with that of the MAC.
+    pub algorithm: String,
+    /// Sizes of payload in bytes, and bytes of payload a second.
+    pub rates: Vec<(usize, f64)>,
+}
+
+/// One key type.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SignatureRow {
+    /// SSH's name of the signature, and the length of an RSA key.
+    pub algorithm: String,
+    /// Signatures a second.
+    pub signed: f64,
+    /// Verifications a second.
+    pub verified: f64,
+}
+
+/// Sizes of payload: from a keystroke to sshd's largest packet.
+pub const SIZES: [usize; 7] = [16, 64, 256, 1024, 4096, 16 * 1024, 32 * 1024];

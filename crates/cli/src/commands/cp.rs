@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
@@ -13,14 +15,15 @@ use anyhow::{Context as _, bail, ensure};
 use clap::error::ErrorKind;
 use futures_util::StreamExt as _;
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use trunkline::Printable;
-use trunkline::config::World;
-use trunkline::hosts::expand;
-use trunkline::transfer::Stream;
-use trunkline_daemon::client::ClientError;
-use trunkline_daemon::protocol::{
+use rustix::fs::{Mode, OFlags};
+use trunkline_control::client::ClientError;
+use trunkline_control::protocol::{
     CopyEnd, CopyEvent, CopyOptions, CopyPlace, CopyProgress, CopyRequest, HostRequest, Reply, Request,
 };
+use trunkline_request::World;
+use trunkline_request::copy::is_descriptor;
+use trunkline_request::hosts::expand;
+use trunkline_text::Printable;
 
 use crate::backend::{Backend, host_request, runtime};
 use crate::questions::Conversation;
@@ -95,16 +98,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
-    // Only this process has its descriptors: to the daemon the same path leads to its own.
-    if args
-        .paths
-        .iter()
-        .any(|path| Stream::is_descriptor(Path::new(path)))
-    {
-        let own = Backend::new(true);
-        return runtime(&own)?.block_on(run(args, &own));
-    }
-    runtime(backend)?.block_on(run(args, backend))
+    runtime()?.block_on(run(args, backend))
 }
 
 async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
@@ -137,11 +131,13 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         lines: shown && !std::io::stderr().is_terminal(),
         copies: Mutex::default(),
     };
+    let opened = open_passed(&sources, &targets)?;
+    let fds: Vec<BorrowedFd<'_>> = opened.iter().map(AsFd::as_fd).collect();
     let questions = backend.questions();
     questions.hide_while_asking(&view.bar).await;
     let hosts = targets.iter().filter_map(|(name, place)| match place {
         CopyPlace::Host(request, _) => Some((name.clone(), request.destination.host.clone())),
-        CopyPlace::Local(_) => None,
+        CopyPlace::Local(_) | CopyPlace::Passed(_) => None,
     });
     questions.name_hosts(hosts.collect()).await;
     let copies = targets.into_iter().map(|(name, target)| {
@@ -151,9 +147,9 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
             options: args.options(&world),
             names: args.json || args.verbose || args.dry_run,
         };
-        let view = &view;
+        let (view, fds) = (&view, &fds);
         async move {
-            let ended = converse(backend, request, &name, view).await;
+            let ended = converse(backend, request, fds, &name, view).await;
             (name, ended)
         }
     });
@@ -215,6 +211,8 @@ impl Args {
 
     fn place(&self, argument: &OsStr, world: &World) -> anyhow::Result<CopyPlace> {
         match split(argument) {
+            // Only this process has its descriptors: to the daemon the same path leads to its own.
+            Typed::Local(path) if is_descriptor(&path) => Ok(CopyPlace::Passed(path)),
             Typed::Local(path) => Ok(CopyPlace::Local(world.cwd.join(path))),
             Typed::Host(name, path) => Ok(CopyPlace::Host(Box::new(self.host(&name)?), path)),
             Typed::EveryHost(_) => bail!("{} names no host", argument.display()),
@@ -242,6 +240,42 @@ impl Args {
         ensure!(!targets.is_empty(), "no hosts match");
         Ok(targets)
     }
+}
+
+/// Opens what is to be passed, in the order in which it is expected: anew, so that nothing about what was open changes for
+/// whoever has it, too.
+fn open_passed(sources: &[CopyPlace], targets: &[(String, CopyPlace)]) -> anyhow::Result<Vec<OwnedFd>> {
+    let mut opened = Vec::new();
+    for source in sources {
+        if let CopyPlace::Passed(path) = source {
+            ensure!(
+                targets.len() == 1,
+                "{} can be read once, and there are {} hosts",
+                path.display(),
+                targets.len()
+            );
+            opened.push(open_stream(path, OFlags::RDONLY)?);
+        }
+    }
+    for (_, target) in targets {
+        if let CopyPlace::Passed(path) = target {
+            opened.push(open_stream(path, OFlags::WRONLY)?);
+        }
+    }
+    ensure!(
+        opened.len() <= 3,
+        "no more than three descriptors can be copied at once"
+    );
+    Ok(opened)
+}
+
+fn open_stream(path: &Path, access: OFlags) -> anyhow::Result<OwnedFd> {
+    let doing = || format!("opening {}", path.display());
+    let is_fifo = std::fs::metadata(path).with_context(doing)?.file_type().is_fifo();
+    let mut flags = access | OFlags::CLOEXEC | OFlags::NOCTTY;
+    // Nothing waits for the other end here; reads and writes do so where the copy is made.
+    flags.set(OFlags::NONBLOCK, is_fifo);
+    rustix::fs::open(path, flags, Mode::empty()).with_context(doing)
 }
 
 /// An end of the copy as it was typed.
@@ -303,12 +337,13 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 async fn converse(
     backend: &Backend,
     request: CopyRequest,
+    fds: &[BorrowedFd<'_>],
     name: &str,
     view: &View,
 ) -> anyhow::Result<CopyEnd> {
-    let questions = backend.questions();
-    let mut talk = Conversation::new(backend.connect().await?, questions);
-    talk.send(&Request::Copy(Box::new(request))).await?;
+    let client = backend.connect().await?;
+    client.send_with(&Request::Copy(Box::new(request)), fds).await?;
+    let mut talk = Conversation::new(client, backend.questions());
     loop {
         let reply = match talk.next().await {
             Err(ClientError::Gone) => {

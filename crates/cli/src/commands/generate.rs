@@ -1,4 +1,4 @@
-//! What is generated from the arguments and settings: completions, man pages, the page of settings.
+//! What is generated from the arguments: completions and man pages.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::CommandFactory as _;
 
-use crate::{Cli, settings};
+use crate::Cli;
 
 /// `trunkline completions SHELL`.
 pub(crate) fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
@@ -22,15 +22,5 @@ pub(crate) fn man_pages(folder: &Path) -> anyhow::Result<ExitCode> {
     std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
     clap_mangen::generate_to(Cli::command(), folder)
         .with_context(|| format!("writing to {}", folder.display()))?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// `trunkline settings`: the reference page, in Markdown.
-pub(crate) fn settings() -> anyhow::Result<ExitCode> {
-    let mut out = std::io::stdout();
-    writeln!(out, "# config.toml\n\n| key | default | meaning |\n|---|---|---|")?;
-    for (key, default, meaning) in settings::documentation() {
-        writeln!(out, "| `{key}` | {default} | {meaning} |")?;
-    }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,14 +5,14 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
-use trunkline::Printable;
-use trunkline::config::World;
-use trunkline::openssh::MasterState;
-use trunkline_daemon::client::Client;
-use trunkline_daemon::protocol::{Explanation, HostRequest, Reply, Request};
+use trunkline_control::client::Client;
+use trunkline_control::protocol::{
+    Explanation, HostRequest, MasterAction, MasterFound, MastersOf, Reply, Request,
+};
+use trunkline_request::World;
+use trunkline_text::Printable;
 
 use crate::backend::{Backend, host_request, runtime};
-use crate::commands::masters::{self, Found};
 use crate::questions::Conversation;
 use crate::report::connections::{self, milliseconds};
 use crate::report::fold;
@@ -120,7 +120,7 @@ pub(crate) struct StopArgs {
 
 /// `trunkline ls`.
 pub(crate) fn ls(args: &LsArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
-    let hosts = runtime(backend)?.block_on(async {
+    let hosts = runtime()?.block_on(async {
         let mut hosts = match backend.connect_to_look().await? {
             None => Vec::new(),
             Some(mut client) => match ask(&mut client, Request::List, backend).await? {
@@ -128,8 +128,9 @@ pub(crate) fn ls(args: &LsArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
                 other => return Err(unexpected(&other)),
             },
         };
-        let masters = masters::all(args.config.as_deref()).await?;
-        for report in masters.iter().map(Found::report) {
+        let of = all_masters(args.config.clone())?;
+        let found = masters(of, MasterAction::Look, backend).await?;
+        for report in found.into_iter().map(|found| found.report) {
             // The daemon may go through a master of the user's own, and have told of it.
             let socket = report.master.as_ref().map(|master| &master.socket);
             if !hosts
@@ -158,7 +159,7 @@ pub(crate) fn ls(args: &LsArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
 /// `trunkline check`.
 pub(crate) fn check(args: &HostArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
-    runtime(backend)?.block_on(async {
+    runtime()?.block_on(async {
         let answers = args
             .destinations
             .iter()
@@ -184,24 +185,35 @@ async fn check_one(name: &str, ssh: &SshOptions, backend: &Backend) -> anyhow::R
         Ok(Reply::Checked { rtt: None }) => Ok(format!("{name}: alive, by the system's ssh")),
         Ok(other) => Err(unexpected(&other)),
         Err(error) => {
-            let Some(Found { master, state }) = masters::of_host(&request).await? else {
+            let of = MastersOf::Host(Box::new(request));
+            let found = masters(of, MasterAction::Look, backend).await?;
+            let Some(master) = found.into_iter().find_map(|found| found.report.master) else {
                 return Err(error);
             };
-            let path = master.path.display();
-            match state {
-                MasterState::Alive(known) => Ok(format!(
-                    "{name}: alive, by ssh's own master (process {})",
-                    known.pid
-                )),
-                MasterState::Stale => Err(anyhow!(
+            let path = master.socket.display();
+            match (master.state.as_str(), master.pid) {
+                ("alive", Some(pid)) => Ok(format!("{name}: alive, by ssh's own master (process {pid})")),
+                ("stale", _) => Err(anyhow!(
                     "{name}: {path} is stale: `trunkline close --stale` removes it"
                 )),
-                MasterState::Silent | MasterState::Missing => {
-                    Err(anyhow!("{name}: the master on {path} does not answer"))
-                }
+                _ => Err(anyhow!("{name}: the master on {path} does not answer")),
             }
         }
     }
+}
+
+/// The masters of the user's own ssh, which need no daemon to be there, after what was to be done to them.
+async fn masters(of: MastersOf, action: MasterAction, backend: &Backend) -> anyhow::Result<Vec<MasterFound>> {
+    let mut client = backend.connect_in_passing().await?;
+    match ask(&mut client, Request::Masters { of, action }, backend).await? {
+        Reply::Masters(found) => Ok(found),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn all_masters(config_file: Option<OsString>) -> anyhow::Result<MastersOf> {
+    let world = Box::new(World::current()?);
+    Ok(MastersOf::All { world, config_file })
 }
 
 /// Prints a line or an error.
@@ -243,9 +255,9 @@ fn each(
     line: impl Fn(&str, Reply) -> anyhow::Result<String>,
 ) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
-    runtime(backend)?.block_on(async {
+    runtime()?.block_on(async {
         let hosts = args.destinations.iter().filter_map(|name| {
-            let destination: trunkline::destination::Destination = name.parse().ok()?;
+            let destination: trunkline_request::destination::Destination = name.parse().ok()?;
             Some((name.clone(), destination.host))
         });
         backend.questions().name_hosts(hosts.collect()).await;
@@ -264,9 +276,9 @@ fn each(
 
 /// `trunkline close`.
 pub(crate) fn close(args: &CloseArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
-    let runtime = runtime(backend)?;
+    let runtime = runtime()?;
     if args.stale {
-        let removed = runtime.block_on(remove_stale(args))?;
+        let removed = runtime.block_on(remove_stale(args, backend))?;
         println!("removed {removed} socket{}", if removed == 1 { "" } else { "s" });
         return Ok(ExitCode::SUCCESS);
     }
@@ -289,14 +301,24 @@ pub(crate) fn close(args: &CloseArgs, backend: &Backend) -> anyhow::Result<ExitC
                 }
             }
         }
-        let world = World::current()?;
-        for host in &hosts {
-            let masters = match host {
-                None => masters::all(args.ssh.config_file()).await?,
-                Some(host) => masters::of_host(host).await?.into_iter().collect(),
+        for host in hosts {
+            let of = match host {
+                None => all_masters(args.ssh.config.clone())?,
+                Some(host) => MastersOf::Host(Box::new(host)),
             };
-            for master in &masters {
-                closed += usize::from(master.close(args.now, &world).await?);
+            let at_once = args.now;
+            let found = masters(of, MasterAction::Close { at_once }, backend).await?;
+            for MasterFound { report, acted } in found {
+                closed += usize::from(acted);
+                let busy = report.master.filter(|master| master.state == "alive" && !acted);
+                if let Some(master) = busy
+                    && let Some(sessions @ 1..) = master.sessions
+                {
+                    eprintln!(
+                        "trunkline: {} stays open until its {sessions} sessions end; use --now to end them at once",
+                        master.socket.display()
+                    );
+                }
             }
         }
         anyhow::Ok(closed)
@@ -310,17 +332,15 @@ pub(crate) fn close(args: &CloseArgs, backend: &Backend) -> anyhow::Result<ExitC
     })
 }
 
-async fn remove_stale(args: &CloseArgs) -> anyhow::Result<usize> {
-    let mut removed = 0;
-    for Found { master, .. } in masters::all(args.ssh.config_file()).await? {
-        removed += usize::from(master.remove_stale().await?);
-    }
-    Ok(removed)
+async fn remove_stale(args: &CloseArgs, backend: &Backend) -> anyhow::Result<usize> {
+    let of = all_masters(args.ssh.config.clone())?;
+    let found = masters(of, MasterAction::RemoveStale, backend).await?;
+    Ok(found.iter().filter(|found| found.acted).count())
 }
 
 /// `trunkline explain`.
 pub(crate) fn explain(args: &ExplainArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
-    let explained = runtime(backend)?.block_on(async {
+    let explained = runtime()?.block_on(async {
         let host = host_request(&args.destination, args.ssh.to_args())?;
         match ask(&mut backend.connect().await?, Request::Explain(host), backend).await? {
             Reply::Explained(explained) => Ok(explained),
@@ -386,7 +406,7 @@ fn print_explanation(explained: &Explanation) -> std::io::Result<()> {
 
 /// `trunkline stop`.
 pub(crate) fn stop(args: &StopArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
-    runtime(backend)?.block_on(async {
+    runtime()?.block_on(async {
         let Some(mut client) = backend.connect_to_stop().await? else {
             println!("the daemon is not running");
             return Ok(ExitCode::SUCCESS);

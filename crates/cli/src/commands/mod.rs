@@ -4,7 +4,6 @@ pub(crate) mod cp;
 pub(crate) mod daemon;
 pub(crate) mod generate;
 pub(crate) mod hosts;
-pub(crate) mod masters;
 pub(crate) mod run;
 pub(crate) mod setup;
 pub(crate) mod ssh;

@@ -1,10 +1,10 @@
 //! `trunkline run`: one command on many hosts.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufWriter, IsTerminal as _, Write as _};
 use std::os::fd::AsFd as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,14 +14,15 @@ use anyhow::{Context as _, ensure};
 use futures_util::StreamExt as _;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
-use trunkline::config::World;
-use trunkline::hosts::{Inventory, Target, expand, matching_aliases};
-use trunkline_daemon::protocol::{
-    Exit, Failure, HostRequest, Program, Reply, Request, SessionRequest, Stdio, Tty,
+use trunkline_control::protocol::{
+    Exit, Failure, HostRequest, InventoryRequest, Program, Reply, Request, SessionRequest, Stdio, Tty,
 };
+use trunkline_request::World;
+use trunkline_request::copy::is_descriptor;
+use trunkline_request::hosts::{Target, expand};
 
 use crate::backend::{Backend, runtime};
-use crate::commands::hosts::SshOptions;
+use crate::commands::hosts::{SshOptions, ask, unexpected};
 use crate::questions::Conversation;
 use crate::report::colours::Colours;
 use crate::report::files::OutputDir;
@@ -84,7 +85,7 @@ pub(crate) struct ManyHosts {
 }
 
 pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
-    let runtime = runtime(backend)?;
+    let runtime = runtime()?;
     let outcome = runtime.block_on(run(args, backend));
     // A thread may be waiting for input still.
     runtime.shutdown_background();
@@ -93,7 +94,7 @@ pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 
 async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let world = World::current().context("reading the environment")?;
-    let targets = args.many.targets(&args.ssh, &world).await?;
+    let targets = args.many.targets(&args.ssh, &world, backend).await?;
     ensure!(!targets.is_empty(), "no hosts match");
     if let Some(timeout) = args.timeout {
         ensure!(
@@ -194,7 +195,6 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         "{}",
         summary::summary(&all, begun.elapsed(), width, view.error_colours)
     );
-    backend.settle().await;
     Ok(match signal {
         Some(signal) => ExitCode::from(status_of(signal)),
         None if all.iter().all(|result| result.outcome.is_success()) => ExitCode::SUCCESS,
@@ -212,26 +212,20 @@ pub(crate) fn colours(is_terminal: bool) -> Colours {
 
 impl ManyHosts {
     /// Every host that was named, once.
-    pub(crate) async fn targets(&self, ssh: &SshOptions, world: &World) -> anyhow::Result<Vec<Target>> {
+    pub(crate) async fn targets(
+        &self,
+        ssh: &SshOptions,
+        world: &World,
+        backend: &Backend,
+    ) -> anyhow::Result<Vec<Target>> {
         let mut targets: Vec<Target> = Vec::new();
         if !self.inventory.is_empty() {
-            let inventory = Inventory::load(&self.inventory, world).await?;
-            let pattern = if self.hosts.is_empty() {
-                "all".to_owned()
-            } else {
-                self.hosts.join(",")
-            };
-            let selection = inventory.select(&pattern, self.limit.as_deref())?;
-            for skipped in &selection.skipped {
-                eprintln!("trunkline: {} is left out: {}", skipped.name, skipped.why);
-            }
-            targets.extend(selection.targets);
+            targets = self.inventory_targets(world, backend).await?;
         } else {
-            let config = ssh.config_file();
             for expression in &self.hosts {
                 for name in expand(expression, &world.cwd)? {
                     if name.contains(['*', '?']) {
-                        let names = matching_aliases(&name, world, config)?;
+                        let names = aliases(&name, ssh, world, backend).await?;
                         ensure!(!names.is_empty(), "no Host alias of ssh_config matches {name:?}");
                         for name in names {
                             targets.push(Target::named(&name)?);
@@ -245,6 +239,57 @@ impl ManyHosts {
         let mut seen = std::collections::HashSet::new();
         targets.retain(|target| seen.insert(target.name.clone()));
         Ok(targets)
+    }
+
+    /// The hosts of the inventories, which a private daemon reads: what it runs for that may ask on our terminal.
+    async fn inventory_targets(&self, world: &World, backend: &Backend) -> anyhow::Result<Vec<Target>> {
+        let pattern = match self.hosts.is_empty() {
+            true => "all".to_owned(),
+            false => self.hosts.join(","),
+        };
+        let request = InventoryRequest {
+            sources: self.inventory.iter().map(|path| seen_by_others(path)).collect(),
+            pattern,
+            limit: self.limit.clone(),
+            world: world.clone(),
+        };
+        let mut client = backend.connect_privately().await?;
+        let selection = match ask(&mut client, Request::Inventory(Box::new(request)), backend).await? {
+            Reply::Selection(selection) => selection,
+            other => return Err(unexpected(&other)),
+        };
+        for skipped in &selection.skipped {
+            eprintln!("trunkline: {} is left out: {}", skipped.name, skipped.why);
+        }
+        Ok(selection.targets)
+    }
+}
+
+/// A path by which another process finds what this one has open (`-i <(script)`).
+fn seen_by_others(path: &Path) -> OsString {
+    let number = match path.to_str() {
+        Some("/dev/stdin") => "0",
+        Some(text) if is_descriptor(path) => text.rsplit('/').next().unwrap_or_default(),
+        _ => return path.into(),
+    };
+    format!("/proc/{}/fd/{number}", std::process::id()).into()
+}
+
+/// The aliases of ssh_config that match a pattern.
+async fn aliases(
+    pattern: &str,
+    ssh: &SshOptions,
+    world: &World,
+    backend: &Backend,
+) -> anyhow::Result<Vec<String>> {
+    let request = Request::Aliases {
+        pattern: pattern.to_owned(),
+        world: world.clone(),
+        config_file: ssh.config_file().map(OsStr::to_owned),
+    };
+    match ask(&mut backend.connect_in_passing().await?, request, backend).await? {
+        Reply::Aliases(names) => Ok(names),
+        other => Err(unexpected(&other)),
     }
 }
 

@@ -12,9 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use trunkline_control::protocol::{Reply, Request};
 
 use self::block::{Block, Found};
 use self::edited_file::EditedFile;
+use crate::backend::{Backend, runtime};
+use crate::commands::hosts::ask;
 
 /// Arguments of `trunkline setup`.
 #[derive(Debug, clap::Args)]
@@ -56,12 +59,17 @@ struct FileArgs {
     file: Option<PathBuf>,
 }
 
+/// The answer to a request that needs no connections to hosts.
+fn answer(request: Request, backend: &Backend) -> anyhow::Result<Reply> {
+    runtime()?.block_on(async { ask(&mut backend.connect_in_passing().await?, request, backend).await })
+}
+
 /// `trunkline setup`.
-pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     match &args.program {
-        Program::Ssh(args) => ssh::main(args)?,
+        Program::Ssh(args) => ssh::main(args, backend)?,
         Program::Git(change) => git::main(*change)?,
-        Program::Rsync(args) => rsync::main(args)?,
+        Program::Rsync(args) => rsync::main(args, backend)?,
         Program::Ansible(args) => ansible::main(args)?,
     }
     Ok(ExitCode::SUCCESS)

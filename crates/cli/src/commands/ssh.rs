@@ -14,14 +14,14 @@ use signal_hook::consts::SIGTERM;
 use signal_hook::low_level::emulate_default_handler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use trunkline::config::LogLevel;
-use trunkline_daemon::client::ClientError;
-use trunkline_daemon::protocol::{
+use trunkline_control::client::ClientError;
+use trunkline_control::protocol::{
     Escapes, Exit, ForwardRequest, Program, Reply, Request, SessionRequest, SshClient, Stdio, TerminalInfo,
     Tty,
 };
-use trunkline_daemon::terminal::escape::{Action, Available, EscapeFilter, Step};
-use trunkline_daemon::terminal::modes::{self, WindowSize};
+use trunkline_control::terminal::escape::{Action, Available, EscapeFilter, Step};
+use trunkline_control::terminal::modes::{self, WindowSize};
+use trunkline_request::LogLevel;
 
 use crate::OWN_ERROR;
 use crate::backend::{Backend, host_request, runtime};
@@ -81,11 +81,19 @@ fn start(arguments: Vec<OsString>, mut backend: Backend, mut launcher: Option<La
         }
     };
     loop {
-        // The engine's log is only the user's when the engine is in the user's process.
-        if console.starts_log() {
-            backend = backend.in_process();
-        }
-        let outcome = runtime(&backend).and_then(|runtime| {
+        // The daemon's log is everybody's: who wants one has a daemon of their own.
+        let logging = match console.takes_log() {
+            Some(log) => backend.logging(log),
+            None => Ok(backend),
+        };
+        backend = match logging {
+            Ok(backend) => backend,
+            Err(error) => {
+                console.log(LogLevel::Fatal, &format!("trunkline: {error:#}"));
+                return ExitCode::from(OWN_ERROR);
+            }
+        };
+        let outcome = runtime().and_then(|runtime| {
             let outcome = runtime.block_on(run(&args, &backend, &mut console, &mut launcher));
             // A thread may be reading the terminal still.
             runtime.shutdown_background();
@@ -94,7 +102,11 @@ fn start(arguments: Vec<OsString>, mut backend: Backend, mut launcher: Option<La
         console.raw = None;
         return match outcome {
             Ok(Outcome::Code(code)) => ExitCode::from(code),
-            Ok(Outcome::SystemSsh(options)) => system_ssh(&[options, args.original].concat()),
+            Ok(Outcome::SystemSsh(options)) => {
+                // It would be left without anybody who waits for its end.
+                drop(backend);
+                system_ssh(&[options, args.original].concat())
+            }
             Ok(Outcome::LogLevel(level)) => {
                 console.level = Some(level);
                 if let Some(launcher) = &mut launcher {
@@ -180,7 +192,7 @@ async fn run(
         .map(|(_, fd)| fd)
         .collect();
     let client = backend.ask_for(request, &passed).await?;
-    let interrupts = backend.is_in_process().then(Interrupts::watch).transpose()?;
+    let interrupts = backend.is_private().then(Interrupts::watch).transpose()?;
     let outcome = Talk {
         daemon: Conversation::new(client, backend.questions()),
         interrupts,
@@ -251,7 +263,7 @@ fn size() -> (u32, u32, u32, u32) {
 /// A session's course, seen from the client.
 struct Talk<'a> {
     daemon: Conversation<'a>,
-    /// Where the engine is in this process: its session must end before it does.
+    /// Where the daemon is this process's own: its session must end before it does.
     interrupts: Option<Interrupts>,
     console: &'a mut Console,
     /// Of `-f`: who waits until the session has begun.

@@ -11,14 +11,14 @@ use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use clap::error::ErrorKind;
 use serde::Serialize;
-use trunkline::config::World;
-use trunkline::hosts::Target as Host;
-use trunkline_daemon::client::ClientError;
-use trunkline_daemon::protocol::{Exit, HostRequest, Program, Reply, SessionRequest, Stdio, Tty};
-use trunkline_daemon::sink::{Sink, Target};
+use trunkline_control::client::ClientError;
+use trunkline_control::descriptors::raise_limit;
+use trunkline_control::protocol::{Exit, HostRequest, Program, Reply, SessionRequest, Stdio, Tty};
+use trunkline_control::sink::{Sink, Target};
+use trunkline_request::World;
+use trunkline_request::hosts::Target as Host;
 
 use crate::backend::{Backend, runtime};
-use crate::commands::daemon::raise_descriptor_limit;
 use crate::commands::hosts::SshOptions;
 use crate::commands::run::{ManyHosts, colours};
 use crate::questions::Conversation;
@@ -113,8 +113,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
-    raise_descriptor_limit();
-    runtime(backend)?.block_on(stream(args, backend))
+    raise_limit();
+    runtime()?.block_on(stream(args, backend))
 }
 
 /// Takes `--to TARGET` from the end of a command.
@@ -137,7 +137,7 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         "--retry-min must not be more than --retry-max"
     );
     let world = World::current().context("reading the environment")?;
-    let mut hosts = args.many.targets(&args.ssh, &world).await?;
+    let mut hosts = args.many.targets(&args.ssh, &world, backend).await?;
     for name in &args.destinations {
         hosts.push(Host::named(name).with_context(|| format!("{name:?} is not a valid destination"))?);
     }
@@ -177,13 +177,7 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let mut interrupts = Interrupts::watch()?;
     let ended = tokio::select! {
         ended = futures_util::future::join_all(followed) => ended,
-        signal = interrupts.next() => {
-            tokio::select! {
-                () = backend.settle() => {}
-                _ = interrupts.next() => {}
-            }
-            return Ok(ExitCode::from(status_of(signal)));
-        }
+        signal = interrupts.next() => return Ok(ExitCode::from(status_of(signal))),
     };
     Ok(if ended.into_iter().all(|success| success) {
         ExitCode::SUCCESS

@@ -11,14 +11,17 @@ use std::time::Duration;
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use trunkline::Interaction;
-use trunkline::tune::{Advice, Choice, LocalReport, LocalRow, Rates, Report, SIZES, Step, TuneOptions};
-use trunkline::tune::{measure_local, tune};
-use trunkline_daemon::protocol::{HostRequest, Reply, Request};
+use trunkline_control::protocol::{HostRequest, Reply, Request, TuneRequest};
+use trunkline_request::tuning::{
+    Advice, Choice, LocalReport, LocalRow, Rates, Report, SIZES, Step, TuneOptions,
+};
+use trunkline_text::Printable;
 
 use crate::backend::{Backend, host_request, runtime};
 use crate::commands::cp::size;
 use crate::commands::hosts::{SshOptions, ask, unexpected};
+use crate::questions::Conversation;
+use crate::terminal::interrupts::Interrupts;
 
 /// Arguments of `trunkline tune`.
 #[derive(Debug, clap::Args)]
@@ -63,16 +66,14 @@ impl Args {
 
 pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     if args.local {
-        return local(args.json);
+        return local(args.json, backend);
     }
     if args.forget {
         return forget(args, backend);
     }
-    // The measuring is done in this process, so that nothing of it meets what others do over the daemon's connections.
-    let own = Backend::new(true);
-    let report = runtime(&own)?.block_on(async {
-        let report = measure(args, &own).await?;
-        remember(args, backend, &own, Some(report.choice.clone())).await?;
+    let report = runtime()?.block_on(async {
+        let report = measure(args, backend).await?;
+        remember(args, backend, Some(report.choice.clone())).await?;
         anyhow::Ok(report)
     })?;
     if let Some(file) = &args.report {
@@ -89,8 +90,7 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 }
 
 fn forget(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
-    let own = Backend::new(true);
-    runtime(&own)?.block_on(remember(args, backend, &own, None))?;
+    runtime()?.block_on(remember(args, backend, None))?;
     println!("forgotten");
     Ok(ExitCode::SUCCESS)
 }
@@ -98,8 +98,14 @@ fn forget(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 /// How long each algorithm is measured at each size.
 const EACH: Duration = Duration::from_millis(50);
 
-fn local(json: bool) -> anyhow::Result<ExitCode> {
-    let report = measure_local(EACH).map_err(anyhow::Error::msg)?;
+fn local(json: bool, backend: &Backend) -> anyhow::Result<ExitCode> {
+    let report = runtime()?.block_on(async {
+        let mut client = backend.connect_privately().await?;
+        match ask(&mut client, Request::MeasureMachine { each: EACH }, backend).await? {
+            Reply::MachineMeasured(report) => Ok(report),
+            other => Err(unexpected(&other)),
+        }
+    })?;
     let mut out = std::io::stdout().lock();
     if json {
         serde_json::to_writer_pretty(&mut out, &report)?;
@@ -136,10 +142,9 @@ fn print_local(out: &mut impl std::io::Write, report: &LocalReport) -> anyhow::R
     Ok(())
 }
 
+/// Has a private daemon measure, so that nothing of it meets what others do over the daemon's connections.
 async fn measure(args: &Args, backend: &Backend) -> anyhow::Result<Report> {
-    let engine = backend.own_engine()?;
     let host = args.host()?;
-    let request = trunkline_daemon::reports::engine_request(&host);
     let mut options = TuneOptions::new(args.full);
     if let Some(seconds) = args.time {
         options.time = Duration::from_secs(seconds);
@@ -152,35 +157,45 @@ async fn measure(args: &Args, backend: &Backend) -> anyhow::Result<Report> {
         BinaryBytes(options.bytes)
     );
     let bar = bar();
-    let watch = |step: Step| {
-        bar.set_length(step.of as u64);
-        bar.set_position(step.done as u64);
-        bar.set_prefix(step.stage);
-        bar.set_message(step.what);
-    };
-    let stop = async {
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
+    let mut interrupts = Interrupts::watch()?;
+    let mut talk = Conversation::new(backend.connect_privately().await?, backend.questions());
+    backend.questions().hide_while_asking(&bar).await;
+    talk.send(&Request::Tune(Box::new(TuneRequest { host, options })))
+        .await?;
+    let outcome = loop {
+        let reply = tokio::select! {
+            reply = talk.next() => reply?,
+            // What is on the server is removed first.
+            _ = interrupts.next() => {
+                talk.send(&Request::Terminate).await?;
+                continue;
+            }
+        };
+        match reply {
+            Reply::Tuning(step) => show(&bar, step),
+            Reply::Notice(text) => bar.suspend(|| eprintln!("{}", Printable::text(text.trim_end()))),
+            Reply::Measured(report) => break Ok(*report),
+            Reply::Failed(failure) => break Err(anyhow::anyhow!(failure.message)),
+            other => break Err(unexpected(&other)),
         }
     };
-    let report = tune(engine, &request, &Interaction::standard(), &options, &watch, stop).await;
     bar.finish_and_clear();
-    // What the connections taught is written before the daemon writes, who would lose it otherwise.
-    engine.memory().flush();
-    Ok(report?)
+    outcome
+}
+
+fn show(bar: &ProgressBar, step: Step) {
+    bar.set_length(step.of as u64);
+    bar.set_position(step.done as u64);
+    bar.set_prefix(step.stage);
+    bar.set_message(step.what);
 }
 
 /// Hands the choice to whoever copies: the daemon that runs, else the memory that the next one reads.
-async fn remember(
-    args: &Args,
-    backend: &Backend,
-    own: &Backend,
-    choice: Option<Choice>,
-) -> anyhow::Result<()> {
+async fn remember(args: &Args, backend: &Backend, choice: Option<Choice>) -> anyhow::Result<()> {
     let host = args.host()?;
     let mut client = match backend.connect_if_running().await? {
         Some(client) => client,
-        None => own.connect().await?,
+        None => backend.connect_privately().await?,
     };
     match ask(&mut client, Request::Tuned { host, choice }, backend).await? {
         Reply::Done => Ok(()),

@@ -11,8 +11,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use rustix::process::Pid;
-use trunkline::config::RESOLVING;
-use trunkline_daemon::protocol::{Reply, Request};
+use trunkline_control::protocol::{Reply, Request};
+use trunkline_request::RESOLVING;
 
 use crate::backend::{Backend, host_request, runtime};
 use crate::ssh_args::SshArgs;
@@ -76,7 +76,7 @@ fn listen(caller: &Caller, backend: &Backend) -> anyhow::Result<()> {
         // Another ssh than the first on PATH may read the configuration differently.
         host.world.env.insert("TRUNKLINE_SSH".into(), program.clone());
     }
-    let reply = runtime(backend)?.block_on(async {
+    let reply = runtime()?.block_on(async {
         let mut client = backend.connect().await?;
         client.send(&Request::MuxListen { host, path: None }).await?;
         anyhow::Ok(client.next().await?)

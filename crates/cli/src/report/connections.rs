@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use comfy_table::{Table, presets};
-use trunkline_daemon::protocol::{ConnectionReport, HostReport, MasterReport};
+use trunkline_control::protocol::{ConnectionReport, HostReport, MasterReport};
 
 const COLUMNS: usize = 11;
 

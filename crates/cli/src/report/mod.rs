@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
-use trunkline::Printable;
+use trunkline_text::Printable;
 
 use output::Output;
 

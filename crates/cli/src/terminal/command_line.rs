@@ -1,6 +1,6 @@
 //! The command line that `~C` opens, in ssh's words (clientloop.c, `process_cmdline`).
 
-use trunkline_daemon::protocol::{ForwardKind, ForwardRequest};
+use trunkline_control::protocol::{ForwardKind, ForwardRequest};
 
 /// What stands before the line.
 pub(crate) const PROMPT: &str = "\r\nssh> ";

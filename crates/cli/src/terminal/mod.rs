@@ -1,5 +1,5 @@
 //! The user's terminal during an interactive session: [raw mode](raw), and the [command line](command_line) that an escape
-//! sequence opens. What the daemon needs as well is in [`trunkline_daemon::terminal`].
+//! sequence opens. What the daemon needs as well is in [`trunkline_control::terminal`].
 
 pub(crate) mod command_line;
 pub(crate) mod interrupts;

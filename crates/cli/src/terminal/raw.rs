@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use trunkline_daemon::terminal::modes::IUCLC;
+use trunkline_control::terminal::modes::IUCLC;
 
 /// A terminal in raw mode for as long as this lives.
 ///

@@ -21,4 +21,5 @@ mod streams;
 mod terminal;
 mod trouble;
 mod tune;
+mod two_programs;
 mod unverified;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::Target;
+use super::{Selection, Skipped, Target};
 use crate::destination::Destination;
 use crate::ssh_config::World;
 
@@ -22,24 +22,6 @@ pub struct Inventory {
     hosts: Vec<String>,
     host_vars: HashMap<String, Layers>,
     groups: BTreeMap<String, Group>,
-}
-
-/// What a pattern selected.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Selection {
-    /// The hosts to reach over SSH, in the order of the inventory.
-    pub targets: Vec<Target>,
-    /// Hosts that were selected but are not for SSH, or cannot be understood.
-    pub skipped: Vec<Skipped>,
-}
-
-/// A selected host that is no target.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Skipped {
-    /// The host's name in the inventory.
-    pub name: String,
-    /// Why, as a sentence for the user.
-    pub why: String,
 }
 
 /// Why an inventory could not be used.

@@ -24,7 +24,7 @@ use super::host::{HostConfig, Proxy, Surroundings};
 use super::tokens::{self, Asked};
 use super::{CommandWorld, ConfigError, World};
 use crate::destination::Destination;
-use crate::local_program::local_program;
+use trunkline_local::program::local_program;
 
 /// Resolves destinations through the user's own `ssh -G`, once for each that is asked for.
 ///
@@ -58,10 +58,7 @@ pub struct Request {
     pub runs_local_command: bool,
 }
 
-/// Set in the environment of every `ssh -G`. `trunkline up` run by a `Match exec` must succeed at once, and do nothing
-/// else, where it sees this variable: the engine would otherwise ask itself for ever. It succeeds so that the answer is
-/// the configuration as it is when a mux socket is there, with the ControlPath that ssh would then use.
-pub const RESOLVING: &str = "TRUNKLINE_RESOLVING";
+pub use trunkline_request::RESOLVING;
 
 impl Request {
     /// A request without arguments.

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::task::JoinSet;
-use trunkline_config::local_program::local_program;
+use trunkline_local::program::local_program;
 
 use crate::config::{AddressFamily, HostConfig, World};
 use crate::connection::acknowledge::Acknowledging;

@@ -11,6 +11,8 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
 
+use trunkline_request::copy::is_descriptor;
+
 use super::{CopyOptions, Location, Progress, Snapshot, Throttle, blocking, list, shown};
 use crate::error::Error;
 use crate::sftp::{FileAttributes, FileType, OpenFlags, Sftp};
@@ -55,19 +57,11 @@ impl Stream {
         }
     }
 
-    /// Whether a path leads to a descriptor of the process that opens it, as /dev/stdin does.
-    pub fn is_descriptor(path: &Path) -> bool {
-        let names = ["/dev/stdin", "/dev/stdout", "/dev/stderr"];
-        names.iter().any(|name| path == Path::new(name))
-            || path.starts_with("/dev/fd")
-            || path.starts_with("/proc/self/fd")
-    }
-
     /// The stream that a path is, if it is one.
     pub(super) fn of_special(path: &Path, found: &std::fs::Metadata) -> Option<Self> {
         let kind = found.file_type();
         let special = kind.is_fifo() || kind.is_char_device() || kind.is_block_device();
-        (special || Self::is_descriptor(path)).then(|| Self::new(path.to_owned(), Inner::Path))
+        (special || is_descriptor(path)).then(|| Self::new(path.to_owned(), Inner::Path))
     }
 
     /// The stream at a path, if there is one.

@@ -1,8 +1,8 @@
 //! What to tell plain ssh, scp and rsync: decided from the figures, without any I/O.
 
 use super::choice::{WORTH, best_cipher, pays, row};
-use super::report::{Advice, Report, RsyncRow};
 use crate::tuned::Rates;
+use trunkline_request::tuning::{Advice, Report, RsyncRow};
 
 const CHANGED: &str = "changed files";
 

@@ -1,7 +1,7 @@
 //! What is best on a path, decided from what was measured.
 
-use super::report::{CipherRow, Report, RequestRow, StreamsRow};
 use crate::tuned::{Choice, Rates, SMALLEST_REQUEST};
+use trunkline_request::tuning::{CipherRow, Report, RequestRow, StreamsRow};
 
 /// How much better something must be than what is usual to be chosen: more than rates differ from run to run.
 pub(super) const WORTH: f64 = 1.08;

@@ -9,10 +9,10 @@ use futures_util::stream::FuturesUnordered;
 use trunkline_sftp::Reply;
 
 use super::plan::{Shape, Slot};
-use super::report::Direction;
 use super::sample::Samples;
 use crate::error::Error;
 use crate::sftp::{File, FileAttributes, OpenFlags, Permissions, Sftp};
+use trunkline_request::tuning::Direction;
 
 /// Files on the server, for as long as a tuning takes.
 #[derive(Debug, Clone)]

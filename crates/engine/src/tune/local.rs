@@ -7,48 +7,9 @@ use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{self, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _, RsaKeyPair, UnparsedPublicKey};
 use aws_lc_rs::{hmac, rand::SecureRandom as _};
-use serde::{Deserialize, Serialize};
 use trunkline_proto::cipher::{Cipher, PacketKeys, Sealer};
 use trunkline_proto::mac::Mac;
-
-/// What this machine does in a second, on one core.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct LocalReport {
-    /// The CPU's name, where the system tells it.
-    pub cpu: String,
-    /// Of the CPU's features, those that cryptography uses.
-    pub features: Vec<String>,
-    /// Packets sealed, with ciphers and the MACs that go with them.
-    pub ciphers: Vec<LocalRow>,
-    /// MACs on their own.
-    pub macs: Vec<LocalRow>,
-    /// Signatures, by key type.
-    pub signatures: Vec<SignatureRow>,
-}
-
-/// One algorithm at several sizes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct LocalRow {
-    /// SSH's name of it; a cipher that needs a MAC with that of the MAC.
-    pub algorithm: String,
-    /// Sizes of payload in bytes, and bytes of payload a second.
-    pub rates: Vec<(usize, f64)>,
-}
-
-/// One key type.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SignatureRow {
-    /// SSH's name of the signature, and the length of an RSA key.
-    pub algorithm: String,
-    /// Signatures a second.
-    pub signed: f64,
-    /// Verifications a second.
-    pub verified: f64,
-}
-
-/// Sizes of payload: from a keystroke to sshd's largest packet.
-pub const SIZES: [usize; 7] = [16, 64, 256, 1024, 4096, 16 * 1024, 32 * 1024];
+use trunkline_request::tuning::{LocalReport, LocalRow, SIZES, SignatureRow};
 
 /// Measures this machine, each algorithm at each size for so long.
 ///

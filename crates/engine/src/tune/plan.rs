@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::choice::WORTH;
-use super::report::Direction;
 use crate::transfer::NEAR;
 use crate::tuned::MOST_STREAMS;
+use trunkline_request::tuning::Direction;
 
 /// What may be spent in all, over a path with this round trip.
 #[derive(Debug, Clone, Copy)]

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use trunkline_config::local_program::local_program;
+use trunkline_local::program::local_program;
 
-use super::report::RsyncRow;
 use super::sample::Samples;
 use crate::config::{Request, ssh_program};
 use crate::sftp::Sftp;
+use trunkline_request::tuning::RsyncRow;
 
 const PAGE: usize = 4096;
 const FIRST: &str = "first";

@@ -4,16 +4,17 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use trunkline::memory::{HostId, Memory};
-use trunkline::tune;
+use trunkline_control::protocol::{Reply, Request};
 
 use super::block::Block;
-use super::{FileArgs, Lines, Outcome, program};
+use super::{FileArgs, Lines, Outcome, answer, program};
+use crate::backend::Backend;
+use crate::commands::hosts::unexpected;
 
 const BLOCK: Block = Block { name: "rsync" };
 
 /// Runs it.
-pub(super) fn main(args: &FileArgs) -> anyhow::Result<()> {
+pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
     let shell = std::env::var_os("SHELL").unwrap_or_default();
     let shell = Path::new(&shell)
         .file_name()
@@ -38,7 +39,7 @@ pub(super) fn main(args: &FileArgs) -> anyhow::Result<()> {
     };
     if lines.change(&path, args.change)? == Outcome::Written {
         println!("new shells will use it");
-        for line in measured()? {
+        for line in measured(backend)? {
             println!("{line}");
         }
     }
@@ -47,28 +48,22 @@ pub(super) fn main(args: &FileArgs) -> anyhow::Result<()> {
 
 /// What `trunkline tune` found for rsync, a line for each host. Cipher and compression go by themselves: they are those of
 /// the connection.
-fn measured() -> anyhow::Result<Vec<String>> {
-    let state = crate::backend::place()?.state;
-    if !state.exists() {
+fn measured(backend: &Backend) -> anyhow::Result<Vec<String>> {
+    if !crate::backend::place()?.state.exists() {
         return Ok(Vec::new());
     }
-    let hosts = Memory::open(&state).list();
-    let tuned = hosts
-        .iter()
-        .filter_map(|(host, facts)| Some((host, tune::of(facts)?)));
-    Ok(tuned
-        .map(|(host, choice)| {
-            let options = match choice.rsync.join(" ") {
-                none if none.is_empty() => "no options of its own".into(),
-                options => options,
-            };
-            let HostId { hostname, port, user } = host;
-            format!(
-                "{user}@{hostname}:{port}: measured best with {options}, over {}",
-                choice.describe()
-            )
-        })
-        .collect())
+    let choices = match answer(Request::Choices, backend)? {
+        Reply::Choices(choices) => choices,
+        other => return Err(unexpected(&other)),
+    };
+    let lines = choices.into_iter().map(|(host, choice)| {
+        let options = match choice.rsync.join(" ") {
+            none if none.is_empty() => "no options of its own".into(),
+            options => options,
+        };
+        format!("{host}: measured best with {options}, over {}", choice.describe())
+    });
+    Ok(lines.collect())
 }
 
 /// The file that a login of this shell reads, by the shells' manuals.

@@ -3,11 +3,13 @@
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
-use trunkline::config::RESOLVING;
+use trunkline_control::protocol::{Reply, Request};
+use trunkline_request::RESOLVING;
 
 use super::block::{Block, Found};
-use super::{Change, FileArgs, Lines, Outcome, plain, program};
-use crate::backend::place;
+use super::{Change, FileArgs, Lines, Outcome, answer, plain, program};
+use crate::backend::{Backend, place};
+use crate::commands::hosts::unexpected;
 
 const BLOCK: Block = Block { name: "ssh" };
 
@@ -19,10 +21,13 @@ const SOCKET: &str = "%r@%n:%p";
 const CLOSE: &str = "Match all\n";
 
 /// Runs it.
-pub(super) fn main(args: &FileArgs) -> anyhow::Result<()> {
+pub(super) fn main(args: &FileArgs, backend: &Backend) -> anyhow::Result<()> {
     let path = match &args.file {
         Some(path) => path.clone(),
-        None => trunkline::config::user_config_file()?,
+        None => match answer(Request::ConfigFile, backend)? {
+            Reply::ConfigFile(path) => path,
+            other => return Err(unexpected(&other)),
+        },
     };
     let sockets = format!("{}/{SOCKET}", plain(&place()?.mux())?);
     let lines = format!(

@@ -37,7 +37,7 @@ fn try_launch(arguments: &[OsString], backend: &Backend) -> io::Result<ExitCode>
     let (mut ours, theirs) = UnixStream::pair()?;
     let mut command = Command::new(std::env::current_exe()?);
     command.arg0("trunkline");
-    if backend.is_in_process() {
+    if backend.is_private() {
         command.arg("--no-daemon");
     }
     // Standard input is the one stream that a session of -f has no use for.

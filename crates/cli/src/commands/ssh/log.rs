@@ -2,22 +2,21 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, IsTerminal as _, Write};
-use std::sync::Arc;
+use std::io::Write as _;
 
 use anyhow::Context as _;
-use tracing_subscriber::fmt::MakeWriter;
-use trunkline::Printable;
-use trunkline::config::LogLevel;
+use trunkline_control::private::Log;
+use trunkline_request::LogLevel;
+use trunkline_text::Printable;
 
 use crate::terminal::raw::RawMode;
 
 /// Where it tells.
 pub(super) struct Console {
-    file: Option<Arc<File>>,
+    file: Option<File>,
     /// What is let through, where the command line or ssh_config has said so.
     pub(super) level: Option<LogLevel>,
-    /// Whether the engine's log is written.
+    /// Whether the engine's log was taken.
     logs: bool,
     pub(super) raw: Option<RawMode>,
 }
@@ -30,32 +29,28 @@ impl Console {
             file.with_context(|| format!("-E {}", path.display()))
         };
         Ok(Self {
-            file: file.map(open).transpose()?.map(Arc::new),
+            file: file.map(open).transpose()?,
             level,
             logs: false,
             raw: None,
         })
     }
 
-    /// Starts the engine's log from `DEBUG1` on, and says whether it is written.
-    pub(super) fn starts_log(&mut self) -> bool {
+    /// The engine's log, from `DEBUG1` on; once.
+    pub(super) fn takes_log(&mut self) -> Option<Log> {
         let filter = match self.level {
             Some(LogLevel::Debug1) => "info,trunkline=debug,trunkline_proto=debug",
             Some(LogLevel::Debug2) => "debug",
             Some(LogLevel::Debug3) => "trace",
-            _ => return false,
+            _ => return None,
         };
-        if !std::mem::replace(&mut self.logs, true) {
-            let log = tracing_subscriber::fmt().with_env_filter(filter);
-            match &self.file {
-                Some(file) => log.with_ansi(false).with_writer(file.clone()).init(),
-                None => {
-                    let has_colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-                    log.with_ansi(has_colours).with_writer(StandardError).init();
-                }
-            }
+        if std::mem::replace(&mut self.logs, true) {
+            return None;
         }
-        true
+        // Without the file, it is on standard error.
+        let file = self.file.as_ref().and_then(|file| file.try_clone().ok());
+        let filter = filter.to_owned();
+        Some(Log { filter, file })
     }
 
     /// What ssh logs at this level.
@@ -66,7 +61,7 @@ impl Console {
         match &self.file {
             Some(file) => {
                 let text = Printable::text(text.trim_end());
-                let _ = writeln!(&**file, "{text}");
+                let _ = writeln!(&mut &*file, "{text}");
             }
             None => self.answer(text),
         }
@@ -90,43 +85,5 @@ impl Console {
 
     fn level(&self) -> LogLevel {
         self.level.unwrap_or(LogLevel::Info)
-    }
-}
-
-/// Standard error, where a terminal gets a carriage return at the end of each line: it may be in raw mode (log.c).
-struct StandardError;
-
-impl<'a> MakeWriter<'a> for StandardError {
-    type Writer = Lines;
-
-    fn make_writer(&'a self) -> Lines {
-        Lines {
-            for_terminal: io::stderr().is_terminal(),
-        }
-    }
-}
-
-struct Lines {
-    for_terminal: bool,
-}
-
-impl Write for Lines {
-    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        if !self.for_terminal {
-            return io::stderr().write(text);
-        }
-        let mut returned = Vec::with_capacity(text.len() + 1);
-        for byte in text {
-            if *byte == b'\n' {
-                returned.push(b'\r');
-            }
-            returned.push(*byte);
-        }
-        io::stderr().write_all(&returned)?;
-        Ok(text.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
     }
 }

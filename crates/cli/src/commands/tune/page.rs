@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use trunkline::tune::{CipherRow, Direction, Rates, Report};
+use trunkline_request::tuning::{CipherRow, Direction, Rates, Report};
 
 use super::chart::{self, Series};
 use super::rate;
@@ -163,7 +163,7 @@ fn requests(out: &mut String, report: &Report) -> anyhow::Result<()> {
                 values: sizes
                     .iter()
                     .map(|&size| {
-                        let is = |row: &&trunkline::tune::RequestRow| {
+                        let is = |row: &&trunkline_request::tuning::RequestRow| {
                             u64::from(row.size) == size && row.depth as u64 == depth
                         };
                         toward(report.requests.iter().find(is)?.rates, direction)

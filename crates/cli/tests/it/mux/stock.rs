@@ -4,10 +4,10 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use trunkline::config::World;
-use trunkline_daemon::client::{Client, Starter};
-use trunkline_daemon::place::Place;
-use trunkline_daemon::protocol::{Failure, HostRequest, Reply, Request};
+use trunkline_control::client::{Client, Starter};
+use trunkline_control::place::Place;
+use trunkline_control::protocol::{Failure, HostRequest, Reply, Request};
+use trunkline_request::{Limits, Vantage, World};
 use trunkline_testkit::Sshd;
 
 use crate::home::{Home, assert_status, finish, program};
@@ -114,8 +114,8 @@ pub(crate) fn host(home: &Home, config: &Path, destination: &str, options: &[&st
             cwd: "/".into(),
             umask: 0o022,
             env,
-            vantage: trunkline::config::Vantage::current(),
-            limits: trunkline::config::Limits::default(),
+            vantage: Vantage::current(),
+            limits: Limits::default(),
         },
     }
 }
@@ -124,15 +124,13 @@ pub(crate) fn host(home: &Home, config: &Path, destination: &str, options: &[&st
 pub(crate) fn listen(home: &Home, host: HostRequest, path: &Path) -> Result<(), Failure> {
     let dir = home.trunkline_dir();
     let place = Place::find(|name| (name == "TRUNKLINE_DIR").then(|| dir.clone())).unwrap();
-    let starter = Starter {
-        command: vec![
-            "env".into(),
-            format!("TRUNKLINE_DIR={}", dir.display()).into(),
-            program().into(),
-            "daemon".into(),
-            "--detach".into(),
-        ],
-    };
+    let starter = Starter::Command(vec![
+        "env".into(),
+        format!("TRUNKLINE_DIR={}", dir.display()).into(),
+        program().into(),
+        "daemon".into(),
+        "--detach".into(),
+    ]);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

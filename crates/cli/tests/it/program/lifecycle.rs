@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::thread::JoinHandle;
 
 use rustix::process::{Pid, Signal, kill_process};
-use trunkline_daemon::protocol::{Reply, Request, VERSION};
+use trunkline_control::protocol::{Reply, Request, VERSION};
 use trunkline_testkit::Sshd;
 
 use crate::home::{Home, assert_status, describe, end_of, fifo, finish, server, text, wait_until};
@@ -178,7 +178,7 @@ fn stop_now_ends_sessions_and_says_so_to_their_clients() {
 }
 
 /// A daemon of another version: it says which, and answers nothing but a request to stop, at which it leaves its place.
-fn foreign_daemon(home: &Home, protocol: u32) -> JoinHandle<bool> {
+pub(super) fn foreign_daemon(home: &Home, protocol: u32) -> JoinHandle<bool> {
     fs::create_dir_all(home.trunkline_dir()).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     fs::set_permissions(home.trunkline_dir(), mode).unwrap();

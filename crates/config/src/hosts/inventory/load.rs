@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt;
 
 use super::{Inventory, InventoryError, ini, tree};
-use crate::local_program::local_program;
 use crate::ssh_config::World;
+use trunkline_local::program::local_program;
 
 /// Reads `source` and what lies beside it into `inventory`.
 pub(super) async fn load(

@@ -100,7 +100,7 @@ pub type Answer<'a> = Pin<Box<dyn Future<Output = Option<Zeroizing<String>>> + S
 /// Dropping the future before it is done takes the question back: a terminal is left as it was.
 ///
 /// ```
-/// use trunkline_config::prompt::{Answer, Prompt, PromptKind, Prompter};
+/// use trunkline_local::prompt::{Answer, Prompt, PromptKind, Prompter};
 ///
 /// /// Knows one password and nothing else.
 /// struct Vault(&'static str);

@@ -1,32 +1,9 @@
 //! What the daemon makes of its own process, so that nothing of whoever happened to start it is left for those who come later,
-//! and what is in its memory stays there.
+//! and what is in its memory stays there; and what one that serves a single program leaves as that has it.
 
 use rustix::fs::Mode;
 use rustix::process::{DumpableBehavior, Resource, getrlimit, set_dumpable_behavior, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
-
-/// Descriptors beyond these are closed where /proc does not tell which there are.
-const GUESSED: i32 = 1024;
-
-/// Closes every descriptor but the standard streams: a lock or a secret file of the caller's would otherwise stay open for
-/// as long as this process runs, and be handed on to what it runs. As ssh's `closefrom`.
-///
-/// `kept` are files that the arguments name by their descriptors.
-///
-/// To be called before anything of this process's own is open, and before it has a second thread.
-pub(crate) fn close_inherited(kept: &[i32]) {
-    let listed = std::fs::read_dir("/proc/self/fd").map(|entries| {
-        let names = entries.flatten().map(|entry| entry.file_name());
-        names
-            .filter_map(|name| name.to_str()?.parse().ok())
-            .collect::<Vec<i32>>()
-    });
-    let open = listed.unwrap_or_else(|_| (0..GUESSED).collect());
-    for fd in open.into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)) {
-        // One that is not open any more is the folder's that was read.
-        let _ = nix::unistd::close(fd);
-    }
-}
 
 /// Resets what a child inherits and what can be reset: the file mode mask, the priority and the preference of the kernel when
 /// memory runs out. Signals that were blocked are not: whoever starts this through Rust's `Command` has reset that. Limits stay, since a process may not raise them; control groups are the service
@@ -34,24 +11,54 @@ pub(crate) fn close_inherited(kept: &[i32]) {
 ///
 /// Files that are to be seen by others get their mode after they are made, and programs that are run for a caller get the
 /// caller's mask and limits.
-pub(crate) fn reset() {
-    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+pub(super) fn reset() {
+    reset_umask();
     // Each is only possible for one who may do so; otherwise all children had it before as well.
     let _ = rustix::process::setpriority_process(None, 0);
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
 }
 
+/// The file mode mask alone.
+pub(super) fn reset_umask() {
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+}
+
+/// Lets this process go on when the terminal sends a signal to all that run on it, or one of them, as with Ctrl-C. Programs that
+/// it runs begin with the default disposition; what it was started to ignore (nohup), they ignore too.
+///
+/// To be called inside a runtime.
+pub(super) fn outlive_the_terminal() {
+    let ignored: Vec<i32> = ignored_signals().collect();
+    let kinds = [
+        SignalKind::interrupt(),
+        SignalKind::quit(),
+        SignalKind::hangup(),
+        SignalKind::terminate(),
+    ];
+    for kind in kinds {
+        if !ignored.contains(&kind.as_raw_value()) {
+            forget(kind);
+        }
+    }
+}
+
+/// Handles a signal from now on, by doing nothing: unlike one that is ignored, programs that this process runs begin with its
+/// default.
+fn forget(kind: SignalKind) {
+    // Its stream is not needed: the handler stays, and what comes is forgotten.
+    if let Err(error) = signal(kind) {
+        tracing::debug!(?kind, %error, "the signal's disposition stays as it is");
+    }
+}
+
 /// Has programs that this process runs begin with the default disposition of each signal that whoever started it ignored.
 /// A signal with a handler gets its default back when another program is executed, one that is ignored stays ignored
 /// for ever.
-pub(crate) fn reset_ignored_signals() {
+pub(super) fn reset_ignored_signals() {
     /// SIGPIPE is ignored by Rust's runtime, which takes care of children itself.
     const SIGPIPE: i32 = 13;
     for number in ignored_signals().filter(|number| *number != SIGPIPE) {
-        // Its stream is not needed: the handler stays, and what comes is forgotten.
-        if let Err(error) = signal(SignalKind::from_raw(number)) {
-            tracing::debug!(number, %error, "the signal stays ignored");
-        }
+        forget(SignalKind::from_raw(number));
     }
 }
 
@@ -69,7 +76,7 @@ fn ignored_signals() -> impl Iterator<Item = i32> {
 /// Keeps this process's memory, in which there are keys and passwords, from others of the same user: no debugger attaches,
 /// /proc/PID/mem and the like are root's, and no core file is written. A program that it executes is not affected but for
 /// the limit, which the engine gives back to what it runs.
-pub(crate) fn keep_memory_private() {
+pub(super) fn keep_memory_private() {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::warn!("the daemon's memory can be read by programs of the same user: {error}");
     }

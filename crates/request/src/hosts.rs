@@ -1,14 +1,71 @@
-//! Host list expressions, as pdsh and ClusterShell have them.
+//! Lists of hosts, and host list expressions, as pdsh and ClusterShell have them.
+//!
+//! ```
+//! use trunkline_request::hosts::expand;
+//!
+//! assert_eq!(expand("db[08-10],web1,!db09", "/".as_ref())?, ["db08", "db10", "web1"]);
+//! # Ok::<(), trunkline_request::hosts::HostListError>(())
+//! ```
 //!
 //! Own code, for errors that name the column and an order that is kept: the `hostlist` crate's error is one string
 //! without a position, and its list has no bound; `nodeset` folds names into sorted sets and brings a command line
 //! parser, a logger and a YAML library.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::MOST_HOSTS;
+use serde::{Deserialize, Serialize};
+
+use crate::destination::{Destination, DestinationError};
+
+/// The most hosts that one list may name.
+pub const MOST_HOSTS: usize = 1_000_000;
+
+/// One host of a list: its name there, and what to ask for to reach it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// The name in the list, for people.
+    pub name: String,
+    /// Where it is.
+    pub destination: Destination,
+    /// Arguments as for ssh(1).
+    #[serde(with = "crate::os_bytes::list")]
+    pub ssh_args: Vec<OsString>,
+}
+
+impl Target {
+    /// The target that `name` means as a destination.
+    ///
+    /// # Errors
+    /// Where `name` is no destination.
+    pub fn named(name: &str) -> Result<Self, DestinationError> {
+        Ok(Self {
+            name: name.into(),
+            destination: name.parse()?,
+            ssh_args: Vec::new(),
+        })
+    }
+}
+
+/// What a pattern selected of an inventory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Selection {
+    /// The hosts to reach over SSH, in the order of the inventory.
+    pub targets: Vec<Target>,
+    /// Hosts that were selected but are not for SSH, or cannot be understood.
+    pub skipped: Vec<Skipped>,
+}
+
+/// A selected host that is no target.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// The host's name in the inventory.
+    pub name: String,
+    /// Why, as a sentence for the user.
+    pub why: String,
+}
 
 /// The hosts that `expression` names, in its order, each once.
 ///

@@ -1,5 +1,6 @@
 //! `config.toml`: the user's settings for trunkline itself.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -80,7 +81,7 @@ macro_rules! settings {
         }
 
         /// Every setting: its key, its default and what it means.
-        pub(crate) fn documentation() -> Vec<(&'static str, String, &'static str)> {
+        fn documentation() -> Vec<(&'static str, String, &'static str)> {
             let defaults = Settings::default();
             vec![$((stringify!($key), defaults.$key.written(), $meaning),)*]
         }
@@ -104,8 +105,20 @@ settings! {
     confirm_hosts: Vec<String>, "Patterns of hosts whose connections need confirmation through SSH_ASKPASS for each use, as with `ControlMaster ask` of ssh_config.";
 }
 
+/// Prints the reference page, in Markdown.
+pub(super) fn print() -> anyhow::Result<()> {
+    let mut page = String::from("# config.toml\n\n| key | default | meaning |\n|---|---|---|\n");
+    for (key, default, meaning) in documentation() {
+        page += &format!("| `{key}` | {default} | {meaning} |\n");
+    }
+    match std::io::stdout().write_all(page.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
 /// Reads the file; a missing one means defaults.
-pub(crate) fn load(path: &Path) -> anyhow::Result<Settings> {
+pub(super) fn load(path: &Path) -> anyhow::Result<Settings> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Settings::default()),

@@ -19,8 +19,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::task::AbortOnDropHandle;
-use trunkline::Error;
 
+use crate::place::words;
 use crate::stdio::{Output, watched};
 
 /// Where output goes.
@@ -71,6 +71,16 @@ impl Target {
     }
 }
 
+/// Why a target, or an input, cannot be used.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{doing}: {}", words(.source))]
+pub struct SinkError {
+    /// What was being done, with the path.
+    pub doing: String,
+    /// What the system said.
+    pub source: Arc<io::Error>,
+}
+
 /// An open target. Dropping it ends what readers get.
 #[derive(Debug)]
 pub struct Sink {
@@ -96,8 +106,8 @@ impl Sink {
     /// sent: what was on its way to it is gone with it. A FIFO loses nothing.
     ///
     /// # Errors
-    /// What is there cannot be used; [`Error::Local`].
-    pub async fn open(target: &Target, lost: Option<Bytes>) -> Result<Self, Error> {
+    /// What is there cannot be used.
+    pub async fn open(target: &Target, lost: Option<Bytes>) -> Result<Self, SinkError> {
         let (doing, path) = match target {
             Target::Fifo(path) => ("opening the FIFO", path),
             Target::Socket(path) => ("listening on", path),
@@ -109,7 +119,7 @@ impl Sink {
             Target::File(path) => blocking(path, open_file).await.map(Self::other),
             Target::Path(path) => Self::open_path(path).await,
         };
-        opened.map_err(|source| Error::Local {
+        opened.map_err(|source| SinkError {
             doing: format!("{doing} {}", path.display()),
             source: Arc::new(source),
         })
@@ -163,8 +173,8 @@ impl Sink {
 /// Opens what a command is to read: a FIFO, whose writer may come later, a socket that somebody listens on, a file.
 ///
 /// # Errors
-/// [`Error::Local`].
-pub async fn open_input(path: &Path) -> Result<OwnedFd, Error> {
+/// [`SinkError`].
+pub async fn open_input(path: &Path) -> Result<OwnedFd, SinkError> {
     let open = |path: &Path| {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         Ok(rustix::fs::open(path, flags, Mode::empty())?)
@@ -174,7 +184,7 @@ pub async fn open_input(path: &Path) -> Result<OwnedFd, Error> {
         Ok(_) => blocking(path, open).await,
         Err(error) => Err(error),
     };
-    opened.map_err(|source| Error::Local {
+    opened.map_err(|source| SinkError {
         doing: format!("opening {}", path.display()),
         source: Arc::new(source),
     })

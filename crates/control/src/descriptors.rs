@@ -1,0 +1,35 @@
+//! The descriptors of this process: those that it was started with, and how many it may have.
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+/// Descriptors beyond these are closed where /proc does not tell which there are.
+const GUESSED: i32 = 1024;
+
+/// Closes every descriptor but the standard streams: a lock or a secret file of the caller's would otherwise stay open for
+/// as long as this process runs, and be handed on to what it runs. As ssh's `closefrom`.
+///
+/// `kept` are files that the arguments name by their descriptors.
+///
+/// To be called before anything of this process's own is open, and before it has a second thread.
+pub fn close_inherited(kept: &[i32]) {
+    let listed = std::fs::read_dir("/proc/self/fd").map(|entries| {
+        let names = entries.flatten().map(|entry| entry.file_name());
+        names
+            .filter_map(|name| name.to_str()?.parse().ok())
+            .collect::<Vec<i32>>()
+    });
+    let open = listed.unwrap_or_else(|_| (0..GUESSED).collect());
+    for fd in open.into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)) {
+        // One that is not open any more is the folder's that was read.
+        let _ = nix::unistd::close(fd);
+    }
+}
+
+/// A client brings up to four descriptors, a connection is one: thousands do not fit into the usual limit of 1024.
+pub fn raise_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!("the limit on open files stays as it is: {error}");
+    }
+}

@@ -1,0 +1,204 @@
+//! `trunklined`: the daemon, which has the engine in it.
+
+mod log;
+mod process;
+mod settings;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+use trunkline::{Engine, MemoryPlace};
+use trunkline_control::descriptors::{close_inherited, raise_limit};
+use trunkline_control::private::Line;
+use trunkline_daemon::place::Place;
+use trunkline_daemon::server::{self, Claim, StartError};
+
+use log::{Log, OnTerminal};
+
+/// The daemon of trunkline: it makes the connections that `trunkline` and other programs share. It starts by itself when
+/// first needed.
+#[derive(Debug, Parser)]
+#[command(name = "trunklined", version, max_term_width = 110)]
+struct Args {
+    /// Stay in the foreground (the default): for systemd and other service managers.
+    #[arg(long)]
+    foreground: bool,
+    /// Leave the terminal and the session of whoever started it; says "ready" when it listens.
+    #[arg(long, conflicts_with = "foreground", hide = true)]
+    detach: bool,
+    /// Serve only the program that started this, on the socket that is standard input, and end with it.
+    #[arg(long, conflicts_with_all = ["foreground", "detach"], hide = true)]
+    private: bool,
+    /// Write these events to standard output.
+    #[arg(long, value_name = "FILTER", requires = "private", hide = true)]
+    log: Option<String>,
+    /// Print every setting of config.toml with its default and meaning.
+    #[arg(long, conflicts_with_all = ["foreground", "detach", "private"])]
+    settings: bool,
+}
+
+/// The exit status for errors, as ssh's.
+const ERROR: u8 = 255;
+
+fn main() -> ExitCode {
+    close_inherited(&[]);
+    let args = Args::parse();
+    let result = if args.settings {
+        settings::print()
+    } else if args.private {
+        private(args.log)
+    } else {
+        daemon(args.detach)
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("trunklined: {}", trunkline::Printable::text(format!("{error:#}")));
+            ExitCode::from(ERROR)
+        }
+    }
+}
+
+fn daemon(detach: bool) -> anyhow::Result<()> {
+    if detach {
+        // Fails only for the leader of a group, which a child just started is not.
+        let _ = rustix::process::setsid();
+    }
+    process::reset();
+    // Who asks for more than the usual gets all of it.
+    let asked = EnvFilter::try_from_env("TRUNKLINE_LOG");
+    let limited = asked.is_err();
+    let filter = asked.unwrap_or_else(|_| EnvFilter::new("info"));
+    let file = place().map_or_else(|_| "/dev/null".into(), |place| place.log());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(Log::new(&file, limited))
+        .with_ansi(false)
+        // A log that cannot be written (a full disk) would be complained about on the same stream, which panics.
+        .log_internal_errors(false)
+        .init();
+    process::keep_memory_private();
+
+    let result = serve(detach);
+    if let (Err(error), true) = (&result, detach) {
+        tell(&format!("{error:#}"));
+    }
+    result
+}
+
+fn serve(detach: bool) -> anyhow::Result<()> {
+    let place = place()?;
+    let settings = settings::load(&place.config)?;
+    // No folder of the caller's stays in use. Those of the place are absolute.
+    let _ = std::env::set_current_dir("/");
+    runtime()?.block_on(async {
+        let claim = match Claim::take(&place) {
+            Ok(claim) => claim,
+            Err(StartError::Running(_)) if detach => {
+                tell("running");
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        process::reset_ignored_signals();
+        raise_limit();
+        let engine = Engine::new(settings, memory_place(&place));
+        let mut terminate = signal(SignalKind::terminate()).context("waiting for SIGTERM")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("waiting for SIGINT")?;
+        let shutdown = async move {
+            tokio::select! {
+                _ = terminate.recv() => tracing::info!("SIGTERM: no new clients; waiting for running sessions"),
+                _ = interrupt.recv() => tracing::info!("SIGINT: no new clients; waiting for running sessions"),
+            }
+        };
+        tracing::info!(pid = std::process::id(), socket = %place.socket().display(), "listening");
+        if detach {
+            tell("ready");
+        }
+        // In a task: this thread, which only waits, would have to be woken for each client.
+        tokio::spawn(server::run(claim, engine, shutdown))
+            .await
+            .context("the daemon failed")?;
+        tracing::info!("ended");
+        Ok(())
+    })
+}
+
+/// How long what is under way may take to end once the program has.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// Serves the program that started this until it ends.
+fn private(log: Option<String>) -> anyhow::Result<()> {
+    let line = Line::of_this_process().context("--private is for trunkline itself: standard input")?;
+    let filter = match log {
+        Some(filter) => EnvFilter::try_new(filter)?,
+        None => EnvFilter::try_from_env("TRUNKLINE_LOG").unwrap_or_else(|_| EnvFilter::new("off")),
+    };
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(OnTerminal::has_colours())
+        .with_writer(OnTerminal)
+        .log_internal_errors(false)
+        .init();
+    process::reset_umask();
+    process::keep_memory_private();
+    let prepared = place().and_then(|place| Ok((settings::load(&place.config)?, place)));
+    let (settings, place) = match prepared {
+        Ok(prepared) => prepared,
+        // The program says it, in its own way.
+        Err(error) => {
+            line.fail(&format!("{error:#}"));
+            return Ok(());
+        }
+    };
+    let _ = std::env::set_current_dir("/");
+    let runtime = runtime()?;
+    runtime.block_on(async {
+        // A Ctrl-C is for the program, which ends what it has under way and then itself.
+        process::outlive_the_terminal();
+        raise_limit();
+        let engine = Engine::new(settings, memory_place(&place));
+        let connections = line.connections().context("listening to the program")?;
+        tokio::spawn(server::run_private(connections, place, engine, SETTLE))
+            .await
+            .context("serving the program failed")
+    })?;
+    // A thread that waits for something (a name server, a pipe) is not waited for.
+    runtime.shutdown_background();
+    Ok(())
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.enable_all().build().context("starting the runtime")
+}
+
+fn place() -> anyhow::Result<Place> {
+    Ok(Place::find(|name| std::env::var_os(name).map(Into::into))?)
+}
+
+/// Where host memory goes. It is a cache: without a place for it, only speed is lost.
+fn memory_place(place: &Place) -> MemoryPlace {
+    match place.make_state() {
+        Ok(()) => MemoryPlace::Folder(place.state.clone()),
+        Err(error) => {
+            tracing::warn!("host memory is not kept: {error}");
+            MemoryPlace::Process
+        }
+    }
+}
+
+/// Tells whoever waits for the start, and lets go of their pipe.
+fn tell(word: &str) {
+    let mut stdout = std::io::stdout();
+    let _ = writeln!(stdout, "{word}");
+    let _ = stdout.flush();
+    if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(&null);
+    }
+}
