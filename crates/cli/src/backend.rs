@@ -56,6 +56,11 @@ impl Backend {
         }
     }
 
+    /// A connection to the shared daemon, which is started where none runs: for what nobody else can do.
+    pub(crate) async fn connect_to_shared(&self) -> anyhow::Result<Client> {
+        Ok(Client::connect(&place()?, Some(&Starter::Installed)).await?)
+    }
+
     /// A connection on which a session has been asked for, which brings `fds`. Where there is an error, nothing was begun.
     pub(crate) async fn ask_for(
         &self,

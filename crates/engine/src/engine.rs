@@ -65,6 +65,8 @@ struct Inner {
     vantage: Vantage,
     /// Whether its connections are used by others than the program that it is in.
     lends: AtomicBool,
+    /// Whether proxy commands stay on the terminal of this process.
+    shares_terminal: AtomicBool,
     /// What the receive windows of all connections grow from.
     windows: Arc<WindowBudget>,
 }
@@ -124,6 +126,7 @@ impl Engine {
             metrics: Arc::default(),
             vantage: Vantage::current(),
             lends: AtomicBool::new(false),
+            shares_terminal: AtomicBool::new(false),
             windows: Arc::default(),
         });
         tokio::spawn(keep_up(Arc::downgrade(&inner)));
@@ -267,6 +270,12 @@ impl Engine {
     /// use of a connection is to be confirmed ([`Self::confirms_use`]), those who did not make it are asked from then on.
     pub fn lend(&self) {
         self.inner.lends.store(true, Ordering::Relaxed);
+    }
+
+    /// Leaves proxy commands in the process group of this process, as ssh does: they can ask on its terminal, and what the
+    /// terminal sends to the group (Ctrl-C) is for them, too. Otherwise each has a group of its own.
+    pub fn share_terminal(&self) {
+        self.inner.shares_terminal.store(true, Ordering::Relaxed);
     }
 
     /// What ssh_config says of a request.
@@ -548,7 +557,11 @@ async fn dial_host(engine: Weak<Inner>, caller: Caller) -> Result<Dialed, Error>
     };
     match &config.proxy {
         Proxy::Direct => dial::tcp(&config).await,
-        Proxy::Command(command) => dial::proxy_command(command, &request.world),
+        Proxy::Command(command) => {
+            let shares = |engine: Arc<Inner>| engine.shares_terminal.load(Ordering::Relaxed);
+            let shares_terminal = engine.upgrade().is_some_and(shares);
+            dial::proxy_command(command, &request.world, shares_terminal)
+        }
         Proxy::Jump(hops) => {
             let shut_down = || Error::Closed {
                 host: config.original_host.clone(),

@@ -95,8 +95,8 @@ fn start(arguments: Vec<OsString>, mut backend: Backend, mut launcher: Option<La
         };
         let outcome = runtime().and_then(|runtime| {
             let outcome = runtime.block_on(run(&args, &backend, &mut console, &mut launcher));
-            // A thread may be reading the terminal still.
-            runtime.shutdown_background();
+            // A thread may be reading the terminal still; and the system takes a process apart faster than the process.
+            std::mem::forget(runtime);
             outcome
         });
         console.raw = None;
@@ -157,7 +157,10 @@ async fn run(
         ),
     ];
     // From before the size is read, so that no change falls between.
-    let resized = signal(SignalKind::window_change()).context("waiting for SIGWINCH")?;
+    let resized = stdin_is_terminal
+        .then(|| signal(SignalKind::window_change()))
+        .transpose()
+        .context("waiting for SIGWINCH")?;
     let request = SessionRequest {
         host,
         program,
@@ -273,8 +276,8 @@ struct Talk<'a> {
     args: &'a SshArgs,
     framed_stdin: bool,
     escapes: Escapes,
-    /// SIGWINCH.
-    resized: Signal,
+    /// SIGWINCH, where there is a window.
+    resized: Option<Signal>,
     /// What has been typed behind `~C`, while the command line is open.
     line: Option<Vec<u8>>,
 }
@@ -326,7 +329,7 @@ impl Talk<'_> {
                 }
                 signal = interrupted(&mut self.interrupts) => return self.end_by(signal).await,
                 () = left(self.launcher) => return self.end_by(SIGTERM).await,
-                _ = self.resized.recv() => {
+                () = next(&mut self.resized) => {
                     let (columns, rows, width, height) = size();
                     self.daemon.send(&Request::Resize(columns, rows, width, height)).await?;
                 }
@@ -570,6 +573,13 @@ impl Talk<'_> {
 async fn left(launcher: &mut Option<Launcher>) {
     match launcher {
         Some(launcher) => launcher.left().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn next(signals: &mut Option<Signal>) {
+    match signals {
+        Some(signals) => drop(signals.recv().await),
         None => std::future::pending().await,
     }
 }

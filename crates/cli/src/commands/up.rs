@@ -77,7 +77,7 @@ fn listen(caller: &Caller, backend: &Backend) -> anyhow::Result<()> {
         host.world.env.insert("TRUNKLINE_SSH".into(), program.clone());
     }
     let reply = runtime()?.block_on(async {
-        let mut client = backend.connect().await?;
+        let mut client = backend.connect_to_shared().await?;
         client.send(&Request::MuxListen { host, path: None }).await?;
         anyhow::Ok(client.next().await?)
     })?;

@@ -170,16 +170,20 @@ async fn bind_address(host: &HostConfig, remote: SocketAddr) -> Result<Option<So
         })
 }
 
-/// Runs a ProxyCommand in the caller's world. Its standard error stays with the log.
-pub(crate) fn proxy_command(command: &str, world: &World) -> Result<Dialed, Error> {
+/// Runs a ProxyCommand in the caller's world, and in a process group of its own unless it may ask on this process's terminal.
+/// Its standard error stays with the log.
+pub(crate) fn proxy_command(command: &str, world: &World, shares_terminal: bool) -> Result<Dialed, Error> {
+    let mut shell = local_program(world.shell(), world);
+    if !shares_terminal {
+        shell.process_group(0);
+    }
     // As ssh: exec saves the shell's process.
-    let mut child = local_program(world.shell(), world)
+    let mut child = shell
         .arg("-c")
         .arg(format!("exec {command}"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
-        .process_group(0)
         .kill_on_drop(true)
         .spawn()
         .map_err(|source| Error::local(format!("running ProxyCommand {command:?}"), source))?;

@@ -5,13 +5,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use trunkline_testkit::Sshd;
+use trunkline_testkit::{Dropbear, Sshd};
 
 use crate::home::{Home, assert_status, describe, end_of, fifo, finish, program, server, text, wait_until};
 use crate::tty::Terminal;
 
 /// A command without the daemon, whose private one writes down which process it is; add options, an alias and a command.
 fn private(home: &Home, server: &Sshd) -> Command {
+    private_with(home, &server.ssh_config())
+}
+
+fn private_with(home: &Home, config: &Path) -> Command {
     let noting = home.script(
         "noting",
         &format!(
@@ -24,7 +28,7 @@ fn private(home: &Home, server: &Sshd) -> Command {
     command
         .env("TRUNKLINED", noting)
         .args(["--no-daemon", "ssh", "-F"])
-        .arg(server.ssh_config());
+        .arg(config);
     command
 }
 
@@ -104,9 +108,11 @@ fn a_program_whose_private_daemon_dies_says_that_the_command_may_have_started() 
 
 #[test]
 fn ctrl_c_without_the_daemon_ends_the_command_before_the_program() {
-    let (server, home) = (server(), Home::new());
+    // OpenSSH's server passes no signals to commands of root.
+    let (server, home) = (Dropbear::start_default().unwrap(), Home::new());
     let (begun, told, command) = waits(&home);
-    let mut terminal = Terminal::start(private(&home, &server).args([server.alias(), &command]));
+    let mut ssh = private_with(&home, &server.ssh_config());
+    let mut terminal = Terminal::start(ssh.args([server.alias(), &command]));
     wait_until("the command has begun", || begun.exists());
     // To all that run on the terminal: the private daemon as well.
     terminal.send("\x03");
