@@ -7,12 +7,13 @@ const { Authentication } = require('./authentication');
 const { BY_APPLICATION, toConnectionError, toError, toRequestError } = require('./errors');
 const { connectOptions, destinationOptions, stdioOptions, verifyHostKey } = require('./options');
 const { SFTP } = require('./sftp');
+const { Socket } = require('./socket');
 const { terminal } = require('./terminal');
 
 /**
  * ssh2's Client, with the engine behind it.
  *
- * Events: 'ready', 'handshake' (details), 'placement' (details), 'banner' (text), 'keyboard-interactive' (name, instructions, language, prompts,
+ * Events: 'connect', 'greeting' (text), 'ready', 'handshake' (details), 'placement' (details), 'banner' (text), 'keyboard-interactive' (name, instructions, language, prompts,
  * finish), 'tcp connection' and 'unix connection' (details, accept, reject), 'error' (error with `level` and `code`),
  * 'end', 'close'.
  */
@@ -27,8 +28,12 @@ class Client extends EventEmitter {
     this._ending = false;
     /** Whether a host that known_hosts do not name is refused: connect() does, ssh2 does not. */
     this._strict = false;
-    /** Whether there was somebody at the other end. */
-    this._reached = true;
+    /** Whether the connection's end is told: not of one that was never made, and not where it is cut off. */
+    this._ends = true;
+    /** The socket as ssh2 has it: the program's own, or a stand-in. @type {any} */
+    this._sock = undefined;
+    /** Whether 'connect' was told. */
+    this._met = false;
     /** The server's identification. */
     this._server = '';
     /** Log-ins by number: each connection has one. @type {Map<number, Authentication>} */
@@ -56,11 +61,13 @@ class Client extends EventEmitter {
     }
     if ('destination' in config && config.destination !== undefined) {
       this._id = hub.connectTo(destinationOptions(config));
+      this._sock = new Socket(this, undefined, undefined);
       return this._connecting(config, config.destination);
     }
     const { options, key } = connectOptions(config, this._strict);
     this._key = key;
     this._id = hub.connect(options);
+    this._sock = options.overStream ? /** @type {any} */ (config).sock : new Socket(this, options.host, options.port);
     this._connecting(config, `${options.host} port ${options.port}`);
     if (options.overStream) this._carry(/** @type {import('./index').ConnectConfig} */ (config), this._id + 1);
     return this;
@@ -73,7 +80,8 @@ class Client extends EventEmitter {
    */
   _connecting(config, where) {
     this._config = config;
-    this._reached = true;
+    this._ends = true;
+    this._met = false;
     this._ready = false;
     this._ending = false;
     attach(/** @type {number} */ (this._id), this);
@@ -111,6 +119,8 @@ class Client extends EventEmitter {
   _told(kind, value) {
     const id = this._id;
     if (id === undefined) return;
+    const unreached = kind === KIND.FAIL && (value.address !== undefined || value.level === 'client-dns');
+    if (!this._met && !unreached && kind !== KIND.CLOSE) this._meet();
     switch (kind) {
       case KIND.OPEN:
         this._ready = true;
@@ -122,8 +132,7 @@ class Client extends EventEmitter {
         break;
       case KIND.FAIL:
         this._debug(value.message);
-        // What was never connected to does not end.
-        this._reached = value.address === undefined && value.level !== 'client-dns';
+        if (unreached || isCutOff(value)) this._ends = false;
         if (value.disconnect?.reason !== BY_APPLICATION) attempt(undefined, () => this.emit('error', this._error(value)));
         break;
       case KIND.CLOSE:
@@ -153,6 +162,17 @@ class Client extends EventEmitter {
         this._ask(id, value);
         break;
     }
+  }
+
+  /** The first that is heard of a connection shows that there is one. */
+  _meet() {
+    this._met = true;
+    const { _sock: sock } = this;
+    if (sock instanceof Socket) {
+      sock.connecting = false;
+      attempt(undefined, () => sock.emit('connect'));
+    }
+    this.emit('connect');
   }
 
   /** @param {number} login */
@@ -229,15 +249,22 @@ class Client extends EventEmitter {
     // A connection that the server ended in good order is no error, as for ssh2.
     const clean = fault === null || (wasReady && fault.code === 'ERR_CLOSED') || fault.disconnect?.reason === BY_APPLICATION;
     const error = clean || this._ending ? undefined : this._error(fault);
+    if (error !== undefined && isCutOff(/** @type {import('./native').Fault} */ (fault))) this._ends = false;
     this._ready = false;
+    const { _sock: sock, _ends: ends } = this;
     this._ended = () => {
+      if (sock instanceof Socket) {
+        sock.destroyed = true;
+        attempt(undefined, () => ends && sock.emit('end'));
+        attempt(undefined, () => sock.emit('close', false));
+      }
       try {
         if (error !== undefined) this.emit('error', error);
       } finally {
         try {
-          if (this._reached) this.emit('end');
+          if (ends) this.emit('end');
         } finally {
-          this.emit('close', error !== undefined);
+          this.emit('close');
         }
       }
     };
@@ -285,6 +312,9 @@ class Client extends EventEmitter {
    * @returns {Channel}
    */
   _session(options, streamOptions, callback) {
+    const { destination, agent } = /** @type {any} */ (this._config ?? {});
+    // As for ssh2: without an agent there is nothing to forward.
+    if (options.agentForward && destination === undefined && !agent) options.agentForward = undefined;
     const unable = { exec: 'Unable to exec', shell: 'Unable to open shell', subsystem: `Unable to start subsystem: ${options.text}` };
     const channel = this._made(new Channel('session', streamOptions), unable[options.kind]);
     if (options.kind !== 'subsystem') channel._subtype = options.kind;
@@ -306,6 +336,18 @@ class Client extends EventEmitter {
   }
 
   /**
+   * As of a server that forwards no X11.
+   * @param {any} options
+   * @param {any} callback
+   */
+  _lacksX11(options, callback) {
+    if (!options?.x11) return false;
+    this._connected();
+    process.nextTick(() => attempt(this, () => callback?.(new Error('Unable to request X11'))));
+    return true;
+  }
+
+  /**
    * Runs a command.
    * @param {string} command
    * @param {import('./index').ExecOptions | import('./index').ClientCallback} options
@@ -314,6 +356,7 @@ class Client extends EventEmitter {
    */
   exec(command, options, callback) {
     if (typeof options === 'function') [options, callback] = [{}, options];
+    if (this._lacksX11(options, callback)) return this;
     this._session(
       sessionOptions('exec', String(command), options),
       { allowHalfOpen: options?.allowHalfOpen },
@@ -337,6 +380,7 @@ class Client extends EventEmitter {
       options = window && (window.env || window.x11 || window.pty) ? window : {};
       if (options === window) window = undefined;
     }
+    if (this._lacksX11(options, callback)) return this;
     const pty = window === false ? undefined : (window ?? true);
     this._session(sessionOptions('shell', '', { ...options, pty }), undefined, callback);
     return this;
@@ -558,8 +602,9 @@ class Client extends EventEmitter {
     return this;
   }
 
-  /** The same. @returns {this} */
+  /** The same; no 'end' is told. @returns {this} */
   destroy() {
+    this._ends = false;
     return this.end();
   }
 }
@@ -649,6 +694,14 @@ class Listener {
     }
     if (!heard) reject();
   }
+}
+
+/**
+ * Whether a connection ended without the other side's word.
+ * @param {import('./native').Fault} fault
+ */
+function isCutOff({ kind, errno }) {
+  return kind === 'timeout' || errno !== undefined;
 }
 
 /**

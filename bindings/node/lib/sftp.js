@@ -245,7 +245,6 @@ class SFTP extends EventEmitter {
   read(handle, buffer, offset, length, position, callback) {
     return this._call({ op: 'read', handle: numberOf(handle), offset: position, length }, (error, data) => {
       if (error) return callback(error);
-      if (data.length === 0 && length > 0) return callback(endOfFile());
       data.copy(buffer, offset);
       callback(undefined, data.length, buffer.subarray(offset, offset + data.length), position);
     }, (data) => data);
@@ -370,6 +369,15 @@ class SFTP extends EventEmitter {
 
   /** @param {string} path @param {Callback} callback */
   ext_openssh_statvfs(path, callback) { return this._call({ op: 'statvfs', path }, callback, (state) => state); }
+
+  /** Of a link, itself. @param {string} path @param {any} attributes @param {Callback} [callback] */
+  ext_openssh_lsetstat(path, attributes, callback) {
+    if (typeof attributes === 'function') [attributes, callback] = [undefined, attributes];
+    return this._call({ op: 'lsetstat', path, attributes: attributesToSet(attributes) }, callback);
+  }
+
+  /** The same as realpath(), with ~ for a home directory. @param {string} path @param {Callback} callback */
+  ext_openssh_expandPath(path, callback) { return this._call({ op: 'expandPath', path }, callback, (found) => found); }
 
   /** Makes the link `path`, which says `target`. @param {string} target @param {string} path @param {Callback} [callback] */
   symlink(target, path, callback) {

@@ -216,6 +216,10 @@ impl SftpSession {
                 sftp.setstat(path()?, attributes()).await?;
                 Value::Null
             }
+            "lsetstat" => {
+                sftp.lsetstat(path()?, attributes()).await?;
+                Value::Null
+            }
             "mkdir" => {
                 sftp.mkdir(path()?, attributes()).await?;
                 Value::Null
@@ -246,6 +250,7 @@ impl SftpSession {
             }
             "readlink" => text(&sftp.readlink(path()?).await?),
             "realpath" => text(&sftp.realpath(path()?).await?),
+            "expandPath" => text(&sftp.expand_path(path()?).await?),
             "statvfs" => {
                 let state = sftp.statvfs(path()?).await?;
                 json!({

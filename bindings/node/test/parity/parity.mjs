@@ -22,6 +22,13 @@ export const DIFFERENT = new Map([
   ['what the module exports', 'the server side'],
   ['end(x), then write(y)', 'what is written behind the end'],
   ['what a server says of a signal', 'the description of a signal'],
+  ['exec: allowHalfOpen', '`allowHalfOpen: false`'],
+  ['algorithms: prepend', '`prepend`'],
+  ['hostkeys', '`hostkeys`'],
+  ['sftp: extensions', '`ext_copy_data`'],
+  ['openssh_noMoreSessions', '`openssh_noMoreSessions`'],
+  ['when a handshake is told', 'the events `greeting` and `handshake`'],
+  ['a password that has to be changed', '`change password`'],
   ['a wrong passphrase', 'a wrong passphrase of a key in OpenSSH\'s format'],
   ['a stand-in for the socket', 'a second error after a time-out'],
 ]);
@@ -33,6 +40,9 @@ async function talkative(t, seen, server) {
     connection.on('authentication', (context) => {
       seen.push(`${context.method} ${context.username}${context.signature ? ' signed' : ''}`);
       if (context.method === 'password' && context.password === 'sesame') return context.accept();
+      if (context.method === 'password' && context.password === 'expired') {
+        return context.requestChange('Another one: ', (next) => (next === 'sesame' ? context.accept() : context.reject()));
+      }
       if (context.method === 'publickey' && context.key.data.equals(original.utils.parseKey(userKey.public).getPublicSSH())) return context.accept();
       if (context.method === 'keyboard-interactive') {
         return context.prompt([{ prompt: 'Word: ', echo: false }], 'title', 'words', () => context.reject());
@@ -118,7 +128,7 @@ export async function compare(t, each) {
   await new Promise((resolve) => unused.close(resolve));
   const sealed = join(folder, 'sealed');
   writeFileSync(sealed, userKey.private, { mode: 0o600 });
-  execFileSync('ssh-keygen', ['-q', '-p', '-P', '', '-N', 'secret', '-f', sealed]);
+  execFileSync('ssh-keygen', ['-q', '-p', '-a', '1', '-P', '', '-N', 'secret', '-f', sealed]);
   for (const [name, program] of Object.entries(onSsh2)) {
     await each(name, () => both(program, async () => {
       const [seen, server] = [[], {}];
@@ -126,7 +136,7 @@ export async function compare(t, each) {
     }));
   }
   const encrypted = join(folder, 'encrypted');
-  execFileSync('ssh-keygen', ['-q', '-t', 'ed25519', '-N', 'secret', '-C', 'me', '-f', encrypted]);
+  execFileSync('ssh-keygen', ['-q', '-t', 'ed25519', '-a', '1', '-N', 'secret', '-C', 'me', '-f', encrypted]);
   const fixtures = new URL('../../node_modules/ssh2-original/test/fixtures/', import.meta.url);
   for (const [name, program] of Object.entries(alone)) {
     await each(name, () => both(program, async () => ({

@@ -2,7 +2,7 @@
 
 import { once } from 'node:events';
 import { rmSync } from 'node:fs';
-import { connect } from 'node:net';
+import { connect, createServer } from 'node:net';
 import { Readable } from 'node:stream';
 
 /** What of an error programs look at. */
@@ -137,6 +137,268 @@ export const onOpenssh = {
       await ended;
       see(errors);
     }
+  },
+  'shell and setWindow': async ({ client, see }) => {
+    const [error, stream] = await called(client, 'shell', { rows: 11, cols: 22, term: 'dumb' });
+    see(error, stream.subtype, typeof stream.stderr.on);
+    let out = '';
+    stream.on('data', (chunk) => (out += chunk));
+    const shows = async (text) => {
+      while (!out.includes(text)) await once(stream, 'data');
+    };
+    stream.write('echo "<$TERM>" $(stty size)\n');
+    await shows('<dumb> 11 22');
+    see(stream.setWindow(33, 44, 0, 0));
+    stream.end('echo "<$TERM>" $(stty size); exit 6\n');
+    see(await closed(stream), out.includes('<dumb> 33 44'));
+  },
+  'exec: allowHalfOpen': async ({ client, see }) => {
+    for (const allowHalfOpen of [true, false]) {
+      const [, stream] = await called(client, 'exec', 'cat; echo end', { allowHalfOpen });
+      see(stream.allowHalfOpen);
+      stream.resume().end('x');
+      see(await closed(stream));
+    }
+  },
+  'exec: X11': async ({ client, see }) => {
+    const [error] = await called(client, 'exec', 'true', { x11: true });
+    see(shown(error));
+  },
+  'exec: agentForward without an agent': async ({ client, see }) => {
+    try {
+      const [error] = await called(client, 'exec', 'true', { agentForward: true });
+      see(shown(error));
+    } catch (error) {
+      see(shown(error));
+    }
+  },
+  'tcp connection: accept and reject': async ({ client, see }) => {
+    const [, port] = await called(client, 'forwardIn', '127.0.0.1', 0);
+    const asked = [];
+    client.on('tcp connection', (details, accept, reject) => {
+      asked.push([Object.keys(details).sort(), details.destIP, details.destPort === port, details.srcIP, details.srcPort > 0]);
+      if (asked.length === 2) return void see('reject', reject());
+      const stream = accept();
+      see(stream.type, stream.server);
+      stream.end('hello');
+    });
+    for (let turn = 0; turn < 2; turn += 1) {
+      const socket = connect(port, '127.0.0.1').on('error', () => {});
+      let out = '';
+      socket.on('data', (chunk) => (out += chunk));
+      await closed(socket);
+      see(out);
+    }
+    see(asked);
+  },
+  'unix connection: accept and reject': async ({ client, see, folder }) => {
+    const path = `${folder}/listening`;
+    rmSync(path, { force: true });
+    see(await called(client, 'openssh_forwardInStreamLocal', path));
+    let turns = 0;
+    client.on('unix connection', (details, accept, reject) => {
+      see(Object.keys(details), details.socketPath === path);
+      turns += 1;
+      if (turns === 2) return reject();
+      const stream = accept();
+      see(stream.type);
+      stream.end('hello');
+    });
+    for (let turn = 0; turn < 2; turn += 1) {
+      const socket = connect(path).on('error', () => {});
+      let out = '';
+      socket.on('data', (chunk) => (out += chunk));
+      await closed(socket);
+      see(out);
+    }
+    see(await called(client, 'openssh_unforwardInStreamLocal', path));
+  },
+  'forwardOut and openssh_forwardOutStreamLocal: bytes': async ({ client, see, folder }) => {
+    for (const [method, at, ...given] of [
+      ['forwardOut', 0, '127.0.0.1', 1, '127.0.0.1'], ['openssh_forwardOutStreamLocal', `${folder}/echo`],
+    ]) {
+      if (at !== 0) rmSync(at, { force: true });
+      const server = createServer((socket) => socket.on('error', () => {}).pipe(socket)).listen(at);
+      await once(server, 'listening');
+      const [error, stream] = await called(client, method, ...given, at === 0 ? server.address().port : at);
+      see(error, stream.type, stream.subtype, stream.allowHalfOpen);
+      let out = '';
+      stream.on('data', (chunk) => (out += chunk));
+      stream.end('through');
+      await closed(stream);
+      see(out);
+      server.close();
+    }
+    const [error] = await called(client, 'openssh_forwardOutStreamLocal', `${folder}/none`);
+    see(error.message, error.reason);
+  },
+  'sock: a hop': async ({ ssh2, client, see, config }) => {
+    const [, hop] = await called(client, 'forwardOut', '127.0.0.1', 0, config.host, config.port);
+    const far = await connected(ssh2, { ...config, sock: hop });
+    see(far._sock === hop, far.end === undefined);
+    await command(far, see, 'exec', 'echo far');
+    far.end();
+    see(await closed(far));
+  },
+  '_sock': async ({ client, see, config }) => {
+    const { _sock: sock } = client;
+    see(sock.remoteAddress, sock.remotePort === config.port, sock.remoteFamily, sock.writable, sock.readable, sock.destroyed, sock.connecting);
+    see(['setNoDelay', 'setKeepAlive', 'setTimeout', 'ref', 'unref'].map((method) => sock[method](0) === sock));
+    const events = [];
+    sock.on('close', () => events.push('socket'));
+    client.on('close', () => events.push('client'));
+    sock.destroy();
+    await closed(client);
+    see(events.sort(), sock.destroyed, sock.writable);
+  },
+  'connect() of a client that is connected': async ({ client, see, config }) => {
+    const events = [];
+    for (const event of ['connect', 'ready', 'end', 'close']) client.on(event, () => events.push(event));
+    client.connect(config);
+    await once(client, 'ready');
+    see(events);
+    await command(client, see, 'exec', 'echo again');
+  },
+  'localAddress': async ({ ssh2, see, config }) => {
+    const made = await connected(ssh2, { ...config, localAddress: '127.0.0.3' });
+    await command(made, see, 'exec', 'echo ${SSH_CLIENT%% *}');
+  },
+  'algorithms: lists and changes': async ({ ssh2, see, config }) => {
+    for (const algorithms of [
+      { cipher: ['aes256-ctr'], hmac: ['hmac-sha2-512'], kex: ['ecdh-sha2-nistp256'], serverHostKey: ['ssh-ed25519'], compress: ['none'] },
+      { cipher: { remove: [/gcm|chacha/] }, hmac: { remove: ['hmac-sha2-256-etm@openssh.com'] }, kex: { remove: [/^curve|^sntrup|^mlkem/] } },
+      { compress: ['zlib@openssh.com'] },
+    ]) {
+      const agreed = [];
+      const made = await connected(ssh2, { ...config, algorithms }, (client) => client.on('handshake', (all) => agreed.push(all)));
+      const { kex, cs, sc } = agreed[0];
+      if (algorithms.kex) see(kex, cs.cipher, sc.mac);
+      see(cs.compress, sc.compress, cs.lang);
+      made.end();
+    }
+  },
+  'algorithms: prepend': async ({ ssh2, see, config }) => {
+    const algorithms = { cipher: ['aes128-ctr'], hmac: { prepend: ['hmac-sha2-512'] } };
+    await connected(ssh2, { ...config, algorithms }, (client) => client.on('handshake', ({ cs }) => see(cs.mac)));
+  },
+  'hostkeys': async ({ ssh2, see, config }) => {
+    let told = 0;
+    const made = await connected(ssh2, config, (client) => client.on('hostkeys', () => (told += 1)));
+    // What the server proves comes before the next answer.
+    await command(made, see, 'exec', 'true');
+    see(told);
+  },
+  'destroy': async ({ client, see }) => {
+    const events = [];
+    for (const event of ['error', 'end', 'close']) client.on(event, () => events.push(event));
+    see(client.destroy() === client);
+    await closed(client);
+    see(events);
+  },
+  'openssh_noMoreSessions': async ({ client, see }) => {
+    see(typeof client.openssh_noMoreSessions);
+  },
+  'sftp: handles': async ({ client, see, folder }) => {
+    const [, sftp] = await called(client, 'sftp');
+    const file = `${folder}/handles`;
+    const files = async (method, ...given) => {
+      const told = await called(sftp, method, ...given);
+      see(method, ...told.map((each) => (each instanceof Error ? [each.message, each.code] : Buffer.isBuffer(each) ? 'bytes' : each)));
+      return told[1];
+    };
+    const facts = ({ mode, uid, gid, size, atime, mtime }, times = false) => [mode, uid, gid, size, ...(times ? [atime, mtime] : [])];
+    const handle = await files('open', file, 'w+', 0o640);
+    const [failed] = await called(sftp, 'write', handle, Buffer.from('0123456789'), 2, 5, 3);
+    see(failed);
+    const into = Buffer.alloc(8, '.');
+    await called(sftp, 'read', handle, into, 1, 4, 3).then(([error, count, buffer, position]) =>
+      see(error, count, buffer === into, buffer.toString(), position));
+    await files('read', handle, into, 0, 4, 100);
+    await files('fchmod', handle, '600');
+    await files('futimes', handle, 1000, new Date(2_000_000));
+    await called(sftp, 'fstat', handle).then(([, stats]) => see(facts(stats, true)));
+    await files('fsetstat', handle, { mode: 0o644, size: 4 });
+    await called(sftp, 'fstat', handle).then(([, stats]) => see(facts(stats)));
+    await files('fchown', handle, process.getuid(), process.getgid());
+    await files('ext_openssh_fsync', handle);
+    await files('close', handle);
+    const [error] = await called(sftp, 'close', handle);
+    see(error instanceof Error);
+    await files('chmod', file, 0o600);
+    await files('utimes', file, 5, 6);
+    await files('chown', file, process.getuid(), process.getgid());
+    await files('setstat', file, { mode: 0o640 });
+    await called(sftp, 'lstat', file).then(([, stats]) => see(facts(stats), typeof stats.isSymbolicLink));
+    await files('realpath', `${folder}/../${folder.split('/').at(-1)}/handles`).then((path) => see(path === file));
+    await files('ext_openssh_hardlink', file, `${file}2`);
+    await files('ext_openssh_hardlink', file, `${file}2`);
+    await files('ext_openssh_lsetstat', `${file}2`, { mode: 0o600 });
+    const [, volume] = await called(sftp, 'ext_openssh_statvfs', folder);
+    see(Object.keys(volume).sort());
+    await files('mkdir', `${folder}/made`, { mode: 0o700 });
+    const folderHandle = await files('opendir', folder);
+    const names = [];
+    for (;;) {
+      const [error, list] = await called(sftp, 'readdir', folderHandle);
+      if (error || list === false) {
+        see(error && [error.message, error.code], list);
+        break;
+      }
+      names.push(...list.map(({ filename }) => filename));
+    }
+    see(names.sort());
+    await files('close', folderHandle);
+    await files('rmdir', `${folder}/made`);
+    await files('unlink', `${file}2`);
+    await files('unlink', file);
+  },
+  'sftp: extensions': async ({ client, see }) => {
+    const [, sftp] = await called(client, 'sftp');
+    for (const name of ['rename', 'statvfs', 'fstatvfs', 'hardlink', 'fsync', 'lsetstat', 'expandPath']) {
+      see(name, typeof sftp[`ext_openssh_${name}`]);
+    }
+    for (const name of ['copy_data', 'home_dir', 'users_groups']) see(name, typeof sftp[`ext_${name}`]);
+  },
+  'sftp: whole files': async ({ client, see, folder }) => {
+    const [, sftp] = await called(client, 'sftp');
+    const [from, to, back] = ['from', 'to', 'back'].map((name) => `${folder}/whole-${name}`);
+    await called(sftp, 'writeFile', from, Buffer.alloc(100_000, 'a'), { mode: 0o600 });
+    let steps = 0;
+    const step = (total, chunk, size) => {
+      steps += 1;
+      if (total === size) see('whole', total, chunk > 0);
+    };
+    see(await called(sftp, 'fastPut', from, to, { step, mode: 0o640 }), steps > 0);
+    see(await called(sftp, 'fastGet', to, back, { concurrency: 4, chunkSize: 8192 }));
+    const [, stats] = await called(sftp, 'stat', to);
+    see(stats.size, stats.mode);
+    for (const file of [from, to, back]) await called(sftp, 'unlink', file);
+  },
+  'sftp: events of streams': async ({ client, see, folder }) => {
+    const [, sftp] = await called(client, 'sftp');
+    const file = `${folder}/events`;
+    const events = [];
+    const hear = (stream, ...names) => {
+      for (const name of names) stream.on(name, () => events.push(name));
+      return stream;
+    };
+    const write = hear(sftp.createWriteStream(file, { mode: 0o600 }), 'open', 'ready', 'close');
+    write.write('abc');
+    write.end('def');
+    await closed(write);
+    see(events.splice(0), write.path === file);
+    const appended = sftp.createWriteStream(file, { flags: 'a' });
+    appended.end('ghi');
+    await closed(appended);
+    const inner = sftp.createWriteStream(file, { flags: 'r+', start: 3 });
+    inner.end('DEF');
+    await closed(inner);
+    const read = hear(sftp.createReadStream(file), 'open', 'ready', 'end', 'close');
+    let out = '';
+    read.on('data', (chunk) => (out += chunk));
+    await closed(read);
+    see(out, events.splice(0), read.bytesRead, read.path === file);
+    await called(sftp, 'unlink', file);
   },
   'end, and what is called afterwards': async ({ client, see }) => {
     const events = [];
@@ -412,9 +674,45 @@ export const onSsh2 = {
       await closed(made.client);
     }
   },
-  'the time to be ready': async ({ ssh2, see, where, silent }) => {
-    const { error } = await connected(ssh2, { ...where, port: silent, readyTimeout: 100 });
+  'connect, and the order of events': async ({ ssh2, see, where }) => {
+    const events = [];
+    await connected(ssh2, where, (client) => {
+      for (const event of ['connect', 'greeting', 'handshake', 'banner', 'ready']) client.on(event, () => events.push(event));
+    });
+    see(events.filter((event) => event === 'connect'), events[0], events.at(-1));
+  },
+  'when a handshake is told': async ({ ssh2, see, where }) => {
+    const events = [];
+    await connected(ssh2, where, (client) => {
+      for (const event of ['greeting', 'handshake', 'banner']) client.on(event, () => events.push(event));
+    });
+    see(events);
+  },
+  'a password that has to be changed': async ({ ssh2, see, where }) => {
+    const { error } = await connected(ssh2, { ...where, password: 'expired' }, (client) =>
+      client.on('change password', (prompt, done) => {
+        see(prompt);
+        done('sesame');
+      }));
     see(shown(error));
+  },
+  'the server answers no more': async ({ ssh2, see, where, server }) => {
+    const made = await connected(ssh2, { ...where, keepaliveInterval: 50, keepaliveCountMax: 2 });
+    const events = [];
+    for (const event of ['error', 'end', 'close']) made.on(event, (error) => events.push([event, ...(event === 'error' ? shown(error) : [])]));
+    server.connection._sock.pause();
+    await closed(made);
+    see(events);
+  },
+  'the time to be ready': async ({ ssh2, see, where, silent }) => {
+    const events = [];
+    const { client, error } = await connected(ssh2, { ...where, port: silent, readyTimeout: 100 }, (made) => {
+      for (const event of ['connect', 'end', 'close']) made.on(event, () => events.push(event));
+      // The second one of ssh2's.
+      made.once('error', () => made.on('error', () => {}));
+    });
+    await closed(client);
+    see(shown(error), events);
   },
 };
 
@@ -456,7 +754,7 @@ export const alone = {
         see(shown(error));
       }
     }
-    see(new ssh2.Client().end() instanceof ssh2.Client);
+    see(new ssh2.Client().end() instanceof ssh2.Client, new ssh2.Client()._sock);
   },
   'a stand-in for the socket': async ({ ssh2, see }) => {
     const sock = new Readable({ read() {} });
