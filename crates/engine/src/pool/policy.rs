@@ -416,7 +416,7 @@ impl Policy {
 
     /// Whether a lane takes new work: one that is retired does not, nor does a further one whose log-in takes long.
     fn takes(&self, lane: &Lane, now: Instant) -> bool {
-        !lane.retired && !(lane.is_overdue(now) && self.has_ready())
+        !(lane.retired || lane.is_overdue(now) && self.has_ready())
     }
 
     /// Whether a session more may fit into a lane.
