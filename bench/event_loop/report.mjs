@@ -9,6 +9,8 @@ const FIGURES = [
   { key: 'utilization', title: 'event-loop utilization', unit: '%', digits: 1, scale: 100 },
   { key: 'mainPerMb', title: 'CPU time of the main thread', unit: 'ms/MB', digits: 3 },
   { key: 'totalPerMb', title: 'CPU time of all processes', unit: 'ms/MB', digits: 2 },
+  { key: 'serversPerMb', title: 'CPU time of the servers', unit: 'ms/MB', digits: 2 },
+  { key: 'serverMemory', title: 'resident memory of a server', unit: 'MB', digits: 1 },
   { key: 'throughput', title: 'throughput', unit: 'MB/s', digits: 1 },
   { key: 'memory', title: 'resident memory of all processes', unit: 'MB', digits: 0 },
   { key: 'collections', title: 'garbage collections', unit: '/s', digits: 1 },
@@ -74,7 +76,7 @@ rect { fill: var(--bar); } rect.own { fill: var(--own); }
 <h1>Streams over SSH and the event loop</h1>
 <p>${said}</p>
 <p>Delays, utilization and the main thread's CPU time are less those of the same process at rest. The main thread had a CPU for itself and everything else the other one,
-but for the throughput of one stream.</p>
+but where nothing was pinned.</p>
 ${waiting}
 ${parts.join('\n')}
 </html>

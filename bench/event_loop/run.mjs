@@ -42,11 +42,20 @@ const SCENARIOS = [
   { name: 'lines-2000', title: '20 hosts, 2,000 lines/s each', hosts: 20, command: lines(2000), target: true },
   { name: 'unthrottled-4', title: '4 streams, unthrottled', hosts: 4, command: unthrottled, target: true },
   { name: 'unthrottled-20', title: '20 streams, unthrottled', hosts: 20, command: unthrottled, target: true },
-  { name: 'throughput', title: 'one stream, unthrottled, nothing pinned', hosts: 1, command: unthrottled, unpinned: true, target: true },
+  ...[1, 4, 8, 20].map((hosts) => ({
+    name: `throughput-${hosts}`,
+    title: `${hosts} unthrottled, nothing pinned`,
+    hosts,
+    command: unthrottled,
+    unpinned: true,
+    target: true,
+  })),
 ];
 
 /** The two that targets are about. The others are measured once. */
 const RIVALS = ['ssh2', 'trunkline'];
+/** And the client that sshd's work is compared with, where nothing is pinned. */
+const OPENSSH = 'ssh, a process a host';
 
 /** sshd servers, on CPU 1 where runs are pinned. They end with their standard input. */
 async function servers(count, pinned, ...more) {
@@ -56,6 +65,7 @@ async function servers(count, pinned, ...more) {
   const [line] = await once(createInterface(child.stdout), 'line');
   const { hosts, aliases, ssh_config: config } = JSON.parse(line);
   return {
+    pid: child.pid,
     hosts: hosts.map((host, n) => ({ ...host, alias: aliases[n], config })),
     async stop() {
       const ended = once(child, 'exit');
@@ -79,6 +89,7 @@ async function measure(scenario, client) {
       seconds: args.quick ? 3 : 4,
       floor: 1,
       pinned,
+      servers: testbed.pid,
     };
     const subject = [
       ...(heap ? [`--max-old-space-size=${heap * 3}`] : []),
@@ -118,7 +129,7 @@ async function measureIdle(count) {
  * What is reported of it: delays in milliseconds and the main thread's work, less those of the same process at rest, in which
  * the meter's own timer is most of it; memory in MB.
  */
-function figures({ idle, start, steady, memory }) {
+function figures({ idle, start, steady, memory, servers }) {
   const megabytes = steady.bytes / 1e6;
   const main = Math.max(0, steady.main - (idle.main / idle.seconds) * steady.seconds);
   const added = (key) => Math.max(0, steady.delay[key] - idle.delay[key]);
@@ -138,6 +149,8 @@ function figures({ idle, start, steady, memory }) {
     mainShare: main / (steady.seconds * 1000),
     totalPerMb: (steady.own + steady.helpers) / megabytes,
     memory: (memory.own + memory.helpers) / 1e6,
+    serversPerMb: steady.servers / megabytes,
+    serverMemory: servers / 1e6,
     collections: steady.collections / steady.seconds,
     collecting: steady.collecting / (steady.seconds * 1000),
   };
@@ -145,9 +158,10 @@ function figures({ idle, start, steady, memory }) {
 
 const chosen = SCENARIOS.filter(({ name, target }) => args.scenario?.includes(name) ?? (target || !args.quick));
 /** Who is measured. In two rounds that makes 66 runs of some 8 s. */
-function participants({ target }, round) {
+function participants({ target, unpinned }, round) {
   if (args.client) return args.client;
   if (round > 0 && !target) return [];
+  if (unpinned) return [...RIVALS, OPENSSH];
   return args.quick || round > 0 ? RIVALS : Object.keys(CLIENTS);
 }
 
@@ -166,10 +180,11 @@ for (let round = 0; round < Number(args.rounds); round++) {
       const result = { scenario: scenario.name, client, round };
       try {
         result.figures = await measure(scenario, client);
-        const { mean, p99, utilization, throughput, mainPerMb } = result.figures;
+        const { mean, p99, utilization, throughput, mainPerMb, totalPerMb, serversPerMb } = result.figures;
         console.error(
           `  ${scenario.name}, ${client}: delay +${mean.toFixed(2)} ms, p99 +${p99.toFixed(2)} ms; busy ${(utilization * 100).toFixed(1)} %; ` +
-            `${throughput.toFixed(1)} MB/s; main thread ${mainPerMb.toFixed(3)} ms/MB`,
+            `${throughput.toFixed(1)} MB/s; main thread ${mainPerMb.toFixed(3)} ms/MB, ` +
+            `all ${totalPerMb.toFixed(2)}, servers ${serversPerMb.toFixed(2)}`,
         );
       } catch (error) {
         result.failure = error.message;

@@ -8,7 +8,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 
 import { CLIENTS } from './clients.mjs';
 
-const { client: name, hosts, command, streams, seconds, floor, pinned } = JSON.parse(process.argv[2]);
+const { client: name, hosts, command, streams, seconds, floor, pinned, servers } = JSON.parse(process.argv[2]);
 
 /** Objects as a service has them, so that the process is as large and its heap as full. */
 function ballast(megabytes) {
@@ -40,6 +40,21 @@ function ranOfProcess(pid) {
 
 function residentOf(pid) {
   return Number(/^VmRSS:\s+(\d+) kB/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))[1]) * 1024;
+}
+
+/** The sshd processes below the testbed: the commands that they run are the same for every client. */
+function serverPids() {
+  const parents = new Map();
+  for (const pid of readdirSync('/proc').filter((entry) => /^\d+$/.test(entry))) {
+    try {
+      const [, sshd, parent] = /^\d+ \((sshd)?.*\) \S (\d+)/s.exec(readFileSync(`/proc/${pid}/stat`, 'utf8'));
+      parents.set(Number(pid), { sshd: sshd !== undefined, parent: Number(parent) });
+    } catch (error) {
+      if (error.code !== 'ENOENT' && error.code !== 'ESRCH') throw error;
+    }
+  }
+  const isBelow = (pid) => pid === servers || (parents.has(pid) && isBelow(parents.get(pid).parent));
+  return [...parents].filter(([pid, { sshd }]) => sshd && isBelow(pid)).map(([pid]) => pid);
 }
 
 let collections = 0;
@@ -77,6 +92,7 @@ class Meter {
       main: ranOf(`/proc/self/task/${process.pid}`),
       own: ranOfProcess('self'),
       helpers: sum(helpers.map(ranOfProcess)),
+      servers: sum(serverPids().map(ranOfProcess)),
       bytes: client.arrived ? sum(client.arrived()) : bytes,
       chunks,
       collections,
@@ -105,6 +121,7 @@ class Meter {
       main: ms(of('main')),
       own: ms(of('own')),
       helpers: ms(of('helpers')),
+      servers: ms(of('servers')),
       collections: of('collections'),
       collecting: of('collecting'),
     };
@@ -154,6 +171,8 @@ process.stdout.write(
     start,
     steady,
     memory: { own: residentOf('self'), helpers: sum(helpers.map(residentOf)) },
+    /** The largest of them: that of a connection. */
+    servers: Math.max(...serverPids().map(residentOf)),
     kept: kept.length,
   })}\n`,
   () => {

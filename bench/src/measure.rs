@@ -1,6 +1,7 @@
 //! Turns, medians, and the resources that child processes used.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -177,7 +178,7 @@ pub(crate) fn usage(command: &mut Command, output: Option<&mut String>) -> anyho
 }
 
 /// The CPU time of the children that have ended and been waited for.
-fn cpu_of_children() -> anyhow::Result<Duration> {
+pub(crate) fn cpu_of_children() -> anyhow::Result<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     let micros = [usage.user_time(), usage.system_time()]
         .into_iter()
@@ -188,15 +189,54 @@ fn cpu_of_children() -> anyhow::Result<Duration> {
 
 /// The CPU time of a process that runs (`utime` and `stime` of proc_pid_stat(5)), to 10 ms.
 pub(crate) fn cpu_of(pid: u32) -> anyhow::Result<Duration> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, after_name) = stat.rsplit_once(')').context("stat has no name")?;
-    let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
-    let (Some(user), Some(system)) = (fields.get(11), fields.get(12)) else {
-        anyhow::bail!("stat is too short");
+    Ok(Stat::read(pid)?.cpu)
+}
+
+/// The CPU time of a process, of all below it, and of those of them that have ended and were waited for.
+pub(crate) fn cpu_of_family(pid: u32) -> anyhow::Result<Duration> {
+    let entries =
+        std::fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    // One that has just ended counts where it was waited for.
+    let all: HashMap<u32, Stat> = entries
+        .filter_map(|pid| Some((pid, Stat::read(pid).ok()?)))
+        .collect();
+    let is_below = |mut one: u32| {
+        while one != pid {
+            match all.get(&one) {
+                Some(stat) => one = stat.parent,
+                None => return false,
+            }
+        }
+        true
     };
-    // USER_HZ, the unit of these fields, is 100 on every Linux of today.
-    let ticks = user.parse::<u64>()? + system.parse::<u64>()?;
-    Ok(Duration::from_millis(ticks * 10))
+    let family = all.iter().filter(|(one, _)| is_below(**one));
+    Ok(family.map(|(_, stat)| stat.cpu + stat.cpu_of_ended).sum())
+}
+
+/// What proc_pid_stat(5) tells of a process, times to 10 ms.
+struct Stat {
+    parent: u32,
+    cpu: Duration,
+    /// Of its children that have ended and were waited for, and of theirs.
+    cpu_of_ended: Duration,
+}
+
+impl Stat {
+    fn read(pid: u32) -> anyhow::Result<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let (_, after_name) = stat.rsplit_once(')').context("stat has no name")?;
+        let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
+        let number = |field: usize| -> anyhow::Result<u64> {
+            Ok(fields.get(field).context("stat is too short")?.parse()?)
+        };
+        // USER_HZ, the unit of these fields, is 100 on every Linux of today.
+        let time = |user: u64, system: u64| Duration::from_millis((user + system) * 10);
+        Ok(Self {
+            parent: u32::try_from(number(1)?)?,
+            cpu: time(number(11)?, number(12)?),
+            cpu_of_ended: time(number(13)?, number(14)?),
+        })
+    }
 }
 
 /// The most resident memory that a process has had, in bytes (`VmHWM` of proc_pid_status(5)).
@@ -246,6 +286,8 @@ mod tests {
 
     #[test]
     fn the_cpu_time_of_a_running_process_is_read() {
-        assert!(cpu_of(std::process::id()).is_ok());
+        let own = std::process::id();
+        let alone = cpu_of(own).unwrap();
+        assert!(cpu_of_family(own).unwrap() >= alone);
     }
 }

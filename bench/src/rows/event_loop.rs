@@ -19,6 +19,7 @@ pub(super) const ROW: Row = Row {
 /// The names that `bench/event_loop/clients.mjs` has.
 const SSH2: &str = "ssh2";
 const TRUNKLINE: &str = "trunkline";
+const OPENSSH: &str = "ssh, a process a host";
 
 /// `event-loop.json`.
 #[derive(Debug, Deserialize)]
@@ -52,6 +53,8 @@ struct Figures {
     throughput: f64,
     main_per_mb: f64,
     memory: f64,
+    servers_per_mb: f64,
+    server_memory: f64,
 }
 
 /// Connected hosts that say nothing, in one process.
@@ -68,7 +71,7 @@ struct Idle {
 type Figure = (&'static str, &'static str, fn(&Figures) -> f64);
 
 /// What is shown of each scenario.
-const FIGURES: [Figure; 6] = [
+const FIGURES: [Figure; 8] = [
     ("delay added, mean", "ms", |figures| figures.mean),
     ("delay added, p99", "ms", |figures| figures.p99),
     ("event loop busy", "%", |figures| figures.utilization * 100.0),
@@ -77,6 +80,12 @@ const FIGURES: [Figure; 6] = [
     }),
     ("throughput", "MB/s", |figures| figures.throughput),
     ("resident memory", "MB", |figures| figures.memory),
+    ("CPU time of the servers", "ms/MB", |figures| {
+        figures.servers_per_mb
+    }),
+    ("resident memory of a server", "MB", |figures| {
+        figures.server_memory
+    }),
 ];
 
 fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
@@ -112,7 +121,7 @@ fn outcome(report: &Report) -> Outcome {
     let mut outcome = Outcome {
         notes: vec![
             "Delays, and the main thread's work, are less those of the same process at rest. The main thread has a CPU for itself, everything else the \
-             other one; nothing is pinned for the throughput of one stream."
+             other one; nothing is pinned for the throughput."
                 .into(),
             "Charts and every figure: event-loop.html and event-loop.json.".into(),
         ],
@@ -127,16 +136,24 @@ fn outcome(report: &Report) -> Outcome {
             });
         }
     }
-    let verdicts = [
-        ("unthrottled-4", FIGURES[0], Target::AtMost(1.0 / 15.0)),
-        ("unthrottled-4", FIGURES[1], Target::AtMost(1.0 / 15.0)),
-        ("unthrottled-20", FIGURES[0], Target::AtMost(1.0 / 15.0)),
-        ("unthrottled-20", FIGURES[1], Target::AtMost(1.0 / 15.0)),
-        ("blocks-8", FIGURES[3], Target::AtMost(0.1)),
-        ("lines-2000", FIGURES[2], Target::AtMost(0.2)),
-        ("throughput", FIGURES[4], Target::AtLeast(1.0)),
+    let mut verdicts = vec![
+        ("unthrottled-4", FIGURES[0], SSH2, Target::AtMost(1.0 / 15.0)),
+        ("unthrottled-4", FIGURES[1], SSH2, Target::AtMost(1.0 / 15.0)),
+        ("unthrottled-20", FIGURES[0], SSH2, Target::AtMost(1.0 / 15.0)),
+        ("unthrottled-20", FIGURES[1], SSH2, Target::AtMost(1.0 / 15.0)),
+        ("blocks-8", FIGURES[2], SSH2, Target::AtMost(0.1)),
+        ("blocks-8", FIGURES[3], SSH2, Target::AtMost(0.1)),
+        ("lines-2000", FIGURES[2], SSH2, Target::AtMost(0.2)),
     ];
-    for (scenario, (title, unit, figure), target) in verdicts {
+    for scenario in ["throughput-1", "throughput-4", "throughput-8", "throughput-20"] {
+        verdicts.extend([
+            (scenario, FIGURES[1], SSH2, Target::AtMost(0.2)),
+            (scenario, FIGURES[4], SSH2, Target::AtLeast(1.0)),
+            (scenario, FIGURES[6], OPENSSH, Target::AtMost(1.2)),
+            (scenario, FIGURES[7], OPENSSH, Target::AtMost(1.2)),
+        ]);
+    }
+    for (scenario, (title, unit, figure), rival, target) in verdicts {
         let table = Table {
             title: String::new(),
             unit,
@@ -144,9 +161,13 @@ fn outcome(report: &Report) -> Outcome {
         };
         outcome.verdicts.push(Verdict {
             what: format!("{scenario}: {title}"),
-            measured: ratio(table.median(TRUNKLINE), table.median(SSH2)),
+            measured: ratio(table.median(TRUNKLINE), table.median(rival)),
             target,
-            unit: "of ssh2's",
+            unit: if rival == SSH2 {
+                "of ssh2's"
+            } else {
+                "of what it is beside OpenSSH's client"
+            },
         });
     }
     let idle = &report.idle;
@@ -205,7 +226,7 @@ mod tests {
         let run = |client: &str, scenario: &str, mean: f64| {
             format!(
                 r#"{{"client":"{client}","scenario":"{scenario}","figures":{{"mean":{mean},"p99":2,"utilization":0.5,
-                   "throughput":10,"mainPerMb":1,"memory":100}}}}"#
+                   "throughput":10,"mainPerMb":1,"memory":100,"serversPerMb":2,"serverMemory":9}}}}"#
             )
         };
         let text = format!(

@@ -14,6 +14,7 @@ mod python_warm;
 mod six_operations;
 mod sockets;
 mod stock;
+mod streams;
 mod transfers;
 mod warm_far;
 mod warm_near;
@@ -37,6 +38,7 @@ pub(crate) const ROWS: &[Row] = &[
     warm_far::ROW,
     warm_near::ROW,
     bulk::ROW,
+    streams::ROW,
     idle::ROW,
     beside::ROW,
     fleet::ROW,

@@ -12,6 +12,7 @@ pub(crate) mod incoming;
 pub(crate) mod lease;
 pub(crate) mod login;
 pub(crate) mod session;
+mod socket;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

@@ -411,6 +411,8 @@ pub struct Channels {
     rtt: RoundTrip,
     /// What is being handled came now; none before anything has come.
     arrival: Option<Arrival>,
+    /// The server has waited for credit since somebody looked.
+    starved: bool,
     budget: Arc<WindowBudget>,
     overdraft_allowed: bool,
     opened: u32,
@@ -518,6 +520,11 @@ impl Channels {
     pub fn receiving(&mut self, now: Instant) {
         let drained = self.arrival.map_or(0, |arrival| arrival.drained);
         self.arrival = Some(Arrival { now, drained });
+    }
+
+    /// Whether the server was seen to wait for credit since the last call.
+    pub fn take_starved(&mut self) -> bool {
+        std::mem::take(&mut self.starved)
     }
 
     /// All that had come was read: what is handled next came later.
@@ -906,6 +913,7 @@ impl Channels {
         }
         if let (Some(trip), Some(arrival)) = (trip, arrival) {
             self.rtt.measured(trip, arrival.now);
+            self.starved = true;
         }
         Ok(())
     }

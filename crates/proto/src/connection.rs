@@ -613,6 +613,11 @@ impl Connection {
         self.channels.drained();
     }
 
+    /// Whether the server was seen to wait for credit since the last call: what comes should be read without delay.
+    pub fn take_starved(&mut self) -> bool {
+        self.channels.take_starved()
+    }
+
     /// The round-trip time that the server's answers have shown; `None` until one has been timed.
     pub fn rtt(&self) -> Option<Duration> {
         self.channels.rtt()

@@ -125,9 +125,14 @@ pub(crate) struct ReceiveWindow {
 struct Echo {
     sent: Instant,
     remaining: u32,
-    /// How often the input had been read empty when the last of `remaining` came.
-    drained: Option<u64>,
+    /// When the last of `remaining` came.
+    last: Option<Arrival>,
 }
+
+/// A silence is the server's waiting for credit only if it is so much of the time since the credit was returned. A stream
+/// that is read packet by packet has a silence behind each, and what is left of a window when a quarter of it is returned
+/// are 48 packets. Of a window that is too small by an eighth, the server waits for as much.
+const SILENCE: u32 = 8;
 
 /// A moment of input: when it is handled, and how often everything that had come was read before.
 #[derive(Debug, Clone, Copy)]
@@ -162,15 +167,19 @@ impl ReceiveWindow {
         if len <= echo.remaining {
             echo.remaining -= len;
             if echo.remaining == 0 {
-                echo.drained = Some(arrival.drained);
+                echo.last = Some(arrival);
             }
             return None;
         }
         let echo = self.echo.take()?;
+        let trip = arrival.now.saturating_duration_since(echo.sent);
         // Without a silence at the end of what was allowed, the server had credit all the time.
-        let waited = echo.drained.is_some_and(|drained| drained < arrival.drained);
+        let waited = echo.last.is_some_and(|last| {
+            let silence = arrival.now.saturating_duration_since(last.now);
+            last.drained < arrival.drained && silence * SILENCE >= trip
+        });
         self.starved |= waited;
-        waited.then(|| arrival.now.saturating_duration_since(echo.sent))
+        waited.then_some(trip)
     }
 
     /// What came was not for anybody: it may be sent again.
@@ -207,7 +216,7 @@ impl ReceiveWindow {
             self.echo = Some(Echo {
                 sent: now,
                 remaining: self.credit,
-                drained: None,
+                last: None,
             });
         }
         self.credit += add;
@@ -384,6 +393,24 @@ mod tests {
         path.lateness = Duration::from_millis(3);
         path.stream(Duration::from_secs(5));
         assert!(path.window.size <= 2 * INITIAL_WINDOW, "{}", path.window.size);
+    }
+
+    #[test]
+    fn a_stream_that_is_read_packet_by_packet_does_not_look_like_a_server_that_waits() {
+        let mut path = Path::new(Duration::from_micros(200), 200);
+        let gap = Duration::from_secs(1) / path.rate;
+        for _ in 0..30 * path.rate {
+            path.now += gap;
+            path.drained += 1;
+            let arrival = Arrival {
+                now: path.now,
+                drained: path.drained,
+            };
+            let trip = path.window.receive(PACKET, Some(arrival)).unwrap();
+            assert_eq!(trip, None, "the server never stopped");
+            path.window.consume(PACKET, path.now, path.trip.get());
+        }
+        assert_eq!(path.window.size, INITIAL_WINDOW);
     }
 
     #[test]

@@ -50,6 +50,10 @@ impl ProcessTree {
         Ok(ProcessTree { root, mark, leash })
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.root.id()
+    }
+
     pub(crate) fn has_exited(&mut self) -> bool {
         !matches!(self.root.try_wait(), Ok(None))
     }

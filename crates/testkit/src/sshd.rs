@@ -219,6 +219,11 @@ impl Sshd {
         self.log.wait_for(pattern, 1).await
     }
 
+    /// The process that listens; `None` while the server is stopped.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(ProcessTree::pid)
+    }
+
     /// The processes that serve one connection each. As root there is a second process behind each of them,
     /// which holds the session with the user's rights.
     pub fn connection_pids(&self) -> Vec<u32> {

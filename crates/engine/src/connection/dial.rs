@@ -16,18 +16,15 @@ use trunkline_local::program::local_program;
 use crate::config::{AddressFamily, HostConfig, World};
 use crate::connection::acknowledge::Acknowledging;
 use crate::connection::gather::Gathering;
+use crate::connection::socket::Socket;
 use crate::error::Error;
-
-/// A transport's socket: TCP, a proxy command's pipes, a channel of a jump host.
-pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 /// RFC 8305 section 5: the time between two connection attempts.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
 /// A way to a server.
 pub(crate) struct Dialed {
-    pub(crate) io: Box<dyn Io>,
+    pub(crate) io: Box<dyn Socket>,
     /// The server's address, where it is known.
     pub(crate) address: Option<SocketAddr>,
     /// The round-trip time as the connection's set-up showed it.
@@ -210,6 +207,8 @@ struct ProxyPipes {
     stdin: ChildStdin,
     stdout: ChildStdout,
 }
+
+impl Socket for ProxyPipes {}
 
 impl AsyncRead for ProxyPipes {
     fn poll_read(

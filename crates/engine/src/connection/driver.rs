@@ -21,8 +21,8 @@ use trunkline_proto::{
 use crate::connection::channel::{
     Asked, Awaited, ExitStatus, GlobalReply, Op, Port, end_port, execution, refuse,
 };
-use crate::connection::dial::Io;
 use crate::connection::lease::{End, Lease};
+use crate::connection::socket::Socket;
 use crate::error::{Error, Execution};
 use crate::host_key::HostKeyError;
 use crate::metrics::Metrics;
@@ -80,7 +80,7 @@ pub(crate) struct KeepAlive {
 
 pub(crate) struct Driver {
     host: String,
-    io: Box<dyn Io>,
+    io: Box<dyn Socket>,
     pub(crate) proto: trunkline_proto::Connection,
     ops: queue::Receiver<Op>,
     ports: HashMap<ChannelId, Box<Port>>,
@@ -116,7 +116,7 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(
         host: String,
-        io: Box<dyn Io>,
+        io: Box<dyn Socket>,
         proto: trunkline_proto::Connection,
         ops: queue::Receiver<Op>,
         offers: mpsc::UnboundedSender<Box<Offer>>,
@@ -325,7 +325,9 @@ impl Driver {
         };
         let n = match read {
             Poll::Pending => {
-                self.proto.input_drained();
+                if self.io.is_drained() {
+                    self.proto.input_drained();
+                }
                 return Ok(false);
             }
             Poll::Ready(Ok(0)) => {
@@ -348,6 +350,9 @@ impl Driver {
         let handled = self.proto.handle_received(now);
         // Credit that the server waited for has told a round trip, too.
         self.metrics.set_rtt(self.proto.rtt());
+        if self.proto.take_starved() {
+            self.io.asked();
+        }
         match handled {
             Ok(()) => Ok(true),
             Err(error) => {
@@ -453,6 +458,9 @@ impl Driver {
                 self.proto.close(id);
             }
             return refuse(op, &error);
+        }
+        if !matches!(op, Op::Consumed { .. } | Op::Close { .. } | Op::Drain) {
+            self.io.asked();
         }
         match op {
             Op::Open {

@@ -1,37 +1,32 @@
-//! A TCP connection that gathers data while much of it comes: the kernel wakes the reader for half a megabyte, and not
-//! for each packet.
+//! A TCP connection that gathers data while much of it comes: the kernel wakes the reader for a large piece, and not for
+//! each packet.
 //!
 //! sshd writes 32 KiB at a time (CHANNEL_MAX_READ in channels.h), and each write wakes a reader that waits: on loopback
-//! some 25,000 times for each GiB. That costs as much CPU as the decryption, and takes it from the command whose output
-//! it is. SO_RCVLOWAT leaves most of it out.
+//! some 25,000 times for each GiB. That costs as much CPU as the decryption, and takes it from the server and the command
+//! whose output it is. SO_RCVLOWAT leaves most of it out.
 //!
-//! Nothing waits for long. Data is gathered only after [`BURST`] has come within [`BURST_TIME`], a rate at which
-//! [`LOW_WATER`] takes two milliseconds. When it takes longer than [`PATIENCE`], what has come is read, and nothing is
-//! gathered before a longer burst. An answer that comes alone is never waited for.
+//! When data is gathered, and for how long, is decided by [`Rhythm`]. What comes alone is never waited for: gathering
+//! begins after a burst, and ends when too little came in a wait.
 
 use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::SetSockOpt as _;
 use nix::{libc, setsockopt_impl, sockopt_impl};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Sleep, sleep_until};
 
 use crate::connection::acknowledge::Acknowledging;
+use crate::connection::socket::Socket;
 
 /// What is gathered. A quarter of a channel's smallest window: the server never waits for credit meanwhile.
 const LOW_WATER: libc::c_int = 512 * 1024;
-/// So much must come in [`BURST_TIME`] before anything is gathered.
-const BURST: u64 = 8 * 1024 * 1024;
-const BURST_TIME: Duration = Duration::from_millis(32);
-/// Each time that gathering waited in vain, the next burst must be twice as long, up to this. One that pauses after each
-/// request's answer (SFTP with few requests in flight) so loses a millisecond or two in a quarter of a second at most.
-const BURST_MAX: u64 = 64 * 1024 * 1024;
-/// What has come is read after this at the latest (tokio's timer may add its tick, a millisecond).
-const PATIENCE: Duration = Duration::from_millis(1);
+
+/// By then the kernel has woken a reader for whom there is something.
+const WAKING: Duration = Duration::from_millis(1);
 
 sockopt_impl!(
     /// What must have come before a reader is woken. When it is lowered, Linux wakes a reader for whom there is enough
@@ -47,74 +42,102 @@ sockopt_impl!(
 #[derive(Debug)]
 pub(crate) struct Gathering {
     stream: Acknowledging,
+    rhythm: Rhythm,
     state: State,
-    burst: u64,
-    burst_time: Duration,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Every packet wakes the reader. `received` came since `since`.
-    Watching { since: Instant, received: u64 },
+    /// Every packet wakes the reader.
+    Watching,
     /// The reader is woken when there is enough, or `until`, once it waits.
     Gathering { until: Pin<Box<Sleep>>, waiting: bool },
+    /// It has waited for long enough: what has come wakes it, at once if there is something. Nothing had come when it has not
+    /// been woken `until`. Keeps the timer for the next time.
+    Collecting { until: Pin<Box<Sleep>>, empty: bool },
 }
 
 impl Gathering {
     pub(crate) fn new(stream: Acknowledging) -> Self {
         Self {
             stream,
-            state: State::watching(),
-            burst: BURST,
-            burst_time: BURST_TIME,
+            rhythm: Rhythm::new(Instant::now()),
+            state: State::Watching,
         }
     }
 
     /// `n` bytes have come.
     fn received(&mut self, n: u64) {
-        match &mut self.state {
-            State::Gathering { waiting, .. } => *waiting = false,
-            State::Watching { since, received } => {
-                *received += n;
-                // Elsewhere a reader is not known to be woken when the mark is lowered.
-                if *received < self.burst || !cfg!(target_os = "linux") {
-                    return;
-                }
-                // A burst that must be longer may take longer.
-                let allowed = self.burst_time * u32::try_from(self.burst / BURST).unwrap_or(u32::MAX);
-                let fast = since.elapsed() <= allowed;
-                self.state = if fast && LowWater.set(&self.stream, &LOW_WATER).is_ok() {
-                    State::Gathering {
-                        until: Box::pin(sleep_until(Instant::now())),
-                        waiting: false,
-                    }
-                } else {
-                    State::watching()
+        let now = Instant::now();
+        let gathers = match &self.state {
+            State::Watching => self.rhythm.is_burst(n, now),
+            State::Gathering { .. } => true,
+            State::Collecting { .. } => self.rhythm.goes_on(n, now),
+        };
+        self.state = match std::mem::replace(&mut self.state, State::Watching) {
+            State::Gathering { until, .. } => State::Gathering {
+                until,
+                waiting: false,
+            },
+            // Elsewhere a reader is not known to be woken when the mark is lowered.
+            before
+                if gathers && cfg!(target_os = "linux") && LowWater.set(&self.stream, &LOW_WATER).is_ok() =>
+            {
+                let until = match before {
+                    State::Collecting { until, .. } => until,
+                    _ => Box::pin(sleep_until(now.into())),
                 };
+                State::Gathering {
+                    until,
+                    waiting: false,
+                }
             }
-        }
+            _ => State::Watching,
+        };
     }
 
     /// Nothing is there that is worth waking up for. Ready when it has been waited for long enough.
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let State::Gathering { until, waiting } = &mut self.state else {
-            return Poll::Pending;
-        };
-        if !std::mem::replace(waiting, true) {
-            until.as_mut().reset(Instant::now() + PATIENCE);
+        match &mut self.state {
+            State::Watching | State::Collecting { empty: true, .. } => return Poll::Pending,
+            State::Collecting { until, empty } => {
+                ready!(until.as_mut().poll(cx));
+                *empty = true;
+                return Poll::Pending;
+            }
+            State::Gathering { until, waiting } => {
+                if !std::mem::replace(waiting, true) {
+                    let now = Instant::now();
+                    until.as_mut().reset((now + self.rhythm.patience(now)).into());
+                }
+                ready!(until.as_mut().poll(cx));
+            }
         }
-        ready!(until.as_mut().poll(cx));
-        self.state = State::watching();
-        self.burst = (2 * self.burst).min(BURST_MAX);
+        if let State::Gathering { mut until, .. } = std::mem::replace(&mut self.state, State::Watching) {
+            until.as_mut().reset((Instant::now() + WAKING).into());
+            self.state = State::Collecting { until, empty: false };
+        }
         Poll::Ready(LowWater.set(&self.stream, &1).map_err(io::Error::from))
     }
 }
 
-impl State {
-    fn watching() -> Self {
-        Self::Watching {
-            since: Instant::now(),
-            received: 0,
+impl Socket for Gathering {
+    fn asked(&mut self) {
+        let now = Instant::now();
+        self.rhythm.asked = Some(now);
+        if let State::Gathering { until, waiting: true } = &mut self.state {
+            let soon = (now + ANSWERS.patience).into();
+            if soon < until.deadline() {
+                until.as_mut().reset(soon);
+            }
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        match self.state {
+            State::Watching => true,
+            State::Gathering { .. } => false,
+            State::Collecting { empty, .. } => empty,
         }
     }
 }
@@ -152,89 +175,101 @@ impl AsyncWrite for Gathering {
     }
 }
 
-#[cfg(all(test, target_os = "linux"))]
-mod tests {
-    use std::io::{Read as _, Write as _};
-    use std::thread::JoinHandle;
+/// Decides when data is gathered, and for how long, on the time that it is told.
+#[derive(Debug)]
+struct Rhythm {
+    /// When the server was asked for something, or waited for credit, last.
+    asked: Option<Instant>,
+    /// What came since `since`.
+    received: u64,
+    since: Instant,
+    /// The next burst of [`ANSWERS`].
+    burst: u64,
+}
 
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpStream;
+/// How data comes that is gathered.
+struct Manner {
+    /// So much must come in `burst_time` before anything is gathered.
+    burst: u64,
+    burst_time: Duration,
+    /// What has come is read after this at the latest (tokio's timer may add its tick, a millisecond).
+    patience: Duration,
+}
 
-    use super::*;
+/// Somebody may wait for an answer. At the rate of this burst, [`LOW_WATER`] takes two milliseconds. Each time that it took
+/// longer than the patience, the next burst must be twice as long, up to [`BURST_MAX`].
+const ANSWERS: Manner = Manner {
+    burst: 8 * 1024 * 1024,
+    burst_time: Duration::from_millis(32),
+    patience: Duration::from_millis(1),
+};
+/// The server sends of its own accord, 8 MB/s and more. Each of 20 streams on two cores has some 15 to 20 MB/s: a few packets
+/// in this time.
+const OUTPUT: Manner = Manner {
+    burst: 1024 * 1024,
+    burst_time: Duration::from_millis(128),
+    patience: Duration::from_millis(8),
+};
+/// With less output than this in a wait gathering ends.
+const LEAST: u64 = 48 * 1024;
+/// What comes so long after a question is output. An answer that took longer may be some milliseconds later.
+const QUESTION: Duration = Duration::from_millis(500);
+/// One that pauses after each request's answer (SFTP with few requests in flight) so loses a millisecond or two in a quarter
+/// of a second at most.
+const BURST_MAX: u64 = 64 * 1024 * 1024;
 
-    const LONG: Duration = Duration::from_secs(24 * 60 * 60);
-
-    /// A connection to a server that sends `bytes`, and "end" when it is asked to.
-    async fn connection(bytes: u64, burst_time: Duration) -> (Gathering, JoinHandle<()>) {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let server = std::thread::spawn(move || {
-            let (mut client, _) = listener.accept().unwrap();
-            let sent = std::io::copy(&mut std::io::repeat(7).take(bytes), &mut client).unwrap();
-            assert_eq!(sent, bytes);
-            client.read_exact(&mut [0]).unwrap();
-            client.write_all(b"end").unwrap();
-            client.read_exact(&mut [0]).unwrap();
-        });
-        let gathering = Gathering {
-            burst_time,
-            ..Gathering::new(Acknowledging::new(TcpStream::connect(address).await.unwrap()))
-        };
-        (gathering, server)
-    }
-
-    async fn read(connection: &mut Gathering, bytes: u64) {
-        let mut buffer = vec![0; usize::try_from(bytes).unwrap()];
-        connection.read_exact(&mut buffer).await.unwrap();
-        assert!(buffer.iter().all(|byte| *byte == 7));
-    }
-
-    fn is_gathering(connection: &Gathering) -> bool {
-        matches!(connection.state, State::Gathering { .. })
-    }
-
-    #[tokio::test]
-    async fn what_comes_alone_after_a_burst_is_read_and_ends_the_gathering() {
-        let (mut connection, server) = connection(BURST, LONG).await;
-        read(&mut connection, BURST).await;
-        assert!(is_gathering(&connection));
-
-        let mut answer = [0; 3];
-        let waits = {
-            let mut reading = std::pin::pin!(connection.read(&mut answer));
-            std::future::poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx).is_pending())).await
-        };
-        assert!(waits, "nothing was sent yet");
-        connection.write_all(b"?").await.unwrap();
-        connection.read_exact(&mut answer).await.unwrap();
-        assert_eq!(&answer, b"end");
-        assert!(!is_gathering(&connection));
-        assert_eq!(connection.burst, 2 * BURST);
-
-        connection.write_all(b"!").await.unwrap();
-        server.join().unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_burst_is_gathered_whole() {
-        let bytes = 5 * BURST + 12_345;
-        let (mut connection, server) = connection(bytes, LONG).await;
-        read(&mut connection, bytes).await;
-        connection.write_all(b"?!").await.unwrap();
-        let mut answer = String::new();
-        connection.read_to_string(&mut answer).await.unwrap();
-        assert_eq!(answer, "end");
-        server.join().unwrap();
-    }
-
-    #[tokio::test]
-    async fn what_comes_slowly_is_not_gathered() {
-        let (mut connection, server) = connection(4 * BURST, Duration::ZERO).await;
-        for _ in 0..4 {
-            read(&mut connection, BURST).await;
-            assert!(!is_gathering(&connection));
+impl Rhythm {
+    fn new(now: Instant) -> Self {
+        Self {
+            asked: None,
+            received: 0,
+            since: now,
+            burst: ANSWERS.burst,
         }
-        connection.write_all(b"?!").await.unwrap();
-        server.join().unwrap();
+    }
+
+    fn is_output(&self, now: Instant) -> bool {
+        self.asked
+            .is_none_or(|asked| now.saturating_duration_since(asked) >= QUESTION)
+    }
+
+    /// How long what comes may wait.
+    fn patience(&self, now: Instant) -> Duration {
+        if self.is_output(now) {
+            OUTPUT.patience
+        } else {
+            ANSWERS.patience
+        }
+    }
+
+    /// `n` bytes have come, each packet by itself. Whether much comes.
+    fn is_burst(&mut self, n: u64, now: Instant) -> bool {
+        self.received += n;
+        // A burst that must be longer may take longer.
+        let (burst, time) = if self.is_output(now) {
+            (OUTPUT.burst, OUTPUT.burst_time)
+        } else {
+            let times = u32::try_from(self.burst / ANSWERS.burst).unwrap_or(u32::MAX);
+            (self.burst, ANSWERS.burst_time * times)
+        };
+        if self.received < burst {
+            return false;
+        }
+        let fast = now.saturating_duration_since(self.since) <= time;
+        (self.received, self.since) = (0, now);
+        fast
+    }
+
+    /// `n` bytes have come in a wait. Whether that is worth another one.
+    fn goes_on(&mut self, n: u64, now: Instant) -> bool {
+        (self.received, self.since) = (0, now);
+        if self.is_output(now) {
+            return n >= LEAST;
+        }
+        self.burst = (2 * self.burst).min(BURST_MAX);
+        false
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use trunkline_proto::signature::fingerprint;
 
-use crate::connection::dial::{Dialed, Io};
+use crate::connection::dial::Dialed;
+use crate::connection::socket::Stream;
 use crate::error::Error;
 use crate::host_key::{Accepted, Decision, HostKeyError, Server};
 use crate::keys::KeyFile;
@@ -35,7 +36,7 @@ pub struct Login {
 }
 
 /// A stream to talk over, until it is taken.
-type Given = Option<Box<dyn Io>>;
+type Given = Option<Box<dyn Stream>>;
 
 /// A program's own opinion on host keys.
 pub trait HostKeyVerifier: Send + Sync {
@@ -172,8 +173,8 @@ impl Login {
         // Guards the stream while it is taken.
         let taken = over.lock().unwrap_or_else(PoisonError::into_inner).take();
         Some(match taken {
-            Some(io) => Ok(Dialed {
-                io,
+            Some(stream) => Ok(Dialed {
+                io: Box::new(stream),
                 address: None,
                 rtt: None,
             }),

@@ -366,6 +366,8 @@ fn a_server_that_waits_for_credit_on_a_long_path_gets_a_larger_window() {
         "{credit} bytes of credit"
     );
     assert_eq!(channels.rtt(), Some(rtt));
+    assert!(channels.take_starved());
+    assert!(!channels.take_starved());
 }
 
 #[test]

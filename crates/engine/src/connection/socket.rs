@@ -1,0 +1,24 @@
+//! What a transport runs over.
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::connection::channel::ChannelStream;
+
+/// TCP, a proxy command's pipes, a channel of a jump host, a stream of the program's.
+pub(crate) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {
+    /// The server was asked for something, or waits for credit itself: somebody may wait for what comes next.
+    fn asked(&mut self) {}
+
+    /// Whether nothing was there to be read, when a read had to wait.
+    fn is_drained(&self) -> bool {
+        true
+    }
+}
+
+impl Socket for ChannelStream {}
+
+/// Bytes in both directions, of whatever kind.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Socket for Box<dyn Stream> {}
