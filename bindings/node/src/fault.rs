@@ -168,9 +168,7 @@ impl From<&Error> for Fault {
             return fault;
         }
         let (level, code) = match error.root() {
-            Error::Network { source, doing, .. } if doing.starts_with("looking up") => {
-                ("client-dns", system_code(source).unwrap_or("ENOTFOUND"))
-            }
+            Error::Lookup { source, .. } => ("client-dns", system_code(source).unwrap_or("ENOTFOUND")),
             Error::Network { source, .. } => ("client-socket", system_code(source).unwrap_or("ECONNRESET")),
             // In good order: no error to ssh2's users, once the client was ready.
             Error::ClosedByPeer { .. } => ("client-socket", "ERR_CLOSED"),
@@ -192,6 +190,7 @@ impl From<&Error> for Fault {
         };
         let (address, errno) = match error.root() {
             Error::Network { address, source, .. } => (address.map(Box::new), source.raw_os_error()),
+            Error::Lookup { source, .. } => (None, source.raw_os_error()),
             _ => (None, None),
         };
         let disconnect = error

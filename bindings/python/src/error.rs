@@ -10,14 +10,21 @@ use trunkline_daemon::protocol;
 /// A failure of the engine, the daemon or this binding, as an exception will tell it.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
-    /// [`ErrorKind`]'s name, "closed" or "fork".
+    /// [`ErrorKind`]'s name, "lookup", "closed" or "fork".
     kind: String,
     message: String,
     /// [`Execution`]'s words.
     execution: String,
-    /// SSH_FX_…, where the server did not do something to a file; RFC 4254's reason, where it refused a channel; this
-    /// machine's errno.
+    /// SSH_FX_…, where the server did not do something to a file; RFC 4254's reason, where it refused a channel.
     code: Option<u32>,
+    /// This machine's errno, where there is one for it.
+    errno: Option<i32>,
+    /// The methods that the server would have gone on with, where it let nobody in.
+    allowed: Vec<String>,
+    /// Whether it wants them besides what it was shown, which was right.
+    partial: bool,
+    /// The address that could not be connected to.
+    address: Option<(String, u16)>,
     /// Output that had come by then.
     output: Option<Box<(Vec<u8>, Vec<u8>)>>,
 }
@@ -29,6 +36,10 @@ impl Failure {
             message: message.into(),
             execution: execution.as_str().into(),
             code: None,
+            errno: None,
+            allowed: Vec::new(),
+            partial: false,
+            address: None,
             output: None,
         }
     }
@@ -69,17 +80,27 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let code = match &error {
-            Error::File { status, .. } => Some(status.code.0),
-            Error::Refused { reason, .. } => Some(*reason),
-            Error::Local { source, .. } => source
-                .raw_os_error()
-                .and_then(|number| u32::try_from(number).ok()),
-            _ => None,
-        };
+        let (mut code, mut allowed, mut partial, mut address) = (None, Vec::new(), false, None);
+        let mut kind = error.kind().as_str();
+        match error.root() {
+            Error::File { status, .. } => code = Some(status.code.0),
+            Error::Refused { reason, .. } => code = Some(*reason),
+            Error::Authentication {
+                allowed: methods,
+                partial: more,
+                ..
+            } => (allowed, partial) = (methods.clone(), *more),
+            Error::Network { address: to, .. } => address = to.map(|to| (to.ip().to_string(), to.port())),
+            Error::Lookup { .. } => kind = "lookup",
+            _ => {}
+        }
         Self {
             code,
-            ..Self::new(error.kind().as_str(), error.to_string(), error.execution())
+            allowed,
+            partial,
+            address,
+            errno: error.errno(),
+            ..Self::new(kind, error.to_string(), error.execution())
         }
     }
 }
@@ -106,6 +127,10 @@ impl From<protocol::Failure> for Failure {
             message,
             execution,
             code: None,
+            errno: None,
+            allowed: Vec::new(),
+            partial: false,
+            address: None,
             output: None,
         }
     }
@@ -130,6 +155,10 @@ pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
         message,
         execution,
         code,
+        errno,
+        allowed,
+        partial,
+        address,
         output,
     } = failure;
     let make = match MAKE.import(py, "trunkline._errors", "from_native") {
@@ -144,6 +173,9 @@ pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
         PyBytes::new(py, &stdout),
         PyBytes::new(py, &stderr),
         code,
+        errno,
+        (allowed, partial),
+        address,
     );
     match make.call1(arguments) {
         Ok(exception) => PyErr::from_value(exception),

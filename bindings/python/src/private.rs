@@ -177,9 +177,9 @@ impl PrivateHost {
 impl PrivateHost {
     /// `verify` is called with the host's name in known_hosts, the key's blob, and what the known_hosts files have against
     /// it: nothing (`None`), or whether it is merely unknown and a text. `over` is a channel, or a socket on its way, to
-    /// talk over instead of TCP.
+    /// talk over instead of TCP. `together` takes what the server asks at once, in place of `ask`.
     #[new]
-    #[pyo3(signature = (explicit, keys, verify, ask=None, over=None))]
+    #[pyo3(signature = (explicit, keys, verify, ask=None, over=None, together=None))]
     fn new(
         py: Python<'_>,
         explicit: Explicit,
@@ -187,6 +187,7 @@ impl PrivateHost {
         verify: Py<PyAny>,
         ask: Option<Py<PyAny>>,
         over: Option<Over<'_>>,
+        together: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let process = Process::current(py)?;
         let config = explicit.config()?;
@@ -202,7 +203,7 @@ impl PrivateHost {
         };
         let host = process
             .engine()
-            .private_host(config, login, &crate::prompt::interaction(ask))
+            .private_host(config, login, &crate::prompt::interaction(ask, together))
             .map_err(|error| crate::error::exception(py, error.into()))?;
         let connection = host.hold();
         let held = Arc::new(Held {
@@ -242,7 +243,7 @@ impl PrivateHost {
     }
 
     /// The server's identification, the key exchange, the host key's algorithm and the cipher, once it is connected.
-    fn info(&self) -> PyResult<Option<(String, String, String, String)>> {
+    fn info(&self) -> PyResult<Option<(String, String, String, String, String)>> {
         let info = self.inner.get()?.1.connection.info();
         Ok(info.map(|info| {
             (
@@ -250,6 +251,7 @@ impl PrivateHost {
                 info.kex.name().to_owned(),
                 info.host_key_algorithm.clone(),
                 info.cipher.to_owned(),
+                info.banner.to_string(),
             )
         }))
     }
@@ -493,6 +495,15 @@ impl Key {
                 .await
                 .map_err(|error: AgentError| Failure::local(error.to_string()))
         }))
+    }
+
+    /// Whether the key has signed `data`; `signature` is encoded as in RFC 4253 section 6.6. An encrypted key cannot say.
+    fn has_signed(&self, py: Python<'_>, data: &[u8], signature: &[u8]) -> bool {
+        py.detach(|| {
+            self.0
+                .public_key()
+                .is_some_and(|key| key.has_signed(data, signature))
+        })
     }
 
     /// Signs as RFC 4253 section 6.6 encodes signatures.

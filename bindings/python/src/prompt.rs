@@ -4,15 +4,19 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use trunkline::Interaction;
-use trunkline::prompt::{Answer, Place, Prompt, PromptKind, Prompter, Turn};
+use trunkline::prompt::{Answer, Answers, Place, Prompt, PromptKind, Prompter, ServerQuestions, Turn};
 
 /// Asks a callable `(kind, text, echo) -> str | None`. One that raises has no answer; what it raised goes to
 /// `sys.unraisablehook`, because no Python code is waiting in the thread that asks.
-struct Callable(Arc<Py<PyAny>>);
+struct Callable {
+    ask: Arc<Py<PyAny>>,
+    /// Takes what a server asks at once: `(title, instructions, [(text, echo)]) -> [str] | None`.
+    together: Option<Arc<Py<PyAny>>>,
+}
 
 impl Prompter for Callable {
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Answer<'a> {
-        let callable = self.0.clone();
+        let callable = self.ask.clone();
         let (kind, text, echo) = (
             name(prompt.kind),
             prompt.text_with_host().into_owned(),
@@ -38,6 +42,32 @@ impl Prompter for Callable {
             answered.await.ok().flatten().map(Into::into)
         })
     }
+
+    fn ask_together<'a>(&'a self, asked: &'a ServerQuestions) -> Option<Answers<'a>> {
+        let callable = self.together.clone()?;
+        let (name, instruction) = (asked.name.clone(), asked.instruction.clone());
+        let prompts: Vec<_> = asked
+            .prompts
+            .iter()
+            .map(|prompt| (prompt.text.clone(), prompt.echo))
+            .collect();
+        Some(Box::pin(async move {
+            let answered = tokio::task::spawn_blocking(move || {
+                Python::attach(|py| {
+                    let answers = callable
+                        .bind(py)
+                        .call1((name, instruction, prompts))
+                        .and_then(|answers| answers.extract::<Option<Vec<String>>>());
+                    answers.unwrap_or_else(|error| {
+                        error.write_unraisable(py, Some(callable.bind(py)));
+                        None
+                    })
+                })
+            });
+            let answers = answered.await.ok().flatten()?;
+            Some(answers.into_iter().map(Into::into).collect())
+        }))
+    }
 }
 
 /// The words of the control protocol.
@@ -51,12 +81,16 @@ fn name(kind: PromptKind) -> &'static str {
     }
 }
 
-/// Who answers: `ask`, or nobody. Warnings and banners are logged.
-pub(crate) fn interaction(ask: Option<Py<PyAny>>) -> Interaction {
+/// Who answers: `ask`, and `together` what a server asks at once; or nobody. Warnings and banners are logged.
+pub(crate) fn interaction(ask: Option<Py<PyAny>>, together: Option<Py<PyAny>>) -> Interaction {
     match ask {
-        Some(ask) => Interaction::new(Arc::new(Callable(Arc::new(ask))), |text| {
-            tracing::warn!("{}", text.trim_end());
-        }),
+        Some(ask) => {
+            let callable = Callable {
+                ask: Arc::new(ask),
+                together: together.map(Arc::new),
+            };
+            Interaction::new(Arc::new(callable), |text| tracing::warn!("{}", text.trim_end()))
+        }
         None => Interaction::none(),
     }
 }

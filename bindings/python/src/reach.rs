@@ -117,7 +117,7 @@ impl Host {
             way,
             request,
             answers: ask.is_some(),
-            interaction: crate::prompt::interaction(ask.map(|ask| ask.clone_ref(py))),
+            interaction: crate::prompt::interaction(ask.map(|ask| ask.clone_ref(py)), None),
         };
         Ok(Self {
             inner: OfProcess::new((process.clone(), Arc::new(reach))),

@@ -189,8 +189,8 @@ pub(crate) struct Copying {
     umask: u32,
 }
 
-/// Files, bytes, names left out, and the path and reason of each that failed.
-type Copied = (u64, u64, u64, Vec<(Data, String)>);
+/// Files, bytes, names left out, and the path, reason and errno of each that failed.
+type Copied = (u64, u64, u64, Vec<(Data, String, Option<i32>)>);
 
 /// Copies to (`upload`) or from a server, whose paths `there` places. What concerns one file ends no other's copy.
 pub(crate) async fn copied(
@@ -210,9 +210,9 @@ pub(crate) async fn copied(
     let failures = Arc::new(StdMutex::new(Vec::new()));
     let seen = failures.clone();
     let progress = Arc::new(Progress::watched(move |event| {
-        if let CopyEvent::Failed { path, message } = event {
+        if let CopyEvent::Failed { path, message, errno } = event {
             let mut failures = seen.lock().unwrap_or_else(PoisonError::into_inner);
-            failures.push((path.into(), message));
+            failures.push((path.into(), message, errno));
         }
     }));
     let mut chosen = CopyOptions::default();

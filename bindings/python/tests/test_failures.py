@@ -122,7 +122,7 @@ def test_a_servers_words_are_printable_in_the_faces(place: str, steering: Testbe
 def before(box: Callable[..., Any]) -> dict[str, tuple[Callable[[], Any], type[trunkline.Error]]]:
     """What goes wrong before there is a session."""
     return {
-        "a name without an address": (lambda: box(options={"HostName": "nobody.invalid"}), trunkline.NetworkError),
+        "a name without an address": (lambda: box(options={"HostName": "nobody.invalid"}), trunkline.UnknownHostError),
         "a port that refuses": (lambda: box(port=1), trunkline.NetworkError),
         "a proxy that ends": (lambda: box(options={"ProxyCommand": "false"}), trunkline.NetworkError),
         "an unknown host": (

@@ -1,9 +1,8 @@
-"""Programs that were written for parallel-ssh, on it and on this side by side."""
+"""The face of parallel-ssh, beyond what programs see of both (test_parity)."""
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import threading
 from collections.abc import Iterator
@@ -11,133 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Testbed, run_python, wait_until
+from conftest import Testbed, wait_until
 from trunkline.compat.pssh import config as pssh_config
 from trunkline.compat.pssh import exceptions, utils
 from trunkline.compat.pssh.clients import ParallelSSHClient, SSHClient
-
-OURS = "import trunkline.compat.pssh; trunkline.compat.pssh.install()\n"
-
-#: What parallel-ssh's documentation shows; each prints what is to be the same.
-PROGRAMS = {
-    "output and status": """
-output = client.run_command("echo $0 me; echo 'two  '; printf 'no end'; echo err >&2; exit 3")
-client.join(output)
-for host_out in output:
-    show(host_out.host, list(host_out.stdout), list(host_out.stderr), host_out.exit_code, host_out.exception)
-    show(host_out.fully_qualified_command)
-""",
-    "nothing to wait for": """
-output = client.run_command("cat")
-show([out.exit_code for out in output], client.finished(output))
-for out in output:
-    out.stdin.write("typed\\n")
-    out.stdin.flush()
-    out.channel.send_eof()
-client.join(output)
-show([list(out.stdout) for out in output], client.finished(output), [out.exit_code for out in output])
-""",
-    "arguments of hosts": """
-output = client.run_command("echo %s", host_args=("first", "second", "third"))
-show([list(out.stdout) for out in output])
-output = client.run_command("echo %(word)s", host_args=[{"word": str(n)} for n in range(3)])
-show([list(out.stdout) for out in output])
-try:
-    client.run_command("echo %s", host_args=["only"])
-except HostArgumentError as error:
-    show(type(error).__name__)
-""",
-    "shells and terminals": """
-output = client.run_command("echo $0", shell="bash -c")
-show([list(out.stdout) for out in output], output[0].fully_qualified_command)
-output = client.run_command("test -t 1 && echo terminal; echo err >&2", use_pty=True)
-show([(list(out.stdout), list(out.stderr)) for out in output])
-""",
-    "much output without reading": """
-output = client.run_command("head -c 5000000 /dev/zero | tr '\\\\0' x; echo; head -c 5000000 /dev/zero >&2")
-client.join(output)
-show([len(next(iter(out.stdout))) for out in output])
-client.join(output, consume_output=True)
-show([list(out.stdout) for out in output])
-""",
-    "timeouts": """
-output = client.run_command("echo first; cat", read_timeout=0.5)
-for out in output:
-    try:
-        for line in out.stdout:
-            show(line)
-    except Timeout:
-        show("timeout")
-try:
-    client.join(output, timeout=0.1)
-except Timeout as error:
-    show("still running", len(error.args))
-for out in output:
-    out.channel.send_eof()
-client.join(output)
-show(client.finished(output))
-""",
-    "encodings": """
-output = client.run_command("printf '\\\\344\\\\n'", encoding="latin-1")
-show([list(out.stdout) for out in output])
-""",
-    "one host": """
-from pssh.clients import SSHClient
-one = SSHClient(hosts[0], **arguments)
-host_out = one.run_command("echo one")
-show(list(host_out.stdout))
-one.wait_finished(host_out)
-show(host_out.exit_code)
-with one.open_shell() as shell:
-    shell.run("echo a")
-    shell.run("echo b; exit 4")
-show(list(shell.stdout), shell.exit_code)
-""",
-    "shells": """
-shells = client.open_shell()
-client.run_shell_commands(shells, ["cd /", "pwd"])
-client.join_shells(shells)
-show([list(shell.stdout) for shell in shells])
-""",
-    "files": """
-import os, tempfile
-with tempfile.TemporaryDirectory() as folder:
-    with open(f"{folder}/source", "w") as file:
-        file.write("content")
-    jobs = client.copy_file(f"{folder}/source", f"{folder}/new/%(name)s/there", copy_args=[{"name": n} for n in "abc"])
-    joinall(jobs, raise_error=True)
-    show([open(f"{folder}/new/{n}/there").read() for n in "abc"])
-    # Named apart: these hosts have one address.
-    back = client.copy_remote_file(f"{folder}/source", f"{folder}/%(name)s", copy_args=[{"name": n} for n in "abc"])
-    joinall(back, raise_error=True)
-    show(sorted(os.listdir(folder)))
-    os.makedirs(f"{folder}/tree/inner")
-    open(f"{folder}/tree/inner/file", "w").close()
-    one = client.copy_file(f"{folder}/tree", f"{folder}/%s", recurse=True, copy_args=["x", "y", "z"])
-    joinall(one, raise_error=True)
-    show(sorted(os.listdir(f"{folder}/y")), os.listdir(f"{folder}/y/inner"))
-    jobs = client.copy_remote_file(f"{folder}/none", f"{folder}/never")
-    joinall(jobs)
-    show([isinstance(job.exception, Exception) for job in jobs])
-    try:
-        client.copy_file(f"{folder}/tree", f"{folder}/q")[0].get()
-    except ValueError:
-        show("not without recurse")
-""",
-}
-
-PRELUDE = """
-import json, sys
-from gevent import joinall
-from pssh.clients import ParallelSSHClient
-from pssh.exceptions import HostArgumentError, Timeout
-from pssh.config import HostConfig
-hosts, user, ways = json.loads(sys.argv[1])
-client = ParallelSSHClient(hosts, user=user, host_config=[HostConfig(port=port, private_key=key) for port, key in ways])
-arguments = {"user": user, "port": ways[0][0], "pkey": ways[0][1]}
-def show(*values):
-    print(*map(repr, values), flush=True)
-"""
 
 
 @pytest.fixture
@@ -158,26 +34,13 @@ def client(testbed: Testbed, arguments: dict[str, Any]) -> Iterator[ParallelSSHC
     client.disconnect()
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_prints_the_same(name: str, testbed: Testbed) -> None:
-    hosts = testbed.about["hosts"]
-    about = json.dumps(
-        [[host["address"] for host in hosts], hosts[0]["user"], [(host["port"], host["key"]) for host in hosts]]
-    )
-    program = PRELUDE + PROGRAMS[name]
-    theirs = run_python(program, about)
-    ours = run_python(OURS + program, about)
-    assert ours.stdout, ours.stderr
-    assert ours.stdout == theirs.stdout, ours.stderr
-
-
 def test_a_host_that_fails_is_raised_or_a_value(client: ParallelSSHClient) -> None:
     client.host_config = None
     client.hosts = ["no-such-host.invalid"]
     with pytest.raises(exceptions.UnknownHostError):
         client.run_command("true")
     client.hosts = ["127.0.0.1"]
-    client._arguments["port"] = 1
+    client.port = 1
     (output,) = client.run_command("true", stop_on_errors=False)
     assert isinstance(output.exception, ConnectionError)
     assert (output.stdout, output.exit_code) == (None, None)
@@ -232,11 +95,11 @@ def test_no_thread_is_made_for_a_host(client: ParallelSSHClient) -> None:
 def test_what_makes_no_sense_is_said() -> None:
     with pytest.raises(TypeError):
         ParallelSSHClient("localhost")
-    with pytest.raises(ValueError, match="host configurations"):
+    with pytest.raises(ValueError, match="Host config entries"):
         ParallelSSHClient(["a", "b"], host_config=[pssh_config.HostConfig()])
     with pytest.raises(exceptions.HostConfigError):
         ParallelSSHClient(["a"], host_config="b")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="port"):
+    with pytest.raises(ValueError, match="Port 22 is not"):
         pssh_config.HostConfig(port="22")  # type: ignore[arg-type]
     with pytest.raises(exceptions.InvalidAPIUseError):
         ParallelSSHClient(["a"], keyboard_interactive=True)

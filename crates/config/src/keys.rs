@@ -21,6 +21,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use std::path::PathBuf;
 use trunkline_proto::certificate::Certificate;
+use trunkline_proto::signature::verify;
 use trunkline_proto::wire::Reader;
 
 /// The public half of a key, or a certificate for one: what a line of a `.pub` file holds.
@@ -51,6 +52,13 @@ impl PublicKey {
             blob: blob.into(),
             comment: String::from_utf8_lossy(comment).into_owned(),
         })
+    }
+
+    /// Whether it has signed `data`; `signature` is encoded as in RFC 4253 section 6.6.
+    pub fn has_signed(&self, data: &[u8], signature: &[u8]) -> bool {
+        Reader::new(signature)
+            .name()
+            .is_ok_and(|algorithm| verify(&self.blob, algorithm, signature, data).is_ok())
     }
 
     /// The line this key is written as, without a line end.

@@ -4,8 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use trunkline_proto::DisconnectReason;
 pub use trunkline_request::failure::{ErrorKind, Execution};
+use trunkline_sftp::StatusCode;
 use trunkline_text::Printable;
 
 /// An error of the engine. Cheap to clone, because everyone who waits for one connection is told of its end.
@@ -19,6 +21,14 @@ pub enum Error {
         doing: String,
         /// The address that could not be connected to.
         address: Option<std::net::SocketAddr>,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
+    /// A host's name has no address, or nobody could be asked for it.
+    #[error("looking up {name}: {}", io_words(.source))]
+    Lookup {
+        /// The name.
+        name: String,
         /// What the system said.
         source: Arc<io::Error>,
     },
@@ -58,6 +68,8 @@ pub enum Error {
         host: String,
         /// Methods that the server would have gone on with.
         allowed: Vec<String>,
+        /// Whether the last attempt was right, and the server wants one of these besides.
+        partial: bool,
         /// What was tried or left out, and why; may be empty.
         advice: String,
     },
@@ -199,7 +211,9 @@ impl Error {
     /// Who is to blame.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Network { .. } | Self::ClosedByPeer { .. } | Self::Closed { .. } => ErrorKind::Network,
+            Self::Network { .. } | Self::Lookup { .. } | Self::ClosedByPeer { .. } | Self::Closed { .. } => {
+                ErrorKind::Network
+            }
             Self::Timeout { .. } => ErrorKind::Timeout,
             Self::Protocol {
                 source: trunkline_proto::Error::Local(_),
@@ -250,6 +264,25 @@ impl Error {
         }
     }
 
+    /// The errno of this machine that says what the system, or a server of a file, said: `ENOENT` for SFTP's "no such
+    /// file". `None` where there is none.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        match self.root() {
+            Self::File { status, .. } => match status.code {
+                StatusCode::NO_SUCH_FILE => Some(Errno::NOENT),
+                StatusCode::PERMISSION_DENIED => Some(Errno::ACCESS),
+                StatusCode::OP_UNSUPPORTED => Some(Errno::OPNOTSUPP),
+                _ => None,
+            }
+            .map(Errno::raw_os_error),
+            Self::Network { source, .. } | Self::Lookup { source, .. } | Self::Local { source, .. } => {
+                errno(source)
+            }
+            _ => None,
+        }
+    }
+
     pub(crate) fn network(doing: impl Into<String>, source: io::Error) -> Self {
         Self::Network {
             doing: doing.into(),
@@ -262,6 +295,13 @@ impl Error {
         Self::Sftp {
             host: host.into(),
             source,
+        }
+    }
+
+    pub(crate) fn lookup(name: impl Into<String>, source: io::Error) -> Self {
+        Self::Lookup {
+            name: name.into(),
+            source: Arc::new(source),
         }
     }
 
@@ -337,6 +377,27 @@ fn shown(path: &[u8]) -> Printable {
 }
 
 /// The system's words without Rust's "(os error 111)".
+/// The system's number for an error that may have been told on in other words.
+pub(crate) fn errno(error: &io::Error) -> Option<i32> {
+    use io::ErrorKind as Kind;
+    error.raw_os_error().or_else(|| {
+        let number = match error.kind() {
+            Kind::NotFound => Errno::NOENT,
+            Kind::PermissionDenied => Errno::ACCESS,
+            Kind::AlreadyExists => Errno::EXIST,
+            Kind::IsADirectory => Errno::ISDIR,
+            Kind::NotADirectory => Errno::NOTDIR,
+            Kind::DirectoryNotEmpty => Errno::NOTEMPTY,
+            Kind::ReadOnlyFilesystem => Errno::ROFS,
+            Kind::StorageFull => Errno::NOSPC,
+            Kind::QuotaExceeded => Errno::DQUOT,
+            Kind::FileTooLarge => Errno::FBIG,
+            _ => return None,
+        };
+        Some(number.raw_os_error())
+    })
+}
+
 fn io_words(error: &io::Error) -> String {
     let text = error.to_string();
     match text.find(" (os error ") {
@@ -381,6 +442,29 @@ fn seconds(duration: &Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_server_or_the_system_said_of_a_file_has_its_errno() {
+        let of_server = |code| Error::File {
+            host: "db1".into(),
+            doing: "reading",
+            path: "notes".into(),
+            status: trunkline_sftp::Status {
+                code,
+                message: String::new().into(),
+            },
+        };
+        assert_eq!(of_server(StatusCode::NO_SUCH_FILE).errno(), Some(2));
+        assert_eq!(of_server(StatusCode::PERMISSION_DENIED).errno(), Some(13));
+        assert_eq!(of_server(StatusCode::FAILURE).errno(), None);
+        let local = Error::local("reading", io::Error::from_raw_os_error(28));
+        assert_eq!(local.errno(), Some(28));
+        let retold = Error::local(
+            "reading",
+            io::Error::new(io::ErrorKind::IsADirectory, "it is a directory"),
+        );
+        assert_eq!(retold.errno(), Some(21));
+    }
 
     #[test]
     fn a_lost_connection_says_whether_the_command_may_have_run() {

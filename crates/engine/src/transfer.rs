@@ -7,6 +7,7 @@
 //! | `folder` | the local folder that is written into, and nowhere else |
 //! | `tree` | what has been made below the target, and where something may be made |
 //! | `part` | the names that files have until they are whole |
+//! | `reason` | why something was not copied
 //! | `stream` | ends that are no regular files: pipes, devices, descriptors |
 //! | `lanes` | the sessions that a copy goes over |
 //! | `small`, `striped` | how several of them share small files, or one large file |
@@ -20,6 +21,7 @@ mod folder;
 mod lanes;
 mod list;
 mod part;
+mod reason;
 mod small;
 mod stream;
 mod striped;
@@ -45,6 +47,7 @@ use compression::Flow;
 use lanes::Lanes;
 pub(crate) use lanes::{NEAR, SESSIONS_A_CONNECTION};
 use part::Tag;
+use reason::Reason;
 pub use stream::Stream;
 use tree::Tree;
 
@@ -152,8 +155,9 @@ impl Progress {
         });
     }
 
-    fn failed(&self, path: Bytes, message: String) {
-        self.tell(CopyEvent::Failed { path, message });
+    fn failed(&self, path: Bytes, reason: impl Into<Reason>) {
+        let Reason { message, errno } = reason.into();
+        self.tell(CopyEvent::Failed { path, message, errno });
     }
 }
 

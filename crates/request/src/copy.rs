@@ -84,6 +84,9 @@ pub enum CopyEvent {
         path: Bytes,
         /// Why not, in a sentence that names it.
         message: String,
+        /// The same as an errno of this machine; `None` where there is none that says it, or the server did not say.
+        #[serde(default)]
+        errno: Option<i32>,
     },
 }
 

@@ -35,6 +35,7 @@ from ._errors import (
     NotDirectoryError,
     PeerError,
     TimeoutError,
+    UnknownHostError,
 )
 from ._files import CopyResult, DirEntry, FileStat
 from ._forward import ForwardCounters
@@ -84,6 +85,7 @@ __all__ = [
     "Process",
     "Terminal",
     "TimeoutError",
+    "UnknownHostError",
     "add_to_agent",
     "connect",
     "enable_logging",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import errno
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -51,6 +52,20 @@ class Error(Exception):
         return type(self), self.args, self.__dict__.copy()
 
 
+class _SystemError(Error, OSError):
+    """What has an errno too."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # OSError's own attributes are not in its dictionary.
+        make, arguments, state = super().__reduce__()
+        about = {"errno": self.errno, "filename": self.filename, "filename2": self.filename2}
+        return make, arguments, {**state, **{name: value for name, value in about.items() if value is not None}}
+
+    def __str__(self) -> str:
+        # OSError would put its number in front.
+        return str(self.args[0]) if self.args else ""
+
+
 class PeerError(Error):
     """The server broke the protocol, or shares no algorithm with this side."""
 
@@ -58,11 +73,18 @@ class PeerError(Error):
     may_pass = True
 
 
-class NetworkError(Error, ConnectionError):
-    """The network: unreachable, refused, reset, ended."""
+class NetworkError(_SystemError, ConnectionError):
+    """The network: unreachable, refused, reset, ended. ``errno`` is the system's number, if it gave one."""
 
     kind = "network"
     may_pass = True
+
+    #: The address and the port that could not be connected to.
+    address: tuple[str, int] | None = None
+
+
+class UnknownHostError(NetworkError):
+    """A host's name has no address, or nobody could be asked for it."""
 
 
 class TimeoutError(Error, builtins.TimeoutError):
@@ -79,9 +101,16 @@ class HostKeyError(Error):
 
 
 class AuthenticationError(Error):
-    """The server accepted none of the authentication methods."""
+    """The server accepted none of the authentication methods.
+
+    ``allowed`` are the methods with which it would have gone on, such as ``"publickey"``; ``partial`` is whether it wants
+    one of them besides what it was shown, which was right. The daemon tells neither.
+    """
 
     kind = "authentication"
+
+    allowed: tuple[str, ...] = ()
+    partial = False
 
 
 class ConfigurationError(Error):
@@ -107,20 +136,6 @@ class LocalError(Error):
     may_pass = True
 
 
-class _SystemError(Error, OSError):
-    """What has an errno too."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # OSError's own attributes are not in its dictionary.
-        make, arguments, state = super().__reduce__()
-        about = {"errno": self.errno, "filename": self.filename, "filename2": self.filename2}
-        return make, arguments, {**state, **{name: value for name, value in about.items() if value is not None}}
-
-    def __str__(self) -> str:
-        # OSError would put its number in front.
-        return str(self.args[0]) if self.args else ""
-
-
 class LocalFileError(_SystemError, LocalError):
     """This machine did not do something to a file, or to a socket; ``errno`` says why not."""
 
@@ -134,9 +149,12 @@ class LocalPermissionError(LocalFileError, PermissionError):
 
 
 class FileError(_SystemError):
-    """The server did not do something to a file."""
+    """The server did not do something to a file. ``status`` is SFTP's code for it, if the server said one."""
 
     kind = "file"
+
+    #: SSH_FX_… (draft-ietf-secsh-filexfer-02, section 7).
+    status: int | None = None
 
 
 class NoSuchFileError(FileError, FileNotFoundError):
@@ -203,14 +221,7 @@ _BY_KIND: dict[str, type[Error]] = {
         ForkError,
     )
 }
-
-
-#: By SSH_FX_… (draft-ietf-secsh-filexfer-02, section 7): the class and the errno.
-_BY_CODE: dict[int, tuple[type[FileError], int]] = {
-    2: (NoSuchFileError, errno.ENOENT),
-    3: (FilePermissionError, errno.EACCES),
-    8: (FileError, errno.EOPNOTSUPP),
-}
+_BY_KIND["lookup"] = UnknownHostError
 
 
 #: By errno; others are ``FileError``.
@@ -229,37 +240,49 @@ _BY_LOCAL_NUMBER: dict[int, type[LocalFileError]] = {
     errno.EPERM: LocalPermissionError,
 }
 
-#: What the engine's sentences about files end with, in the system's words or in those of SFTP's status codes, and the errno.
-_BY_WORDS: dict[str, int] = {
-    **{os.strerror(number).lower(): number for number in errno.errorcode},
-    "no such file": errno.ENOENT,
-    "operation not supported": errno.EOPNOTSUPP,
-}
 
-
-def not_copied(message: str, more: int, path: bytes) -> FileError:
+def not_copied(path: bytes, message: str, number: int | None, more: int) -> FileError:
     """The exception for a file that was not copied, and ``more`` others that were not either."""
-    number = next((number for words in message.lower().split(": ")[:0:-1] if (number := _BY_WORDS.get(words))), errno.EIO)
-    if message.endswith(" is a directory: -r copies it"):
-        number, message = errno.EISDIR, f"{message.rpartition(': ')[0]}: recursive=True copies it"
-    text = f"{message} (and {more} more)" if more else message
-    error = _BY_NUMBER.get(number, FileError)(text, execution="finished")
-    error.errno, error.filename = number, os.fsdecode(path)
+    # What the command line calls the option.
+    message = message.replace(": -r copies it", ": recursive=True copies it")
+    error = _file_error(f"{message} (and {more} more)" if more else message, number, "finished")
+    error.filename = os.fsdecode(path)
     return error
 
 
-def from_native(kind: str, message: str, execution: str, stdout: bytes, stderr: bytes, code: int | None) -> Error:
-    """The exception for a failure of the native module, which calls this."""
+def _file_error(message: str, number: int | None, execution: str) -> FileError:
+    error = _BY_NUMBER.get(number or 0, FileError)(message, execution=execution)
+    error.errno = number or errno.EIO
+    return error
+
+
+def from_native(
+    kind: str,
+    message: str,
+    execution: str,
+    stdout: bytes,
+    stderr: bytes,
+    code: int | None,
+    number: int | None,
+    allowed: tuple[Sequence[str], bool],
+    address: tuple[str, int] | None,
+) -> Error:
+    """The exception for a failure of the native module, which calls this. ``code`` is SFTP's, where the server did
+    not do something to a file, and RFC 4254's reason, where it opened no channel; ``number`` is an errno."""
     if kind == "file":
-        chosen, number = _BY_CODE.get(code or 0, (FileError, errno.EIO))
-        error = chosen(message, execution=execution)
-        error.errno = number
+        error = _file_error(message, number, execution)
+        error.status = code
         return error
-    if kind == "local" and code:
-        local = _BY_LOCAL_NUMBER.get(code, LocalFileError)(message, execution=execution, stdout=stdout, stderr=stderr)
-        local.errno = code
-        return local
-    made = _BY_KIND.get(kind, Error)(message, execution=execution, stdout=stdout, stderr=stderr)
-    if isinstance(made, LimitError):
+    chosen = _BY_KIND.get(kind, Error)
+    if kind == "local" and number:
+        chosen = _BY_LOCAL_NUMBER.get(number, LocalFileError)
+    made = chosen(message, execution=execution, stdout=stdout, stderr=stderr)
+    if isinstance(made, NetworkError):
+        made.errno, made.address = number, address
+    elif isinstance(made, LocalFileError):
+        made.errno = number
+    elif isinstance(made, LimitError):
         made.reason = code or 0
+    elif isinstance(made, AuthenticationError):
+        made.allowed, made.partial = tuple(allowed[0]), allowed[1]
     return made

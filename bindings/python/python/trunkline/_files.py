@@ -25,7 +25,7 @@ LocalPath: TypeAlias = "str | os.PathLike[str]"
 Attributes: TypeAlias = "tuple[int | None, int | None, int | None, int | None, int | None, int | None]"
 
 #: What a copy came to: files, bytes, names left out, failures.
-Copied: TypeAlias = "tuple[int, int, int, list[tuple[bytes, str]]]"
+Copied: TypeAlias = "tuple[int, int, int, list[tuple[bytes, str, int | None]]]"
 
 #: What is asked for at once by a file that is read through: eight of OpenSSH's largest replies.
 BUFFER = 8 * 255 * 1024
@@ -196,6 +196,5 @@ def copied(outcome: Copied) -> CopyResult:
     """The result of a copy. Raises the first failure, if anything failed."""
     files, length, skipped, failures = outcome
     if failures:
-        path, message = failures[0]
-        raise not_copied(message, len(failures) - 1, path)
+        raise not_copied(*failures[0], len(failures) - 1)
     return CopyResult(files, length, skipped)

@@ -534,7 +534,7 @@ fn json_event(target: &str, event: &CopyEvent) -> serde_json::Value {
     let (what, path, more) = match event {
         CopyEvent::Copied { path, length } => ("copied", path, serde_json::json!({ "bytes": length })),
         CopyEvent::Skipped { path } => ("skipped", path, serde_json::json!({})),
-        CopyEvent::Failed { path, message } => ("failed", path, serde_json::json!({ "error": message })),
+        CopyEvent::Failed { path, message, .. } => ("failed", path, serde_json::json!({ "error": message })),
     };
     let mut line = serde_json::json!({ "event": what, "target": target });
     // A path that is no text is given in base64 as well.

@@ -444,6 +444,7 @@ impl<'a> Authentication<'a> {
             user: self.host.user.clone(),
             host: self.host.original_host.clone(),
             allowed: self.allowed.clone(),
+            partial: self.partial,
             advice: advice.join("; "),
         }
     }

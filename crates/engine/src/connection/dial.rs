@@ -63,7 +63,7 @@ async fn tcp_once(host: &HostConfig) -> Result<Dialed, Error> {
         .await
         .map_err(|source| {
             // getaddrinfo's words are lost in "failed to lookup address information: …", which says it well.
-            Error::network(format!("looking up {}", host.hostname), source)
+            Error::lookup(&host.hostname, source)
         })?;
     let wanted = |address: &SocketAddr| match host.address_family {
         AddressFamily::Any => true,

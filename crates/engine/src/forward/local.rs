@@ -193,7 +193,7 @@ pub(super) async fn ask(
 pub(super) fn reply_to(error: &Error) -> Reply {
     match error {
         Error::Refused { reason: 1, .. } | Error::HostKey(_) => Reply::NotAllowed,
-        Error::Refused { reason: 2, .. } | Error::Network { .. } => Reply::Refused,
+        Error::Refused { reason: 2, .. } | Error::Network { .. } | Error::Lookup { .. } => Reply::Refused,
         _ => Reply::Failed,
     }
 }

@@ -142,7 +142,7 @@ impl LocalStream {
     pub(super) async fn tcp(host: &str, port: u16, family: AddressFamily) -> Result<Self, Error> {
         let found = tokio::net::lookup_host((host, port))
             .await
-            .map_err(|source| Error::network(format!("looking up {host}"), source))?;
+            .map_err(|source| Error::lookup(host, source))?;
         let mut last = io::Error::other("no address of the wanted family");
         for address in found.filter(|address| is_of(*address, family)) {
             match TcpStream::connect(address).await {

@@ -19,7 +19,7 @@ use super::part::Tag;
 use super::small::{MOST_SMALL, Queue, SMALL_MEMORY, SmallFiles, Work};
 use super::striped::Striped;
 use super::tree::Origin;
-use super::{Item, Job, Kind, Place, Stream, blocking, blocks, list, not_below, stream};
+use super::{Item, Job, Kind, Place, Reason, Stream, blocking, blocks, list, not_below, stream};
 use crate::error::Error;
 use crate::sftp::{Permissions, Status};
 
@@ -124,7 +124,7 @@ impl Down {
         match stream::pour(&sftp, &item.source, stream, &job.options, &job.progress).await {
             Ok(length) => job.progress.copied(item.target, length),
             Err(error @ (Error::File { .. } | Error::Local { .. })) => {
-                job.progress.failed(item.target, error.to_string());
+                job.progress.failed(item.target, error);
             }
             Err(error) => return Err(error),
         }
@@ -170,7 +170,7 @@ impl Down {
 
     /// Copies one file over as many sessions as it is worth. Fails when there are none left; gives a sentence when the
     /// file is what failed.
-    async fn large_one(&self, item: &Item) -> Result<Result<u64, String>, Error> {
+    async fn large_one(&self, item: &Item) -> Result<Result<u64, Reason>, Error> {
         let keep = self.job.options.partial;
         let (folder, target) = (self.folder.clone(), item.target.clone());
         let kept = keep.then(|| self.tag(item).part(&item.target));
@@ -243,7 +243,7 @@ impl Down {
                         .first()
                         .link()
                         .refused("reading", item.source.clone(), status);
-                    return Ok(Err(error.to_string() + part.aftermath()));
+                    return Ok(Err(Reason::from(error) + part.aftermath()));
                 }
                 Ok(Some(End::Finished(length))) => {
                     // Closes the file on every session.
@@ -275,7 +275,7 @@ impl Down {
         looks(&self.job, item.mode.or(mode), times.or(item.times))
     }
 
-    fn words(&self, item: &Item, error: &io::Error) -> String {
+    fn words(&self, item: &Item, error: &io::Error) -> Reason {
         words(&self.folder, &item.target, error)
     }
 
@@ -308,7 +308,7 @@ fn looks(job: &Job, mode: Option<u32>, times: Option<(u32, u32)>) -> Looks {
     }
 }
 
-fn words(folder: &Folder, target: &[u8], error: &io::Error) -> String {
+fn words(folder: &Folder, target: &[u8], error: &io::Error) -> Reason {
     list::words(folder.shown(target).as_os_str().as_encoded_bytes(), error)
 }
 
@@ -357,7 +357,7 @@ fn prepare(job: &Job, folder: &Folder, items: Vec<Item>) -> (Vec<Item>, Vec<Item
 async fn link(job: Arc<Job>, folder: Arc<Folder>, sftp: crate::sftp::Sftp, item: Item) {
     let target = match sftp.readlink(&item.source).await {
         Ok(target) => target,
-        Err(error) => return job.progress.failed(item.source, error.to_string()),
+        Err(error) => return job.progress.failed(item.source, error),
     };
     blocking(move || {
         let times = item.times.filter(|_| job.options.preserve);
@@ -534,7 +534,7 @@ impl Writing {
                     };
                     self.job
                         .progress
-                        .failed(item.target, error.to_string() + aftermath);
+                        .failed(item.target, Reason::from(error) + aftermath);
                 }
                 self.done.push(file);
             }

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use rustix::io::Errno;
 use tokio::sync::mpsc;
 
 use super::lanes::Lanes;
 use super::tree::Told;
-use super::{Item, Job, Kind, Place, Source, Stream, There, Top, blocking, shown};
+use super::{Item, Job, Kind, Place, Reason, Source, Stream, There, Top, blocking, shown};
 use crate::error::Error;
 use crate::sftp::{FileAttributes, FileType, Permissions, Sftp};
 
@@ -150,8 +151,8 @@ async fn local(job: &Arc<Job>, source: &Source, top: &Top, items: &mpsc::Sender<
         let mut item = local_item(path.clone(), target, &found);
         item.named = true;
         if item.kind == Kind::Directory && !job.options.recursive {
-            let message = format!("{} is a directory: -r copies it", shown(&path));
-            return job.progress.failed(path, message);
+            let reason = is_directory(shown(&path).to_string());
+            return job.progress.failed(path, reason);
         }
         let below = item.target.clone();
         if send(&job, &items, nth, item).is_ok() && found.is_dir() {
@@ -264,14 +265,25 @@ pub(super) const FREE_SPACE: &str =
     ". Any existing file is unchanged; free some space and run the same command again to resume";
 
 /// A local failure in a line.
-pub(super) fn words(path: &[u8], error: &std::io::Error) -> String {
+pub(super) fn words(path: &[u8], error: &std::io::Error) -> Reason {
     use std::io::ErrorKind::{QuotaExceeded, StorageFull};
-    let mut words =
-        Error::local(shown(path), std::io::Error::new(error.kind(), error.to_string())).to_string();
+    let mut words = Reason::from(Error::local(
+        shown(path),
+        std::io::Error::new(error.kind(), error.to_string()),
+    ));
+    words.errno = crate::error::errno(error);
     if matches!(error.kind(), StorageFull | QuotaExceeded) {
         words += FREE_SPACE;
     }
     words
+}
+
+/// Directories are copied only if that was asked for.
+fn is_directory(path: String) -> Reason {
+    Reason {
+        message: path + " is a directory: -r copies it",
+        errno: Some(Errno::ISDIR.raw_os_error()),
+    }
 }
 
 /// Counts what is to be copied, and tells what cannot be.
@@ -346,7 +358,7 @@ async fn remote(
 /// A file's failure is told, and the copy goes on; a session's is its end.
 pub(super) fn fail(job: &Job, path: Bytes, error: Error) -> Result<(), Error> {
     if matches!(error, Error::File { .. }) {
-        job.progress.failed(path, error.to_string());
+        job.progress.failed(path, error);
         return Ok(());
     }
     Err(error)
@@ -377,8 +389,8 @@ async fn remote_source(
     let (kind, below) = (item.kind, item.target.clone());
     if kind == Kind::Directory && !job.options.recursive {
         let host = lanes.first();
-        let message = format!("{}: {} is a directory: -r copies it", host.host(), shown(&path));
-        job.progress.failed(path, message);
+        let reason = is_directory(format!("{}: {}", host.host(), shown(&path)));
+        job.progress.failed(path, reason);
         return Ok(());
     }
     if is_copied(job, nth, &item) && items.send(item).await.is_err() || kind != Kind::Directory {

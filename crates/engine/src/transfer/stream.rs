@@ -169,7 +169,7 @@ pub(super) async fn copy_to(
     let length = match one_into(&sftp, &path, target, options, progress).await {
         Ok(length) => length,
         Err(error @ (Error::File { .. } | Error::Local { .. })) => {
-            progress.failed(path, error.to_string());
+            progress.failed(path, error);
             return Ok(progress.snapshot());
         }
         Err(error) => return Err(error),

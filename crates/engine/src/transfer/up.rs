@@ -12,6 +12,7 @@ use std::sync::{Arc, PoisonError};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use rustix::fs::{OFlags, SeekFrom};
+use rustix::io::Errno;
 use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
 use trunkline_sftp::transfer::{
@@ -26,8 +27,8 @@ use super::small::{MOST_SMALL, Queue, SMALL_MEMORY, SmallFiles, Work};
 use super::striped::Striped;
 use super::tree::Origin;
 use super::{
-    Existing, INCOMPLETE, Item, Job, KEPT_BITS, Kind, Place, SET_ID, blocking, blocks, not_below, rewritten,
-    shown, stream,
+    Existing, INCOMPLETE, Item, Job, KEPT_BITS, Kind, Place, Reason, SET_ID, blocking, blocks, not_below,
+    rewritten, shown, stream,
 };
 use crate::error::Error;
 use crate::sftp::{self, FileAttributes, FileType, OpenFlags, Permissions, Sftp, Status, Times};
@@ -473,7 +474,7 @@ impl<'a> Up<'a> {
 
     /// Copies one file over as many sessions as it is worth. Fails when there are none left; gives a sentence when the
     /// file is what failed.
-    async fn large_one(&self, item: &mut Item) -> Result<Result<u64, String>, Error> {
+    async fn large_one(&self, item: &mut Item) -> Result<Result<u64, Reason>, Error> {
         /// Each meets something that the one before could not know.
         const ATTEMPTS: usize = 4;
         if item.there.special.is_some() {
@@ -485,7 +486,7 @@ impl<'a> Up<'a> {
         };
         let may_be_kept = self.job.options.partial && item.stream.is_none() && !item.there.in_place;
         let mut claim = may_be_kept.then(|| Claim::take(tag)).flatten();
-        let (mut last, mut sent) = (String::new(), false);
+        let (mut last, mut sent) = (Reason::from(String::new()), false);
         for _ in 0..ATTEMPTS {
             if item.there.in_place
                 && !sent
@@ -560,7 +561,7 @@ impl<'a> Up<'a> {
             let there = match self.look_at_part(item, part, &source, kept).await {
                 Ok(there) => there,
                 Err(error @ (Error::File { .. } | Error::Local { .. })) => {
-                    return Ok(Ended::Failed(error.to_string()));
+                    return Ok(Ended::Failed(error.into()));
                 }
                 Err(error) => return Err(error),
             };
@@ -591,9 +592,8 @@ impl<'a> Up<'a> {
         loop {
             let lanes_changed = self.lanes.changed();
             if alone && striped.has_lost() {
-                return Ok(Ended::Again(
-                    self.shown(path) + " was not copied: the connection was lost",
-                ));
+                let message = self.shown(path) + " was not copied: the connection was lost";
+                return Ok(Ended::Again(message.into()));
             }
             striped.gather(self.lanes, wanted, alone)?;
             let shared = striped.shared.clone();
@@ -646,7 +646,7 @@ impl<'a> Up<'a> {
                     let pieces = match read {
                         Ok(Ok(pieces)) => pieces,
                         Ok(Err(message)) => return Ok(Ended::Failed(message)),
-                        Err(error) => return Ok(Ended::Failed(error.to_string())),
+                        Err(error) => return Ok(Ended::Failed(error.to_string().into())),
                     };
                     self.job.throttle.take(pieces.iter().map(|(_, data)| data.len() as u64).sum()).await;
                     pieces.iter().for_each(|(_, data)| self.job.flow.offer(data));
@@ -675,34 +675,34 @@ impl<'a> Up<'a> {
 
     /// Says what a server's bare "failure" means where its disk is full.
     /// `left`: what was written of the file is still there.
-    async fn with_room(&self, item: &Item, path: &Bytes, left: bool, message: String) -> String {
+    async fn with_room(&self, item: &Item, path: &Bytes, left: bool, reason: Reason) -> Reason {
         // What is taken away again leaves the room that it had.
         let little = if left { item.size / 64 } else { item.size };
         let Some(free) = self.free(path).await.filter(|free| *free <= little) else {
-            return message;
+            return reason;
         };
         let then = match item.there.in_place {
             true => "",
             false => list::FREE_SPACE,
         };
-        format!(
+        no_space(format!(
             "writing {}: no space left: {free} bytes are free and {} are wanted{then}",
             self.shown(path),
             item.size
-        )
+        ))
     }
 
     /// Why a file that is to be written where it is would not find room: known beforehand, its content is not lost.
-    async fn lacks_room(&self, item: &Item) -> Option<String> {
+    async fn lacks_room(&self, item: &Item) -> Option<Reason> {
         let path = self.final_path(item);
         let more = item
             .size
             .saturating_sub(item.there.existing.map_or(0, |existing| existing.size));
         let free = self.free(&path).await.filter(|free| *free < more)?;
-        Some(format!(
+        Some(no_space(format!(
             "writing {}: no space left: {free} bytes are free and {more} are wanted. Any existing file is unchanged",
             self.shown(&path)
-        ))
+        )))
     }
 
     /// Bytes that the server's disk has left for a file; `None` where it does not say.
@@ -725,13 +725,13 @@ impl<'a> Up<'a> {
     }
 
     /// Writes to what is no regular file, in order.
-    async fn pour(&self, item: &Item) -> Result<Result<u64, String>, Error> {
+    async fn pour(&self, item: &Item) -> Result<Result<u64, Reason>, Error> {
         let path = self.final_path(item);
         let mut reader: Box<dyn tokio::io::AsyncRead + Send + Unpin> =
             match Source::open(self.from, item).await {
                 Ok(Source::Stream(reader)) => match Arc::into_inner(reader) {
                     Some(stream) => stream.reading.into_inner().reader,
-                    None => return Ok(Err("it is being read".into())),
+                    None => return Ok(Err("it is being read".to_owned().into())),
                 },
                 Ok(Source::Local(file)) => match file.try_clone() {
                     Ok(file) => Box::new(tokio::fs::File::from_std(file)),
@@ -739,7 +739,7 @@ impl<'a> Up<'a> {
                 },
                 Ok(Source::Server(file)) => match Arc::into_inner(file) {
                     Some(file) => Box::new(file),
-                    None => return Ok(Err("it is being read".into())),
+                    None => return Ok(Err("it is being read".to_owned().into())),
                 },
                 Err(message) => return Ok(Err(message)),
             };
@@ -771,7 +771,7 @@ impl<'a> Up<'a> {
         };
         match written.await {
             Ok(length) => Ok(Ok(length)),
-            Err(error @ (Error::File { .. } | Error::Local { .. })) => Ok(Err(error.to_string())),
+            Err(error @ (Error::File { .. } | Error::Local { .. })) => Ok(Err(error.into())),
             Err(error) => Err(error),
         }
     }
@@ -780,14 +780,15 @@ impl<'a> Up<'a> {
         item.there.path.clone().unwrap_or_else(|| self.path(&item.target))
     }
 
-    fn refused(&self, item: &Item, status: Status) -> String {
+    fn refused(&self, item: &Item, status: Status) -> Reason {
         let absent = status.code == sftp::StatusCode::NO_SUCH_FILE;
         let path = self.final_path(item);
         let error = self.lanes.first().link().refused("writing", path, status);
-        match absent {
-            true => format!("{error}: make its folder first"),
-            false => error.to_string(),
+        let mut reason = Reason::from(error);
+        if absent {
+            reason += ": make its folder first";
         }
+        reason
     }
 
     /// What an earlier attempt has left that may be gone on from, and what of a file need not be sent: what of that is
@@ -916,11 +917,19 @@ fn name(kind: FileType) -> &'static str {
 /// How an attempt to copy a large file ended.
 enum Ended {
     Done(u64),
-    Failed(String),
+    Failed(Reason),
     /// The file cannot be replaced as it is.
     InPlace,
     /// Another attempt may do better; why this one did not.
-    Again(String),
+    Again(Reason),
+}
+
+/// There is no room for a file, as the sentence says.
+fn no_space(message: String) -> Reason {
+    Reason {
+        message,
+        errno: Some(Errno::NOSPC.raw_os_error()),
+    }
 }
 
 /// What there is of a file under the name that it has until it is whole.
@@ -987,7 +996,7 @@ struct Want {
 }
 
 /// What came of them, or why the file cannot be read.
-type Pieces = Result<Vec<(ReadId, Bytes)>, String>;
+type Pieces = Result<Vec<(ReadId, Bytes)>, Reason>;
 
 /// A large file to be read at many places at once.
 enum Source {
@@ -1048,7 +1057,7 @@ impl Reading {
 }
 
 impl Source {
-    async fn open(from: &Place, item: &Item) -> Result<Self, String> {
+    async fn open(from: &Place, item: &Item) -> Result<Self, Reason> {
         if let Some(stream) = &item.stream {
             let reader = stream.reader().await;
             let reader = reader.map_err(|error| list::words(&item.source, &error))?;
@@ -1076,7 +1085,7 @@ impl Source {
                     .open(&item.source, OpenFlags::READ, FileAttributes::default())
                     .await;
                 file.map(|file| Self::Server(Arc::new(file)))
-                    .map_err(|error| error.to_string())
+                    .map_err(Reason::from)
             }
         }
     }
@@ -1108,8 +1117,7 @@ impl Source {
                     let file = file.clone();
                     reads.spawn(async move {
                         let data = file.read_at(offset, length).await;
-                        data.map(|data| vec![(id, data)])
-                            .map_err(|error| error.to_string())
+                        data.map(|data| vec![(id, data)]).map_err(Reason::from)
                     });
                 }
             }
@@ -1174,7 +1182,7 @@ struct SmallUp<'a> {
 /// A small file's content, or why there is none.
 struct Content {
     file: FileId,
-    data: Result<Bytes, String>,
+    data: Result<Bytes, Reason>,
 }
 
 impl Content {
@@ -1221,7 +1229,7 @@ impl Work for SmallUp<'_> {
             match self.up.large_one(&mut item).await {
                 Ok(Ok(length)) => self.up.job.progress.copied(item.target, length),
                 Ok(Err(message)) => self.up.job.progress.failed(item.target, message),
-                Err(error) => self.up.job.progress.failed(item.target, error.to_string()),
+                Err(error) => self.up.job.progress.failed(item.target, error),
             }
         }
         if let Some(contents) = self.read.take() {
@@ -1315,8 +1323,9 @@ impl SmallUp<'_> {
                             Ok(None) => Err(format!(
                                 "{}: it grew by more than 64 KiB while it was copied; copy it again",
                                 shown(&item.source)
-                            )),
-                            Err(error) => Err(error.to_string()),
+                            )
+                            .into()),
+                            Err(error) => Err(error.into()),
                         };
                         vec![Content { file, data }]
                     });

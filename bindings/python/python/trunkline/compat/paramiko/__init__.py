@@ -27,6 +27,7 @@ from . import (
     ed25519key,
     file,
     hostkeys,
+    message,
     pkey,
     proxy,
     rsakey,
@@ -67,7 +68,8 @@ from .common import (
 from .config import SSHConfig, SSHConfigDict
 from .file import BufferedFile
 from .hostkeys import HostKeys
-from .pkey import DSSKey, ECDSAKey, Ed25519Key, PKey, RSAKey, UnknownKeyType
+from .message import Message
+from .pkey import DSSKey, ECDSAKey, Ed25519Key, PKey, PublicBlob, RSAKey, UnknownKeyType
 from .proxy import ProxyCommand
 from .sftp import (
     SFTP_BAD_MESSAGE,
@@ -101,8 +103,8 @@ from .ssh_exception import (
 from .transport import SecurityOptions, ServiceRequestingTransport, Transport
 
 #: The release of Paramiko whose interface this is.
-__version__ = "4.0.0"
-__version_info__ = (4, 0, 0)
+__version__ = "5.1.0"
+__version_info__ = (5, 1, 0)
 
 key_classes = [RSAKey, Ed25519Key, ECDSAKey]
 
@@ -164,6 +166,7 @@ __all__ = [
     "HostKeys",
     "InMemoryPrivateKey",
     "IncompatiblePeer",
+    "Message",
     "MessageOrderError",
     "MissingHostKeyPolicy",
     "NoValidConnectionsError",
@@ -175,6 +178,7 @@ __all__ = [
     "PrivateKey",
     "ProxyCommand",
     "ProxyCommandFailure",
+    "PublicBlob",
     "RSAKey",
     "RejectPolicy",
     "SFTPAttributes",
@@ -204,6 +208,7 @@ __all__ = [
     "install",
     "io_sleep",
     "key_classes",
+    "message",
     "pkey",
     "proxy",
     "rsakey",

@@ -3,8 +3,8 @@ so that a transport that nobody has any more is gone."""
 
 from __future__ import annotations
 
+import errno
 import os
-import re
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -33,12 +33,6 @@ def _not_further(key: PKey) -> None:
     raise _Met
 
 
-def methods(error: Exception) -> list[str]:
-    """The methods with which the server would have gone on, which the engine's error names."""
-    found = re.search(r"permission denied \(([^)]*)\)", str(error))
-    return [name for name in found[1].split(",") if name] if found else []
-
-
 @dataclass
 class Login:
     """Makes connections."""
@@ -59,8 +53,7 @@ class Login:
     def connect(self, first: float | None, then: float | None) -> _native.PrivateHost:
         """Connects, with so many seconds until the server's host key is there and for the log-in. Raises Paramiko's
         exceptions."""
-        host = _native.PrivateHost(self.explicit, self._natives(), self._judge, self._answer, self.over)
-        return self._ready(host, first, then)
+        return self._ready(self._host(self.explicit, self.over), first, then)
 
     def meet(self, limit: float | None) -> PKey:
         """The server's host key, from a connection that ends there."""
@@ -83,11 +76,12 @@ class Login:
             raise SSHException("a connection that was made over a given socket cannot lend the agent")
         agent = self.explicit["agent"] or os.environ.get("SSH_AUTH_SOCK")
         explicit: Explicit = {**self.explicit, "forward_agent": True, "agent": agent}
-        host = _native.PrivateHost(explicit, self._natives(), self._judge, self._answer)
+        host = self._host(explicit)
         return self._ready(host, explicit["timeout"], explicit["timeout"])
 
-    def _natives(self) -> list[_native.Key]:
-        return [key.native for key in self.keys]
+    def _host(self, explicit: Explicit, over: _native.Session | _native.Handover | None = None) -> _native.PrivateHost:
+        keys = [key.native for key in self.keys]
+        return _native.PrivateHost(explicit, keys, self._judge, self._answer, over, self.handler)
 
     def _ready(self, host: _native.PrivateHost, first: float | None, then: float | None) -> _native.PrivateHost:
         try:
@@ -121,10 +115,11 @@ class Login:
         """A failure to connect as Paramiko tells it: a name that has no address, an address that cannot be reached, or what
         went wrong behind that."""
         text = str(cause)
-        if text.startswith("looking up "):
+        if isinstance(cause, _errors.UnknownHostError):
             return socket.gaierror(socket.EAI_NONAME, text)
-        if text.startswith("connecting to "):
-            return NoValidConnectionsError({(self.explicit["host"], self.explicit["port"]): cause})
+        if cause.address is not None:
+            number = cause.errno or errno.EIO
+            return NoValidConnectionsError({cause.address: OSError(number, os.strerror(number))})
         return SSHException(text)
 
     def _judge(self, host: str, blob: bytes, objection: tuple[bool, str] | None) -> bool:
@@ -147,6 +142,4 @@ class Login:
     def _answer(self, kind: str, text: str, echo: bool) -> str | None:
         if kind == "passphrase":
             return next((key.passphrase for key in self.keys if f"'{key.label}'" in text), None)
-        if self.handler is not None and kind == "keyboard-interactive":
-            return next(iter(self.handler("", "", [(text, echo)])), "")
         return self.password if kind in ("password", "keyboard-interactive") and not echo else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import os
 import select
 import socket
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
     from .transport import Transport
 
-_numbers = itertools.count()
-
 
 class Channel:
     """A session, whose command is chosen by ``exec_command``, ``invoke_shell`` or ``invoke_subsystem``; or a tunnel.
@@ -35,7 +32,7 @@ class Channel:
 
     def __init__(self, transport: Transport, session: _native.Session | None = None) -> None:
         self.transport = transport
-        self.chanid = next(_numbers)
+        self.chanid = transport.next_channel()
         self.origin_addr: tuple[str, int] | None = None
         self._name = str(self.chanid)
         self._session: _native.Session | None = None
@@ -66,6 +63,8 @@ class Channel:
 
     def resize_pty(self, width: int = 80, height: int = 24, width_pixels: int = 0, height_pixels: int = 0) -> None:
         """Tells of the terminal's new size."""
+        if self._closed:
+            raise SSHException("Channel is not open")
         self._opened().resize(width, height)
 
     def update_environment(self, environment: Mapping[str | bytes, str | bytes]) -> None:
@@ -148,11 +147,17 @@ class Channel:
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        """Whether it was closed here, or the server has: then what came before can still be read."""
+        return self._closed or self._wait(0)
 
     @property
     def active(self) -> bool:
-        return self._session is not None and not self._closed
+        return not self._closed
+
+    @property
+    def eof_received(self) -> bool:
+        """Whether the command has ended its output."""
+        return self._output is not None and self._output.is_over()
 
     def close(self) -> None:
         """Closes it. sshd sends SIGHUP to a command on a terminal; another finds its streams closed."""
@@ -234,7 +239,7 @@ class Channel:
 
     def send_ready(self) -> bool:
         """Whether there is somebody to write to."""
-        return self.active and not self.eof_sent
+        return self._session is not None and not self._closed and not self.eof_sent
 
     def _opened_output(self) -> _Output:
         if self._output is None:
@@ -353,6 +358,10 @@ class _Output:
         """How many bytes have come."""
         self.is_ready(which)
         return len(self._data[which])
+
+    def is_over(self) -> bool:
+        """Whether both outputs have ended."""
+        return all(self._ended)
 
     def is_readable(self, which: int) -> bool:
         """Whether taking would not wait."""

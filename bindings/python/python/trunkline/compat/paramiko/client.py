@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ... import _errors
 from .channel import Channel, ChannelFile, ChannelStderrFile, ChannelStdinFile
 from .hostkeys import HostKeys
 from .pkey import PKey
@@ -18,6 +19,7 @@ from .proxy import ProxyCommand
 from .sftp_client import SFTPClient
 from .ssh_exception import (
     AuthenticationException,
+    BadAuthenticationType,
     BadHostKeyException,
     PasswordRequiredException,
     SSHException,
@@ -129,18 +131,18 @@ class SSHClient:
         look_for_keys: bool = True,
         compress: bool = False,
         sock: Channel | ProxyCommand | socket.socket | None = None,
-        gss_auth: bool = False,
-        gss_kex: bool = False,
-        gss_deleg_creds: bool = True,
-        gss_host: str | None = None,
         banner_timeout: float | None = None,
         auth_timeout: float | None = None,
-        gss_trust_dns: bool = True,
+        channel_timeout: float | None = None,
         passphrase: str | None = None,
         disabled_algorithms: Mapping[str, Iterable[str]] | None = None,
         transport_factory: Callable[..., Transport] | None = None,
         auth_strategy: AuthStrategy | None = None,
-        channel_timeout: float | None = None,
+        gss_auth: bool = False,
+        gss_kex: bool = False,
+        gss_deleg_creds: bool = True,
+        gss_host: str | None = None,
+        gss_trust_dns: bool = True,
     ) -> AuthResult | None:
         """Connects and logs in, with the first that the server takes: ``pkey``, keys of files, the agent's, those in
         ``~/.ssh``, the password. ssh_config takes no part.
@@ -175,6 +177,7 @@ class SSHClient:
                 raise BadHostKeyException(hostname, key, known.get(key.get_name()) or next(iter(known.values())))
 
         transport.believe(verify, self._known_hosts, list(known))
+        transport.of_client = True
         self._transport = transport
         if auth_strategy is not None:
             return auth_strategy.authenticate(transport=transport)
@@ -194,6 +197,11 @@ class SSHClient:
                 raise locked[-1] from error
             if not keys and agent is None and password is None:
                 raise SSHException("No authentication methods available") from error
+            cause = error.__cause__
+            allowed = list(cause.allowed) if isinstance(cause, _errors.AuthenticationError) else []
+            # A password is what Paramiko shows last.
+            if password is not None and allowed and not {"password", "keyboard-interactive"} & set(allowed):
+                raise BadAuthenticationType("Bad authentication type", allowed) from error
             raise
         return None
 

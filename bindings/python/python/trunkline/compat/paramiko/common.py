@@ -70,10 +70,10 @@ MIN_WINDOW_SIZE = 2**15
 MIN_PACKET_SIZE = 2**12
 MAX_WINDOW_SIZE = 2**32 - 1
 
-zero_byte, one_byte, max_byte = b"\0", b"\1", b"\xff"
+four_byte, zero_byte, one_byte, max_byte = b"\4", b"\0", b"\1", b"\xff"
 cr_byte, linefeed_byte, crlf = b"\r", b"\n", b"\r\n"
 cr_byte_value, linefeed_byte_value = 13, 10
-xffffffff = 2**32 - 1
+xffffffff, x80000000 = 2**32 - 1, 2**31
 o666, o660, o644, o600, o777, o700, o70 = 0o666, 0o660, 0o644, 0o600, 0o777, 0o700, 0o70
 
 
@@ -83,3 +83,26 @@ def asbytes(s: object) -> bytes:
         return s.encode()
     made = getattr(s, "asbytes", None)
     return bytes(cast("bytes", made() if made is not None else s))
+
+
+def byte_ord(c: int | bytes) -> int:
+    """A byte's number."""
+    return c if isinstance(c, int) else ord(c)
+
+
+def byte_chr(c: int) -> bytes:
+    """A number's byte."""
+    return bytes([c])
+
+
+def byte_mask(c: int, mask: int) -> bytes:
+    """A number's byte, of which a mask lets through."""
+    return bytes([c & mask])
+
+
+#: The messages' names, by their numbers, and each number as the byte that it is on the wire.
+MSG_NAMES: dict[int, str] = {}
+for _name, _number in list(globals().items()):
+    if _name.startswith("MSG_") and isinstance(_number, int):
+        MSG_NAMES.setdefault(_number, _name[4:].lower().replace("_", "-"))
+        globals()[f"c{_name}"] = byte_chr(_number)

@@ -16,6 +16,8 @@ from .ssh_exception import ConfigParseError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+SSH_PORT = 22
+
 #: Directives of which there may be several.
 _LISTS = {"certificatefile", "dynamicforward", "identityfile", "localforward", "remoteforward", "sendenv", "setenv"}
 #: Those whose values are paths, and those with tokens that ``ssh -G`` leaves as they are.

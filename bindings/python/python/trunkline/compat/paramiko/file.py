@@ -25,6 +25,10 @@ class BufferedFile:
         both = "+" in mode or {"r", "w"} <= set(mode)
         self._reader: io.BufferedReader | io.BufferedRandom | None = None
         self._writer: io.RawIOBase | io.BufferedWriter | io.BufferedRandom | None = None
+        #: The ends of lines that were found, in universal newline mode, which there is none of.
+        self.newlines: object = None
+        #: What was read, where it cannot be asked.
+        self._place = 0
         size = bufsize if bufsize > 1 else io.DEFAULT_BUFFER_SIZE
         if raw.seekable() and both:
             self._reader = self._writer = io.BufferedRandom(raw, size)
@@ -49,7 +53,9 @@ class BufferedFile:
 
     def read(self, size: int | None = None) -> bytes:
         """As many bytes as are asked for, or all; fewer only at the end."""
-        return self._reading().read(-1 if size is None else size) or b""
+        data = self._reading().read(-1 if size is None else size) or b""
+        self._place += len(data)
+        return data
 
     def readinto(self, buff: bytearray) -> int:
         data = self.read(len(buff))
@@ -63,6 +69,7 @@ class BufferedFile:
     def readline(self, size: int | None = None) -> str | bytes:
         """One line with its end; nothing at the file's end."""
         line = self._reading().readline(-1 if size is None else size)
+        self._place += len(line)
         return line.decode() if self._text else line
 
     def readlines(self, sizehint: int | None = None) -> list[str | bytes]:
@@ -87,6 +94,8 @@ class BufferedFile:
 
     def write(self, data: str | bytes) -> None:
         """Writes everything, text as UTF-8."""
+        if self.closed:
+            raise OSError("File is closed")
         if self._writer is None:
             raise OSError("File not open for writing")
         self._writer.write(data.encode() if isinstance(data, str) else data)
@@ -96,10 +105,12 @@ class BufferedFile:
             self.write(line)
 
     def seek(self, offset: int, whence: int = 0) -> None:
+        if not self.seekable():
+            raise OSError("File does not support seeking.")
         (self._reader or self._raw).seek(offset, whence)
 
     def tell(self) -> int:
-        return (self._reader or self._raw).tell()
+        return (self._reader or self._raw).tell() if self.seekable() else self._place
 
     def flush(self) -> None:
         if self._writer is not None:
@@ -109,6 +120,8 @@ class BufferedFile:
         (self._writer or self._reader or self._raw).close()
 
     def _reading(self) -> io.BufferedReader | io.BufferedRandom:
+        if self.closed:
+            raise OSError("File is closed")
         if self._reader is None:
             raise OSError("File is not open for reading")
         return self._reader

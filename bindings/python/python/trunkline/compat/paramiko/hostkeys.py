@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import fnmatch
 import hashlib
 import hmac
@@ -13,12 +14,32 @@ from .pkey import PKey, decoded
 from .ssh_exception import SSHException
 
 
+class InvalidHostKey(Exception):
+    """A line whose key is none."""
+
+    def __init__(self, line: str, exc: Exception) -> None:
+        super().__init__(line, exc)
+        self.line = line
+        self.exc = exc
+
+
 class HostKeyEntry:
     """One line: names and a key."""
 
-    def __init__(self, hostnames: list[str], key: PKey) -> None:
-        self.hostnames = hostnames
-        self.key = key
+    def __init__(self, hostnames: list[str] | None = None, key: PKey | None = None) -> None:
+        self.valid = hostnames is not None and key is not None
+        self.hostnames = hostnames or []
+        self._key = key
+
+    @property
+    def key(self) -> PKey:
+        if self._key is None:
+            raise SSHException("this entry has no key")
+        return self._key
+
+    @key.setter
+    def key(self, key: PKey) -> None:
+        self._key = key
 
     @classmethod
     def from_line(cls, line: str, lineno: int | None = None) -> HostKeyEntry | None:
@@ -28,7 +49,9 @@ class HostKeyEntry:
             return None
         try:
             return cls(words[0].split(","), decoded(words[2]))
-        except SSHException:
+        except SSHException as error:
+            if isinstance(error.__cause__, binascii.Error):
+                raise InvalidHostKey(line, error.__cause__) from error
             return None
 
     def to_line(self) -> str:
@@ -62,7 +85,10 @@ class HostKeys(MutableMapping[str, Mapping[str, PKey]]):
         """Adds what a file has."""
         with open(filename) as file:
             for line in file:
-                entry = HostKeyEntry.from_line(line)
+                try:
+                    entry = HostKeyEntry.from_line(line)
+                except InvalidHostKey:
+                    continue
                 if entry is not None:
                     self._entries.append(entry)
 

@@ -14,12 +14,16 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from ... import _native
+from .message import Message
 from .ssh_exception import PasswordRequiredException, SSHException
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 _AGENT_LABEL = "a key of the agent"
+_PUBLIC_LABEL = "a public key"
+#: How the names of certificates' files end.
+_CERTIFICATE = "-cert.pub"
 
 
 class UnknownKeyType(Exception):
@@ -31,7 +35,8 @@ class UnknownKeyType(Exception):
         self.key_bytes = key_bytes
 
     def __str__(self) -> str:
-        return f"UnknownKeyType(type={self.key_type!r})"
+        length = 0 if self.key_bytes is None else len(self.key_bytes)
+        return f"UnknownKeyType(type={self.key_type!r}, bytes=<{length}>)"
 
 
 class PKey:
@@ -57,19 +62,23 @@ class PKey:
         key: Any = None,
         file_obj: IO[str] | IO[bytes] | None = None,
     ) -> None:
-        if msg is not None or key is not None:
-            raise SSHException("keys are made of data, filename or file_obj")
+        if key is not None:
+            raise SSHException("keys are made of msg, data, filename or file_obj")
+        if msg is not None:
+            data = msg.asbytes()
         #: The socket of the agent that signs with it.
         self.agent: str | None = None
         #: A file with a certificate for it.
         self.certificate: str | None = None
+        #: The certificate that was loaded.
+        self.public_blob: PublicBlob | None = None
         self.passphrase = password.decode() if isinstance(password, bytes) else password
         self.comment = ""
         self.label = ""
         self._native: _native.Key | None = None
         if filename is not None:
             self._open(os.fspath(filename), Path(filename).expanduser().read_bytes())
-            beside = os.path.expanduser(f"{os.fspath(filename)}-cert.pub")
+            beside = os.path.expanduser(os.fspath(filename) + _CERTIFICATE)
             self.certificate = beside if os.path.exists(beside) else None
         elif file_obj is not None:
             content = file_obj.read()
@@ -115,8 +124,11 @@ class PKey:
 
     @staticmethod
     def from_type_string(key_type: str, key_bytes: bytes, password: str | None = None) -> PKey:
-        """A public key."""
-        return PKey.from_blob(key_bytes)
+        """A public key. ``UnknownKeyType`` if no class is for its type."""
+        for kind in (RSAKey, ECDSAKey, Ed25519Key):
+            if key_type in kind.types:
+                return kind(data=key_bytes)
+        raise UnknownKeyType(key_type, key_bytes)
 
     @staticmethod
     def from_blob(blob: bytes) -> PKey:
@@ -124,7 +136,7 @@ class PKey:
         return _typed(PKey(data=blob))
 
     @classmethod
-    def generate(cls, bits: int | None = None, curve: object = None, progress_func: object = None) -> Self:
+    def _generated(cls, bits: int | None) -> Self:
         """A new key, made by ssh-keygen."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "key")
@@ -192,22 +204,29 @@ class PKey:
         digest = hashlib.sha256(self.blob).digest()
         return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
-    @property
-    def public_blob(self) -> str | None:
-        """The certificate that goes with it."""
-        return self.certificate
+    def load_certificate(self, value: str | Message) -> None:
+        """A certificate for it: a file, its content, or a message."""
+        if isinstance(value, str) and os.path.isfile(value):
+            self.certificate, self.public_blob = value, PublicBlob.from_file(value)
+            return
+        self.public_blob = PublicBlob.from_string(value) if isinstance(value, str) else PublicBlob.from_message(value)
+        # The engine takes certificates from files.
+        self._written_certificate = tempfile.NamedTemporaryFile("w", suffix=_CERTIFICATE)  # noqa: SIM115 (as long as the key)
+        self._written_certificate.write(self.public_blob.line())
+        self._written_certificate.flush()
+        self.certificate = self._written_certificate.name
 
-    def load_certificate(self, value: str) -> None:
-        """A file with a certificate for it."""
-        self.certificate = value
-
-    def sign_ssh_data(self, data: bytes, algorithm: str | None = None) -> bytes:
+    def sign_ssh_data(self, data: bytes, algorithm: str | None = None) -> Message:
         """Signs, as the protocol encodes signatures."""
         if self._native is None:
             raise SSHException("this key cannot sign")
-        return self._native.sign(
-            data, algorithm or ("rsa-sha2-512" if self.name == "ssh-rsa" else self.name), self.passphrase
-        )
+        chosen = algorithm or ("rsa-sha2-512" if self.name == "ssh-rsa" else self.name)
+        return Message(self._native.sign(data, chosen, self.passphrase))
+
+    def verify_ssh_sig(self, data: bytes, msg: Message) -> bool:
+        """Whether it has signed ``data``; ``msg`` is what ``sign_ssh_data`` gives."""
+        public = _native.Key(_PUBLIC_LABEL, f"{self.name} {self.get_base64()}".encode())
+        return public.has_signed(data, msg.asbytes())
 
     def write_private_key_file(
         self, filename: str | os.PathLike[str], password: str | None = None, file_format: object = None
@@ -237,11 +256,62 @@ class PKey:
         return f"PKey(alg={self.algorithm_name}, bits={self.get_bits()}, fp={self.fingerprint})"
 
 
+class PublicBlob:
+    """A certificate: its type, its content, and what is said about it."""
+
+    def __init__(self, type_: str, blob: bytes, comment: str | None = None) -> None:
+        self.key_type = type_
+        self.key_blob = blob
+        self.comment = comment
+
+    @classmethod
+    def from_file(cls, filename: str) -> Self:
+        """The certificate in a file."""
+        with open(filename) as file:
+            return cls.from_string(file.read())
+
+    @classmethod
+    def from_string(cls, string: str) -> Self:
+        """The certificate of a line."""
+        words = string.split(None, 2)
+        if len(words) < 2:
+            raise ValueError(f"Not enough fields for public blob: {words}")
+        blob = base64.b64decode(words[1])
+        inside = Message(blob).get_text()
+        if inside != words[0]:
+            raise ValueError(f"Invalid PublicBlob contents.  Key type[{words[0]}] doesn't match blob type[{inside}]")
+        return cls(words[0], blob, words[2].strip() if len(words) > 2 else None)
+
+    @classmethod
+    def from_message(cls, message: Message) -> Self:
+        """The certificate of a message."""
+        return cls(message.get_text(), message.asbytes())
+
+    def line(self) -> str:
+        """The line that it is in a file."""
+        return f"{self.key_type} {base64.b64encode(self.key_blob).decode()} {self.comment or ''}\n"
+
+    def __str__(self) -> str:
+        told = f"{self.key_type} public key/certificate"
+        return f"{told}- {self.comment}" if self.comment else told
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PublicBlob) and self.key_blob == other.key_blob
+
+    def __hash__(self) -> int:
+        return hash(self.key_blob)
+
+
 class RSAKey(PKey):
     """An RSA key."""
 
     types = ("ssh-rsa",)
     _algorithm = "rsa"
+
+    @classmethod
+    def generate(cls, bits: int, progress_func: object = None) -> Self:
+        """A new key, made by ssh-keygen."""
+        return cls._generated(bits)
 
 
 class ECDSAKey(PKey):
@@ -250,12 +320,26 @@ class ECDSAKey(PKey):
     types = ("ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521")
     _algorithm = "ecdsa"
 
+    @classmethod
+    def generate(cls, curve: Any = None, progress_func: object = None, bits: int | None = None) -> Self:
+        """A new key, made by ssh-keygen; ``curve`` is one of the package cryptography's."""
+        return cls._generated(bits if bits is not None else getattr(curve, "key_size", 256))
+
+    @classmethod
+    def supported_key_format_identifiers(cls) -> list[str]:
+        return list(cls.types)
+
 
 class Ed25519Key(PKey):
     """An Ed25519 key."""
 
     types = ("ssh-ed25519",)
     _algorithm = "ed25519"
+
+    @classmethod
+    def generate(cls) -> Self:
+        """A new key, made by ssh-keygen."""
+        return cls._generated(None)
 
 
 class DSSKey(PKey):
@@ -265,7 +349,7 @@ class DSSKey(PKey):
     _algorithm = "dsa"
 
     @classmethod
-    def generate(cls, bits: int | None = 1024, curve: object = None, progress_func: object = None) -> Self:
+    def generate(cls, bits: int = 1024, progress_func: object = None) -> Self:
         raise SSHException("there are no DSA keys any more")
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import stat
 import time
-from typing import Any
 
 from ..._files import FileStat
 
 
 class SFTPAttributes:
     """By the names of ``os.stat_result``; ``None`` for what is not known."""
+
+    FLAG_SIZE, FLAG_UIDGID, FLAG_PERMISSIONS, FLAG_AMTIME, FLAG_EXTENDED = 1, 2, 4, 8, 2**31
 
     def __init__(self) -> None:
         self.filename = ""
@@ -44,11 +45,13 @@ class SFTPAttributes:
             when = time.strftime("%d %b %H:%M" if recent else "%d %b  %Y", time.localtime(self.st_mtime))
         numbers = (0 if value is None else value for value in (self.st_uid, self.st_gid, self.st_size))
         uid, gid, size = numbers
-        return f"{mode}   1 {uid:<8} {gid:<8} {size:>8} {when:<12} {self.filename}"
+        return f"{mode}   1 {uid:<8} {gid:<8} {size:>8} {when:<12} {self.filename or '?'}"
 
     def asbytes(self) -> bytes:
         return str(self).encode()
 
     def __repr__(self) -> str:
-        told: dict[str, Any] = {name: value for name, value in vars(self).items() if name.startswith("st_")}
-        return f"<SFTPAttributes: {told}>"
+        names = ("size", "uid", "gid", "mode", "atime", "mtime")
+        found = {name: getattr(self, f"st_{name}") for name in names}
+        told = [f"{name}={oct(value) if name == 'mode' else value}" for name, value in found.items() if value is not None]
+        return f"<SFTPAttributes: [ {' '.join([*told, ''])}]>"

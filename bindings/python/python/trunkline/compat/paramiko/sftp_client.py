@@ -10,11 +10,13 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from ... import _native
 from ..._files import BUFFER, attributes, entries, flags, remote, text, told
 from ..._sftp import RemoteFile
+from .channel import Channel
+from .sftp import SFTPError
 from .sftp_attr import SFTPAttributes
 from .sftp_file import SFTPFile
 from .ssh_exception import translated
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .transport import Transport
+
+_T = TypeVar("_T")
 
 #: Told of a copy's progress: bytes that were copied, and how many there are.
 Callback = Callable[[int, int], object]
@@ -33,6 +37,8 @@ class SFTPClient:
 
     def __init__(self, native: _native.Sftp) -> None:
         self._native: _native.Sftp | None = native
+        #: What stands for its channel.
+        self.sock: Channel | None = None
         #: The connection lives for as long as somebody has a session on it.
         self._transport: Transport | None = None
         self._cwd: str | None = None
@@ -45,6 +51,7 @@ class SFTPClient:
             native.ready().wait()
         client = cls(native)
         client._transport = t
+        client.sock = Channel(t)
         return client
 
     @property
@@ -53,9 +60,21 @@ class SFTPClient:
             raise OSError("Socket is closed")
         return self._native
 
+    @staticmethod
+    def asked(operation: _native.Operation[_T]) -> _T:
+        """Waits for what was asked; what the server refuses is an ``OSError``."""
+        with translated():
+            return operation.wait()
+
+    def get_channel(self) -> Channel | None:
+        """What stands for its channel: its name, its number, and whether it is closed. No data go over it."""
+        return self.sock
+
     def close(self) -> None:
         """Ends the session, once the files that are open are closed."""
         self._native = None
+        if self.sock is not None:
+            self.sock.close()
 
     # Directories.
 
@@ -65,7 +84,7 @@ class SFTPClient:
 
     def listdir_attr(self, path: str = ".") -> list[SFTPAttributes]:
         """The names in a directory, with what the server tells of each."""
-        found = entries("", self.native.names(self._path(path), False).wait())
+        found = entries("", self.asked(self.native.names(self._path(path), False)))
         return [SFTPAttributes.from_stat(entry.stat, entry.name) for entry in found]
 
     def listdir_iter(self, path: str = ".", read_aheads: int = 50) -> Iterator[SFTPAttributes]:
@@ -73,10 +92,10 @@ class SFTPClient:
         return iter(self.listdir_attr(path))
 
     def mkdir(self, path: str, mode: int = 0o777) -> None:
-        self.native.mkdir(self._path(path), mode).wait()
+        self.asked(self.native.mkdir(self._path(path), mode))
 
     def rmdir(self, path: str) -> None:
-        self.native.rmdir(self._path(path)).wait()
+        self.asked(self.native.rmdir(self._path(path)))
 
     def chdir(self, path: str | None = None) -> None:
         """Where relative paths begin; ``None`` for the server's own idea."""
@@ -84,7 +103,7 @@ class SFTPClient:
             self._cwd = None
             return
         if not stat.S_ISDIR(self.stat(path).st_mode or 0):
-            raise NotADirectoryError(errno.ENOTDIR, f"{os.strerror(errno.ENOTDIR)}: {path}")
+            raise SFTPError(errno.ENOTDIR, f"{os.strerror(errno.ENOTDIR)}: {path}")
         self._cwd = self.normalize(path)
 
     def getcwd(self) -> str | None:
@@ -95,10 +114,10 @@ class SFTPClient:
 
     def normalize(self, path: str) -> str:
         """A path made absolute and without links."""
-        return text(self.native.realpath(self._path(path)).wait())
+        return text(self.asked(self.native.realpath(self._path(path))))
 
     def remove(self, path: str) -> None:
-        self.native.remove(self._path(path)).wait()
+        self.asked(self.native.remove(self._path(path)))
 
     unlink = remove
 
@@ -112,38 +131,38 @@ class SFTPClient:
 
     def posix_rename(self, oldpath: str, newpath: str) -> None:
         """Renames, over what has the new name."""
-        self.native.rename(self._path(oldpath), self._path(newpath)).wait()
+        self.asked(self.native.rename(self._path(oldpath), self._path(newpath)))
 
     def symlink(self, source: str, dest: str) -> None:
         """Makes ``dest`` a symbolic link that says ``source``."""
-        self.native.symlink(remote(source), self._path(dest)).wait()
+        self.asked(self.native.symlink(remote(source), self._path(dest)))
 
     def readlink(self, path: str) -> str | None:
         """What a symbolic link says."""
-        return text(self.native.readlink(self._path(path)).wait())
+        return text(self.asked(self.native.readlink(self._path(path))))
 
     # Attributes.
 
     def stat(self, path: str) -> SFTPAttributes:
-        return SFTPAttributes.from_stat(told(self.native.stat(self._path(path), True).wait()))
+        return SFTPAttributes.from_stat(told(self.asked(self.native.stat(self._path(path), True))))
 
     def lstat(self, path: str) -> SFTPAttributes:
         """As ``stat``, of the link itself if it is one."""
-        return SFTPAttributes.from_stat(told(self.native.stat(self._path(path), False).wait()))
+        return SFTPAttributes.from_stat(told(self.asked(self.native.stat(self._path(path), False))))
 
     def chmod(self, path: str, mode: int) -> None:
-        self.native.setstat(self._path(path), attributes(mode=mode)).wait()
+        self.asked(self.native.setstat(self._path(path), attributes(mode=mode)))
 
     def chown(self, path: str, uid: int, gid: int) -> None:
-        self.native.setstat(self._path(path), attributes(owner=(uid, gid))).wait()
+        self.asked(self.native.setstat(self._path(path), attributes(owner=(uid, gid))))
 
     def utime(self, path: str, times: tuple[float, float] | None) -> None:
         """Times of access and modification; ``None`` is now."""
         accessed, modified = times or (time.time(), time.time())
-        self.native.setstat(self._path(path), attributes(times=(int(accessed), int(modified)))).wait()
+        self.asked(self.native.setstat(self._path(path), attributes(times=(int(accessed), int(modified)))))
 
     def truncate(self, path: str, size: int) -> None:
-        self.native.setstat(self._path(path), attributes(size=size)).wait()
+        self.asked(self.native.setstat(self._path(path), attributes(size=size)))
 
     # Files.
 
@@ -153,7 +172,7 @@ class SFTPClient:
         plain = mode.replace("U", "").replace("w", "") if {"w", "x"} <= set(mode) else mode.replace("U", "")
         found, reads, writes, _ = flags(plain)
         path = self._path(filename)
-        raw = RemoteFile(self.native.open(path, found, None).wait(), text(path), mode, reads, writes)
+        raw = RemoteFile(self.asked(self.native.open(path, found, None)), text(path), mode, reads, writes)
         if "a" in mode:
             raw.seek(0, io.SEEK_END)
         return SFTPFile(self, raw, plain, bufsize)
@@ -226,7 +245,8 @@ class SFTPClient:
         self.close()
 
 
-SFTP = SFTPClient
+class SFTP(SFTPClient):
+    """The same, by an older name."""
 
 
 def _copied(read: Callable[[int], bytes], write: Callable[[bytes], object], callback: Callback | None, size: int) -> int:

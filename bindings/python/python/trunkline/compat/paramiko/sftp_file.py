@@ -47,7 +47,8 @@ class SFTPFile(BufferedFile):
         self, *, mode: int | None = None, owner: tuple[int, int] | None = None, times: tuple[int, int] | None = None
     ) -> None:
         self.flush()
-        self.sftp.native.setstat(remote(self._file.name), attributes(mode=mode, owner=owner, times=times)).wait()
+        native = self.sftp.native
+        self.sftp.asked(native.setstat(remote(self._file.name), attributes(mode=mode, owner=owner, times=times)))
 
     def readv(
         self, chunks: Iterable[tuple[int, int]], max_concurrent_prefetch_requests: int | None = None

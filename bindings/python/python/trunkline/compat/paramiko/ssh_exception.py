@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ... import _errors
-from .common import OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED
+from .common import CONNECTION_FAILED_CODE
+from .sftp import SFTP_DESC, SFTP_NO_SUCH_FILE, SFTP_PERMISSION_DENIED
 
 if TYPE_CHECKING:
     from .pkey import PKey
@@ -29,6 +30,8 @@ class PasswordRequiredException(AuthenticationException):
 class BadAuthenticationType(AuthenticationException):
     """The server does not take this kind of authentication."""
 
+    allowed_types: Sequence[str] = ()
+
     def __init__(self, explanation: str, types: list[str]) -> None:
         super().__init__(explanation, types)
         self.explanation = explanation
@@ -40,6 +43,8 @@ class BadAuthenticationType(AuthenticationException):
 
 class PartialAuthentication(AuthenticationException):
     """More is needed to log in: one of ``allowed_types``."""
+
+    allowed_types: Sequence[str] = ()
 
     def __init__(self, types: list[str]) -> None:
         super().__init__(types)
@@ -97,7 +102,7 @@ class ProxyCommandFailure(SSHException):
         self.error = error
 
     def __str__(self) -> str:
-        return f"ProxyCommand({self.command!r}) failed: {self.error}"
+        return f'ProxyCommand("{self.command}") returned nonzero exit status: {self.error}'
 
 
 class NoValidConnectionsError(OSError):
@@ -121,18 +126,29 @@ class ConfigParseError(SSHException):
     """ssh does not understand the configuration."""
 
 
+def as_os_error(error: _errors.FileError) -> OSError:
+    """What the server did not do to a file, in the words for its code."""
+    text = SFTP_DESC[error.status] if error.status is not None and error.status < len(SFTP_DESC) else str(error)
+    if error.status in (SFTP_NO_SUCH_FILE, SFTP_PERMISSION_DENIED):
+        return OSError(error.errno, text)
+    return OSError(text)
+
+
 @contextmanager
 def translated() -> Iterator[None]:
     """Raises the engine's errors as Paramiko's."""
     try:
         yield
-    except _errors.FileError:
-        raise
+    except _errors.FileError as error:
+        raise as_os_error(error) from error
     except _errors.AuthenticationError as error:
-        raise AuthenticationException(str(error)) from error
+        raise AuthenticationException("Authentication failed.") from error
     except _errors.TimeoutError as error:
         raise socket.timeout(str(error)) from error
     except _errors.LimitError as error:
-        raise ChannelException(error.reason or OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED, str(error)) from error
+        if error.reason:
+            raise ChannelException(error.reason, CONNECTION_FAILED_CODE.get(error.reason, "(unknown code)")) from error
+        # What was asked of a channel that is open.
+        raise SSHException("Channel closed.") from error
     except _errors.Error as error:
         raise SSHException(str(error)) from error

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import getpass
+import itertools
 import logging
 import queue
 import socket
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
-from ... import _native
+from ... import _errors, _native
 from ..._private import Explicit
-from ._login import Handler, Login, methods
+from ._login import Handler, Login
 from .channel import Channel
-from .common import OPEN_FAILED_UNKNOWN_CHANNEL_TYPE
+from .common import CONNECTION_FAILED_CODE, OPEN_FAILED_UNKNOWN_CHANNEL_TYPE
 from .pkey import PKey
 from .proxy import ProxyCommand
 from .sftp_client import SFTPClient
@@ -26,6 +28,7 @@ from .ssh_exception import (
     BadAuthenticationType,
     BadHostKeyException,
     ChannelException,
+    NoValidConnectionsError,
     SSHException,
     translated,
 )
@@ -71,6 +74,8 @@ class Transport:
         self.server_mode = False
         #: The key that ``start_client`` was shown, which the log-in is to be shown too.
         self._met: PKey | None = None
+        #: Whether a client tells of each address that cannot be connected to.
+        self.of_client = False
         #: What has led a part of the way in.
         self._so_far: list[dict[str, Any]] = []
         self._security = SecurityOptions(self)
@@ -96,6 +101,11 @@ class Transport:
         self._lock = threading.Lock()
         self._listeners: dict[tuple[str, int], _native.Listener] = {}
         self._incoming: queue.Queue[Channel] = queue.Queue()
+        self._channels = itertools.count()
+
+    def next_channel(self) -> int:
+        """A number for a channel."""
+        return next(self._channels)
 
     def over(self, sock: Channel | ProxyCommand | socket.socket) -> None:
         """Talks over this instead of connecting to the address, which remains the host's name."""
@@ -118,8 +128,10 @@ class Transport:
         host key, and the log-in, which connects again, is refused by a server that shows another. Over a given ``sock``,
         which there is one of, it does nothing: the log-in connects."""
         if self._over is None and self._met is None:
-            login = self._login_with("nobody", timeout=timeout or self.handshake_timeout, verify=None)
-            self._met = login.meet(timeout or self.banner_timeout)
+            login = self._login_with("nobody", timeout=None, verify=None)
+            limits = [limit for limit in (timeout, self.banner_timeout) if limit is not None]
+            with self._connecting():
+                self._met = login.meet(min(limits, default=None))
         if event is not None:
             event.set()
 
@@ -181,24 +193,15 @@ class Transport:
         try:
             return self.log_in(username, event=event, **together)
         except AuthenticationException as error:
-            allowed = methods(error)
-            if method in allowed:
+            cause = error.__cause__
+            if not isinstance(cause, _errors.AuthenticationError):
                 raise
-            if method == "none" or method not in (allowed := self._wanted_by_server(username) or allowed):
-                raise BadAuthenticationType("Bad authentication type", allowed) from error
-            # It was asked for at first, and is no longer.
-            self._so_far.append(credentials)
-            return methods(error)
-
-    def _wanted_by_server(self, username: str) -> list[str]:
-        """The methods that the server begins with."""
-        try:
-            self._login_with(username, timeout=self.auth_timeout, verify=self._verify).connect(
-                None, self.auth_timeout
-            ).close()
-        except AuthenticationException as error:
-            return methods(error)
-        return []
+            if cause.partial:
+                self._so_far.append(credentials)
+                return list(cause.allowed)
+            if method == "none" or method not in cause.allowed:
+                raise BadAuthenticationType("Bad authentication type", list(cause.allowed)) from error
+            raise
 
     def log_in(
         self,
@@ -230,12 +233,24 @@ class Transport:
             over=None if self._over is None else _over(self._over),
         )
         self._login = login
-        self._host = login.connect(timeout or self.banner_timeout, self.auth_timeout)
+        with self._connecting():
+            self._host = login.connect(timeout or self.banner_timeout, self.auth_timeout)
         if self._keepalive:
             self._host.keep_alive(self._keepalive)
         if event is not None:
             event.set()
         return []
+
+    @contextmanager
+    def _connecting(self) -> Iterator[None]:
+        """Tells of a host that cannot be connected to as Paramiko's transports do."""
+        try:
+            yield
+        except NoValidConnectionsError as error:
+            if self.of_client:
+                raise
+            why = next(iter(error.errors.values()))
+            raise SSHException(f"Unable to connect to {self._address[0]}: {why}") from error
 
     def _login_with(
         self,
@@ -308,7 +323,8 @@ class Transport:
         if kind == "session":
             return Channel(self)
         if kind != "direct-tcpip":
-            raise ChannelException(OPEN_FAILED_UNKNOWN_CHANNEL_TYPE, f"{kind} channels are not available")
+            code = OPEN_FAILED_UNKNOWN_CHANNEL_TYPE
+            raise ChannelException(code, CONNECTION_FAILED_CODE[code])
         if dest_addr is None:
             raise ValueError("a direct-tcpip channel needs dest_addr")
         origin = src_addr or ("127.0.0.1", 0)
@@ -325,8 +341,8 @@ class Transport:
         try:
             with translated():
                 listener = self.host().listen((address, port)).wait()
-        except ChannelException as error:
-            raise SSHException(f"TCP forwarding request denied: {error.text}") from error
+        except SSHException as error:
+            raise SSHException("TCP forwarding request denied") from error
         bound = listener.port() or port
         with self._lock:
             self._listeners[address, bound] = listener
@@ -392,6 +408,28 @@ class Transport:
     def get_security_options(self) -> SecurityOptions:
         """The algorithms that may be used, which can be changed before the log-in."""
         return self._security
+
+    @property
+    def preferred_ciphers(self) -> tuple[str, ...]:
+        return self._security.ciphers
+
+    @property
+    def preferred_macs(self) -> tuple[str, ...]:
+        return self._security.digests
+
+    @property
+    def preferred_keys(self) -> tuple[str, ...]:
+        return self._security.key_types
+
+    preferred_pubkeys = preferred_keys
+
+    @property
+    def preferred_kex(self) -> tuple[str, ...]:
+        return self._security.kex
+
+    @property
+    def preferred_compression(self) -> tuple[str, ...]:
+        return self._security.compression
 
     def global_request(self, kind: str, data: Iterable[Any] | None = None, wait: bool = True) -> None:
         """Nothing: the engine makes those that are needed."""
@@ -461,20 +499,21 @@ class Transport:
 
     local_version = "SSH-2.0-trunkline"
 
-    def _info(self) -> tuple[str, str, str, str]:
-        return (self._host.info() if self._host is not None else None) or ("", "", "", "")
+    def _info(self) -> tuple[str, str, str, str, str]:
+        return (self._host.info() if self._host is not None else None) or ("", "", "", "", "")
 
     def getpeername(self) -> tuple[str, int]:
         """The server's address."""
-        return cast("tuple[str, int]", self.sock.getpeername()) if isinstance(self.sock, Peer) else self._address
+        known = isinstance(self.sock, (Peer, socket.socket, Channel))
+        return cast("tuple[str, int]", self.sock.getpeername()) if known else self._address  # type: ignore[union-attr]
 
     def get_exception(self) -> Exception | None:
         """Nothing: failures are raised where they matter."""
         return None
 
     def get_banner(self) -> bytes | None:
-        """Nothing: what a server says before the log-in goes to ``logging``."""
-        return None
+        """What the server said to whoever logged in; it goes to ``logging``, too."""
+        return self._info()[4].encode() or None
 
     # Settings.
 

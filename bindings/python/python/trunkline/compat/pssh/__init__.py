@@ -15,10 +15,15 @@ from __future__ import annotations
 
 import sys as _sys
 
-from . import clients, config, exceptions, output, utils
-from .clients import native, ssh
+from . import clients, config, constants, exceptions, output, utils
+from .clients import ssh as _ssh  # noqa: F401 (for install)
+from .clients.native import tunnel as _tunnel  # noqa: F401 (for install)
+from .utils import host_logger, logger
 
-__all__ = ["clients", "config", "exceptions", "install", "native", "output", "ssh", "utils"]
+#: The release of parallel-ssh whose interface this is.
+__version__ = "2.16.0"
+
+__all__ = ["clients", "config", "constants", "exceptions", "host_logger", "install", "logger", "output", "utils"]
 
 
 def install() -> None:

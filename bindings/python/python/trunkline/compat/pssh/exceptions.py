@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import errno
+import os
 
 from ... import _errors
 
@@ -76,17 +78,35 @@ SSHException = SSHError
 HostArgumentException = HostArgumentError
 
 
-def translated(error: _errors.Error, host: str, port: int) -> Exception:
-    """An error of the engine as parallel-ssh's."""
-    text = str(error)
-    if isinstance(error, _errors.TimeoutError):
-        return Timeout(text, host, port)
-    if isinstance(error, _errors.NetworkError):
-        return (UnknownHostError if text.startswith("looking up ") else ConnectionError)(text, host, port)
+class ConnectTimeout(Timeout, ConnectionError):
+    """A host did not answer in time, which parallel-ssh tells by either class."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__()
+        # OSError would take them for an errno and a file's name.
+        self.args = arguments
+
+
+def connecting(error: Exception, host: str, port: int, attempt: int, attempts: int) -> Exception:
+    """Why a host was not connected to, as parallel-ssh tells it: a text, and what fills it in."""
     if isinstance(error, _errors.AuthenticationError):
-        return AuthenticationError(text, host, port)
-    if isinstance(error, _errors.FileError):
-        return SFTPIOError(text, host)
-    if isinstance(error, _errors.LimitError):
-        return SessionError(text, host)
-    return SSHError(text, host)
+        text = "Authentication error while connecting to %s:%s - %s - retries %s/%s"
+        return AuthenticationError(text, host, port, error, attempt, attempts)
+    if isinstance(error, _errors.UnknownHostError):
+        # As the system says it.
+        words = str(error).rpartition(": ")[2]
+        return UnknownHostError("Unknown host %s - %s - retry %s/%s", host, words, attempt, attempts)
+    if isinstance(error, _errors.NetworkError) and error.errno == errno.ECONNREFUSED:
+        refused = ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        refused.args += (host, port)
+        return refused
+    if isinstance(error, _errors.NetworkError):
+        words = os.strerror(error.errno) if error.errno else str(error)
+        return ConnectionError("Error connecting to host '%s:%s' - %s - retry %s/%s", host, port, words, attempt, attempts)
+    kind = ConnectTimeout if isinstance(error, _errors.TimeoutError) else SSHError
+    return kind("Error connecting to host %s:%s - %s", host, port, error)
+
+
+def running(error: Exception) -> Exception:
+    """Why a session was not opened."""
+    return Timeout(str(error)) if isinstance(error, _errors.TimeoutError) else SessionError(error)

@@ -1,6 +1,5 @@
 """The clients: of one host, and of many."""
 
-from .parallel import ParallelSSHClient
-from .single import InteractiveShell, SSHClient
+from .native import ParallelSSHClient, SSHClient
 
-__all__ = ["InteractiveShell", "ParallelSSHClient", "SSHClient"]
+__all__ = ["ParallelSSHClient", "SSHClient"]

@@ -1,4 +1,4 @@
-"""The clients, where parallel-ssh has them too."""
+"""The clients by the names of parallel-ssh's on libssh, which take certificates."""
 
 from .parallel import ParallelSSHClient
 from .single import SSHClient

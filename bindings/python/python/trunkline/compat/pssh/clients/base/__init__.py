@@ -1,0 +1,1 @@
+"""What the clients have in common."""

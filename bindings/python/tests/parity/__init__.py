@@ -1,0 +1,1 @@
+"""The faces beside the originals."""

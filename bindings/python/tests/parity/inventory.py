@@ -1,0 +1,113 @@
+"""What a library offers, found by looking at it, and which of that a module in its place has not.
+
+inventory.py LIBRARY MODULE prints it as JSON.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import pkgutil
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+
+def missing(library: str, ours: str) -> Iterator[tuple[str, str]]:
+    """The public names of a library that ``ours`` has not, and the parameters that it has in another way.
+
+    Of a module counts what is defined there, of the package itself everything. A name is dotted, from the library on; the
+    word with it says what is wrong.
+    """
+    for name, module in _modules(importlib.import_module(library)):
+        try:
+            counterpart = importlib.import_module(ours + name[len(library) :])
+        except ImportError:
+            yield name, "no such module"
+            continue
+        for member in sorted(_defined(module)):
+            if not hasattr(counterpart, member):
+                yield f"{name}.{member}", "no such name"
+                continue
+            original, mine = getattr(module, member), getattr(counterpart, member)
+            if inspect.isclass(original):
+                yield from _of_class(f"{name}.{member}", original, mine, library)
+            elif inspect.isroutine(original):
+                yield from _of_function(f"{name}.{member}", original, mine)
+
+
+def _modules(package: ModuleType) -> Iterator[tuple[str, ModuleType]]:
+    yield package.__name__, package
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        # Private ones, and those that only another system has.
+        if not found.name.rpartition(".")[2].startswith(("_", "win_")):
+            yield found.name, importlib.import_module(found.name)
+
+
+def _defined(module: ModuleType) -> set[str]:
+    """The public names that a module's source gives to something."""
+    source = ast.parse(inspect.getsource(module))
+    names = set(getattr(module, "__all__", ())) if hasattr(module, "__path__") else set()
+    for node in ast.walk(source):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node in source.body:
+            names.add(node.name)
+        elif isinstance(node, ast.Assign) and node in source.body:
+            names.update(each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name))
+        elif isinstance(node, ast.ImportFrom) and hasattr(module, "__path__") and node in source.body:
+            names.update(each.asname or each.name for each in node.names)
+    return {name for name in names if not name.startswith("_") and hasattr(module, name)}
+
+
+def _of_class(name: str, original: type, mine: Any, library: str) -> Iterator[tuple[str, str]]:
+    for member in sorted(dir(original)):
+        owner = next((each for each in original.__mro__ if member in vars(each)), object)
+        if not owner.__module__.startswith(library) or (member.startswith("_") and member != "__init__"):
+            continue
+        value = inspect.getattr_static(original, member)
+        # Slots and annotations are filled in by the constructor.
+        if inspect.ismemberdescriptor(value) or isinstance(value, property):
+            if not (hasattr(mine, member) or f"self.{member}" in _source(mine)):
+                yield f"{name}.{member}", "no such attribute"
+        elif not hasattr(mine, member):
+            yield f"{name}.{member}", "no such attribute"
+        elif callable(getattr(original, member)):
+            yield from _of_function(f"{name}.{member}", getattr(original, member), getattr(mine, member))
+
+
+def _source(kind: type) -> str:
+    return "".join(inspect.getsource(each) for each in kind.__mro__ if each.__module__.startswith("trunkline"))
+
+
+def _of_function(name: str, original: Any, mine: Any) -> Iterator[tuple[str, str]]:
+    try:
+        expected, found = _parameters(original), _parameters(mine)
+    except (TypeError, ValueError):
+        return
+    takes_any = {each.kind for each in inspect.signature(mine).parameters.values()}
+    for parameter in expected:
+        if parameter not in found and inspect.Parameter.VAR_POSITIONAL not in takes_any:
+            yield f"{name}({parameter})", "no such parameter"
+    common = [each for each in expected if each in found]
+    if [each for each in found if each in expected] != common:
+        yield name, "the parameters are in another order"
+    for parameter in common:
+        before, now = expected[parameter].default, found[parameter].default
+        if before is not inspect.Parameter.empty and now is inspect.Parameter.empty:
+            yield f"{name}({parameter})", "it may not be left out"
+
+
+def _parameters(function: Any) -> dict[str, inspect.Parameter]:
+    return {
+        name: parameter
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name != "self"
+        and not name.startswith("_")
+        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(list(missing(sys.argv[1], sys.argv[2]))))

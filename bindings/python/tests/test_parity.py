@@ -1,0 +1,110 @@
+"""The faces beside the libraries whose names they have: what they offer, and what programs see of them."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Testbed
+from parity import programs_paramiko, programs_pssh
+from parity.differences import DIFFERENCES
+
+GUIDE = Path(__file__).resolve().parents[3] / "docs/guide/python.md"
+PARITY = Path(__file__).parent / "parity"
+#: How long all programs of a library may take.
+TIMEOUT = 300
+
+
+@pytest.mark.parametrize("library", DIFFERENCES)
+def test_every_name_is_there_or_in_the_table_of_differences(library: str) -> None:
+    patterns = DIFFERENCES[library]
+    # In a process of its own: here others may have put trunkline in the library's place.
+    command = [sys.executable, str(PARITY / "inventory.py"), library, f"trunkline.compat.{library}"]
+    found = json.loads(subprocess.check_output(command, text=True))
+    unknown = [each for each in found if not any(fnmatch.fnmatchcase(each[0], pattern) for pattern in patterns)]
+    assert unknown == []
+    unused = [pattern for pattern in patterns if not fnmatch.filter((name for name, _ in found), pattern)]
+    assert unused == []
+
+
+@pytest.mark.parametrize("library", DIFFERENCES)
+def test_the_guide_has_every_reason(library: str) -> None:
+    guide = GUIDE.read_text()
+    assert [reason for reason in dict.fromkeys(DIFFERENCES[library].values()) if f"| {reason} |" not in guide] == []
+
+
+@pytest.fixture(scope="module")
+def about(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """The servers and keys that the programs use."""
+    folder = tmp_path_factory.mktemp("keys")
+
+    def key(name: str, passphrase: str = "") -> str:
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "me", "-f", folder / name], check=True)
+        return str(folder / name)
+
+    hosts = testbed.about["hosts"]
+    shutil.copy(f"{hosts[0]['key']}.pub", folder / "mine.pub")
+    subprocess.run(["ssh-keygen", "-q", "-s", key("authority"), "-I", "me", "-n", "nobody", folder / "mine.pub"], check=True)
+    server = subprocess.Popen(
+        [sys.executable, PARITY / "server.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with server, socket.socket() as silent:
+        assert server.stdout is not None
+        # A port that nobody listens on, and that nobody else is given.
+        silent.bind(("127.0.0.1", 0))
+        yield {
+            **{name: hosts[0][name] for name in ("address", "port", "user", "key")},
+            "hosts": hosts,
+            "paramiko": int(server.stdout.readline()),
+            "unused": silent.getsockname()[1],
+            "other_key": key("other"),
+            "encrypted": key("encrypted", "secret"),
+            "certificate": str(folder / "mine-cert.pub"),
+        }
+
+
+def _seen(library: str, tables: list[str], about: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What each program saw, on the original and on trunkline."""
+    environment = {name: value for name, value in os.environ.items() if name != "SSH_AUTH_SOCK"}
+    seen = {}
+    for implementation in ("original", "trunkline"):
+        command = [
+            sys.executable,
+            str(PARITY / "run.py"),
+            library,
+            implementation,
+            json.dumps({**about, "programs": tables}),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment)
+        assert done.returncode == 0, done.stderr
+        seen[implementation] = json.loads(done.stdout.splitlines()[-1])
+    return seen
+
+
+@pytest.fixture(scope="module")
+def on_paramiko(about: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return _seen("paramiko", ["on_openssh", "on_paramiko"], about)
+
+
+@pytest.fixture(scope="module")
+def on_pssh(about: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return _seen("pssh", ["on_openssh"], about)
+
+
+@pytest.mark.parametrize("program", [*programs_paramiko.on_openssh, *programs_paramiko.on_paramiko])
+def test_a_program_for_paramiko_sees_the_same(program: str, on_paramiko: dict[str, dict[str, Any]]) -> None:
+    assert on_paramiko["trunkline"][program] == on_paramiko["original"][program]
+
+
+@pytest.mark.parametrize("program", programs_pssh.on_openssh)
+def test_a_program_for_parallel_ssh_sees_the_same(program: str, on_pssh: dict[str, dict[str, Any]]) -> None:
+    assert on_pssh["trunkline"][program] == on_pssh["original"][program]
