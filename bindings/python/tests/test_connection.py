@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import pickle
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trunkline
@@ -125,6 +129,29 @@ def test_what_cannot_be_reached_is_a_network_error_that_ran_nothing() -> None:
         trunkline.connect("127.0.0.1", port=1, config="none", daemon=False)
     assert isinstance(caught.value, ConnectionError)
     assert not caught.value.may_have_run
+    assert (caught.value.errno, caught.value.address) == (errno.ECONNREFUSED, ("127.0.0.1", 1))
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.errno, again.address, str(again)) == (caught.value.errno, caught.value.address, str(caught.value))
+    with pytest.raises(trunkline.UnknownHostError) as unknown:
+        trunkline.connect("no-such-host.invalid", config="none", daemon=False)
+    assert unknown.value.address is None
+
+
+def test_who_is_not_let_in_is_told_what_the_server_takes(testbed: Testbed, tmp_path: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", tmp_path / "locked"], check=True)
+    (host, *_) = testbed.about["hosts"]
+    where: dict[str, Any] = {"config": "none", "known_hosts": False, "agent": False, "daemon": False, "share": False}
+    for passphrase in ("wrong", "secret"):
+        with pytest.raises(trunkline.AuthenticationError) as caught:
+            trunkline.connect(
+                host["address"],
+                port=host["port"],
+                user=host["user"],
+                identity=tmp_path / "locked",
+                passphrase=passphrase,
+                **where,
+            )
+        assert (caught.value.allowed, caught.value.partial) == (("publickey",), False)
 
 
 def test_an_unknown_host_key_is_an_error_of_its_own(testbed: Testbed, tmp_path: Path) -> None:

@@ -48,8 +48,51 @@ with SSHSession(host, user, port=int(port), private_key_file=key, look_for_keys=
     print(inner.get_cmd_output("echo second"), inner.run_cmd("exit 3", raise_if_error=False).exit_code)
 """
 
+SCP = """
+import os, sys, tempfile, paramiko
+from scp import SCPClient, SCPException
+host, port, user, key = sys.argv[1:]
+client = paramiko.SSHClient()
+client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
+client.connect(host, port=int(port), username=user, key_filename=key, allow_agent=False, look_for_keys=False)
+with tempfile.TemporaryDirectory() as folder:
+    os.makedirs(folder + "/tree/inner")
+    with open(folder + "/tree/inner/file", "wb") as file:
+        file.write(b"x" * 300000)
+    done = []
+    with SCPClient(client.get_transport(), progress=lambda name, size, sent: done.append((size, sent))) as scp:
+        scp.put(folder + "/tree/inner/file", folder + "/one")
+        scp.get(folder + "/one", folder + "/two")
+        scp.put(folder + "/tree", folder + "/copy", recursive=True)
+        scp.get(folder + "/copy", folder + "/back", recursive=True)
+        print(os.path.getsize(folder + "/two"), os.listdir(folder + "/back/inner"), done[-1])
+        try:
+            scp.get(folder + "/none", folder + "/x")
+        except SCPException as error:
+            print(type(error).__name__, "No such file" in str(error))
+client.close()
+"""
 
-@pytest.mark.parametrize("program", [SSHTUNNEL, PYSFTP, JUMPSSH], ids=["sshtunnel", "pysftp", "jumpssh"])
+PLUMBUM = """
+import sys, tempfile
+from plumbum.machines.paramiko_machine import ParamikoMachine
+import paramiko
+host, port, user, key = sys.argv[1:]
+with ParamikoMachine(host, user=user, port=int(port), keyfile=key, load_system_host_keys=False,
+                     missing_host_policy=paramiko.AutoAddPolicy(), look_for_keys=False, connect_timeout=20) as remote:
+    print(remote["echo"]("hello"), remote["sh"]["-c", "exit 3"].run(retcode=None)[0])
+    with remote.tempdir() as folder:
+        (folder / "file").write("content")
+        print((folder / "file").read(), [path.name for path in folder.list()], (folder / "file").exists())
+    print(remote.env["HOME"] != "", remote.cwd == remote.env["HOME"])
+    with remote.cwd("/"):
+        print(remote["pwd"]())
+"""
+
+PROGRAMS = {"sshtunnel": SSHTUNNEL, "pysftp": PYSFTP, "jumpssh": JUMPSSH, "scp": SCP, "plumbum": PLUMBUM}
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_a_program_runs(program: str, testbed: Testbed, tmp_path: Path) -> None:
     about = testbed.about["hosts"][0]
     # pysftp takes RSA keys only.
