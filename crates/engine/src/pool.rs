@@ -711,7 +711,11 @@ async fn changed(freed: Notified<'_>, look_again: Option<Instant>) {
 fn is_lost(connection: &Connection, error: &Error) -> bool {
     let is_end = matches!(
         error.root(),
-        Error::Network { .. } | Error::ClosedByPeer { .. } | Error::Timeout { .. } | Error::Protocol { .. }
+        Error::Network { .. }
+            | Error::Lookup { .. }
+            | Error::ClosedByPeer { .. }
+            | Error::Timeout { .. }
+            | Error::Protocol { .. }
     );
     connection.info().is_none() || is_end
 }
