@@ -64,6 +64,7 @@ def about(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield {
             **{name: hosts[0][name] for name in ("address", "port", "user", "key")},
             "hosts": hosts,
+            "keys": str(folder),
             "paramiko": int(server.stdout.readline()),
             "unused": silent.getsockname()[1],
             "other_key": key("other"),
@@ -84,7 +85,7 @@ def _seen(library: str, tables: list[str], about: dict[str, Any]) -> dict[str, d
             implementation,
             json.dumps({**about, "programs": tables}),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment, cwd=about["keys"])
         assert done.returncode == 0, done.stderr
         seen[implementation] = json.loads(done.stdout.splitlines()[-1])
     return seen

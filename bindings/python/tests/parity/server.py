@@ -55,6 +55,8 @@ class Judge(paramiko.ServerInterface):  # type: ignore[misc]
 
     @staticmethod
     def _speak(channel: paramiko.Channel) -> None:
+        # Until the client has ended its input, and so has had the answer to its request.
+        channel.recv(1)
         channel.sendall(b"hello\n")
         channel.sendall_stderr(b"there\n")
         channel.send_exit_status(5)
