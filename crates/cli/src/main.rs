@@ -103,7 +103,12 @@ fn main() -> ExitCode {
         }
     }
     if command.as_ref().is_some_and(|command| command == "ssh") {
-        return commands::ssh::main(arguments.collect(), Backend::new(no_daemon));
+        let arguments: Vec<OsString> = arguments.collect();
+        // ssh has no option of this name.
+        if arguments == ["--help"] {
+            return commands::ssh::help();
+        }
+        return commands::ssh::main(arguments, Backend::new(no_daemon));
     }
     // Every ssh waits for `up`: it does without clap, which builds the whole tree of commands first.
     if command.is_some_and(|command| command == "up") && arguments.len() == 0 && !no_daemon {

@@ -128,7 +128,7 @@ impl UsageError {
 }
 
 /// The synopsis of ssh(1).
-const USAGE: &str = "\
+pub(crate) const USAGE: &str = "\
 usage: ssh [-46AaCfGgKkMNnqsTtVvXxYy] [-B bind_interface] [-b bind_address]
            [-c cipher_spec] [-D [bind_address:]port] [-E log_file]
            [-e escape_char] [-F configfile] [-I pkcs11] [-i identity_file]

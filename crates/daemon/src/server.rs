@@ -512,6 +512,9 @@ struct Asking {
     answers: bool,
 }
 
+/// The target of the log's lines for what a client is told, too.
+pub const TOLD: &str = "trunkline_daemon::told";
+
 /// Questions and all that is told, on their way to a client that tells warnings and banners from notices, or does not.
 fn asking(replies: &mpsc::Sender<Reply>, answers: bool, tells_apart: bool) -> (Arc<Asking>, Interaction) {
     let asking = Arc::new(Asking {
@@ -524,7 +527,7 @@ fn asking(replies: &mpsc::Sender<Reply>, answers: bool, tells_apart: bool) -> (A
     // A client that does not read its notices loses them; they are in the log as well.
     let interaction = Interaction::telling(asking.clone(), move |told, text| {
         if told != Told::Banner {
-            tracing::info!("{text}");
+            tracing::info!(target: TOLD, "{text}");
         }
         let text = text.to_owned();
         let _ = notices.try_send(match told {

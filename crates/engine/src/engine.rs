@@ -242,11 +242,15 @@ impl Engine {
     /// Connects to a host that is not known yet and whose configuration allows more than the engine's algorithms: only the
     /// server can tell whether it needs those, and a command that is handed over to ssh must not have been begun here.
     async fn meet(&self, host: &Host) -> Result<(), Error> {
-        let met = || {
-            let facts = self.inner.memory.facts(&host_id(host.config()));
-            facts.is_some_and(|facts| facts.kex_first.is_some())
-        };
-        if !host.config().allows_older() || host.is_warm() || met() {
+        if host.is_warm() {
+            return Ok(());
+        }
+        let config = host.config();
+        let facts = self.inner.memory.facts(&host_id(config)).unwrap_or_default();
+        let has_opened = facts.kex_first.is_some() || !config.allows_older();
+        // A password may not do tomorrow, and a key does for as long as it is the one that ssh would take.
+        let has_logged_in = facts.key.is_some() || !config.may_need_ssh_to_log_in();
+        if has_opened && has_logged_in {
             return Ok(());
         }
         host.warm().await.map_err(|error| {
@@ -312,7 +316,7 @@ impl Engine {
             reasons.push(Reason {
                 directive: "algorithms".into(),
                 value: "older".into(),
-                why: "the server shares none with the engine, but the configuration allows ssh some of the server's".into(),
+                why: "the server takes nothing that the engine has, but the configuration allows ssh something that it takes".into(),
             });
         }
         reasons
@@ -531,6 +535,7 @@ fn connect(engine: &Weak<Inner>, caller: &Caller) -> Connection {
             .clone()
             .about(&caller.config.user, &caller.config.original_host),
         login,
+        is_ssh: matches!(&caller.way, Way::Resolved(request) if request.runs_local_command),
         memory,
         early,
         windows,

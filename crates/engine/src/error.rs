@@ -72,6 +72,8 @@ pub enum Error {
         partial: bool,
         /// What was tried or left out, and why; may be empty.
         advice: String,
+        /// The configuration lets ssh try what the engine cannot: a key of another type, a signature with SHA-1.
+        only_ssh: bool,
     },
     /// The configuration cannot be used.
     #[error(transparent)]

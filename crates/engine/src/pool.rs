@@ -787,6 +787,7 @@ mod tests {
                     host: host.clone(),
                     interaction: caller.interaction.clone(),
                     login: Login::new(),
+                    is_ssh: false,
                     memory: Arc::new(Memory::in_memory()),
                     early: (true, true),
                     windows: Arc::default(),

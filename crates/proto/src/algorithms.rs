@@ -80,6 +80,8 @@ impl Default for Preferences {
 
 /// Sent in the first KEXINIT: this client reads SSH_MSG_EXT_INFO (RFC 8308).
 const EXT_INFO_C: &str = "ext-info-c";
+/// The server reads one.
+const EXT_INFO_S: &str = "ext-info-s";
 /// OpenSSH's PROTOCOL, section 1.10: strict key exchange, the answer to the Terrapin attack.
 const KEX_STRICT_C: &str = "kex-strict-c-v00@openssh.com";
 const KEX_STRICT_S: &str = "kex-strict-s-v00@openssh.com";
@@ -119,6 +121,20 @@ pub struct Direction {
     pub compression: Compression,
 }
 
+impl Direction {
+    /// Bytes of strength that a key exchange has to give: OpenSSH's `dh_need` (kex.c, `kex_choose_conf`).
+    fn strength(self) -> usize {
+        let Self { cipher, mac, .. } = self;
+        let lengths = [
+            cipher.key_len(),
+            cipher.block_len(),
+            cipher.iv_len(),
+            mac.map_or(0, Mac::key_len),
+        ];
+        lengths.into_iter().max().unwrap_or_default()
+    }
+}
+
 /// What both sides agreed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Negotiated {
@@ -135,6 +151,15 @@ pub struct Negotiated {
     pub(crate) guess_right: bool,
     /// Whether the server does strict key exchange.
     pub(crate) strict: bool,
+    /// Whether the server reads SSH_MSG_EXT_INFO (RFC 8308).
+    pub(crate) reads_ext_info: bool,
+}
+
+impl Negotiated {
+    /// Bytes of strength that the key exchange has to give.
+    pub(crate) fn strength(&self) -> usize {
+        self.outgoing.strength().max(self.incoming.strength())
+    }
 }
 
 /// What is kept of a server's first KEXINIT: what later connections may choose otherwise.
@@ -221,6 +246,7 @@ pub(crate) fn negotiate(ours: &KexInit, theirs: &KexInit) -> Result<Negotiated, 
         guess_right: ours.kex.first() == theirs.kex.first()
             && ours.host_keys.first() == theirs.host_keys.first(),
         strict: theirs.kex.iter().any(|name| name == KEX_STRICT_S),
+        reads_ext_info: theirs.kex.iter().any(|name| name == EXT_INFO_S),
     })
 }
 

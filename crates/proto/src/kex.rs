@@ -166,6 +166,7 @@ impl KexMethod {
             method: self,
             secret,
             public,
+            group_bits: dh::MAX_BITS,
         })
     }
 }
@@ -241,6 +242,8 @@ pub struct Ephemeral {
     secret: Secret,
     /// Our public value: the KEM's key and the X25519 point, a point, or a big-endian number.
     public: Bytes,
+    /// What a group exchange asks the server for.
+    group_bits: u32,
 }
 
 enum Secret {
@@ -280,6 +283,16 @@ impl Ephemeral {
         self.method
     }
 
+    /// For keys of `strength` bytes: a group exchange asks for a group that is as strong. By default it asks for the
+    /// strongest.
+    #[must_use]
+    pub fn for_strength(self, strength: usize) -> Self {
+        Self {
+            group_bits: dh::estimate(strength),
+            ..self
+        }
+    }
+
     /// The payload that opens the exchange: `SSH_MSG_KEXDH_INIT`, `SSH_MSG_KEX_ECDH_INIT` or
     /// `SSH_MSG_KEX_DH_GEX_REQUEST`.
     pub fn init_message(&self) -> Bytes {
@@ -289,7 +302,9 @@ impl Ephemeral {
             }
             Secret::FiniteField(_) => Writer::message(MSG_KEX_INIT).mpint(&self.public).finish(),
             Secret::Proposed(_) => Writer::message(MSG_GEX_INIT).mpint(&self.public).finish(),
-            Secret::AwaitingGroup => group_request(Writer::message(MSG_GEX_REQUEST)).finish(),
+            Secret::AwaitingGroup => {
+                group_request(Writer::message(MSG_GEX_REQUEST), self.group_bits).finish()
+            }
         }
     }
 
@@ -325,6 +340,7 @@ impl Ephemeral {
             method: self.method,
             secret: Secret::Proposed(exponent),
             public,
+            group_bits: self.group_bits,
         };
         Ok(Step::Send {
             payload: next.init_message(),
@@ -365,7 +381,7 @@ impl Ephemeral {
             }
             Secret::Proposed(exponent) => {
                 let group = exponent.group();
-                let proposal = group_request(Writer::new())
+                let proposal = group_request(Writer::new(), self.group_bits)
                     .mpint(&group.prime())
                     .mpint(&group.generator());
                 (encoded_mpint(&exponent.agree(theirs)?), numbers(proposal))
@@ -547,8 +563,8 @@ fn finite_field(group: dh::Group) -> Result<(Secret, Bytes), KexError> {
 }
 
 /// The sizes that we ask a server for (RFC 4419 section 3), in the request and again in the exchange hash.
-fn group_request(writer: Writer) -> Writer {
-    writer.u32(dh::MIN_BITS).u32(dh::PREFERRED_BITS).u32(dh::MAX_BITS)
+fn group_request(writer: Writer, bits: u32) -> Writer {
+    writer.u32(dh::MIN_BITS).u32(bits).u32(dh::MAX_BITS)
 }
 
 /// `K = HASH(K_PQ || K_CL)`, encoded as a string, as both hybrid drafts say.
@@ -632,7 +648,7 @@ mod tests {
     use crate::cipher::{Opener, Sealer};
     use proptest::prelude::*;
 
-    const SIZES: [u32; 3] = [dh::MIN_BITS, dh::PREFERRED_BITS, dh::MAX_BITS];
+    const SIZES: [u32; 3] = [dh::MIN_BITS, dh::MAX_BITS, dh::MAX_BITS];
 
     #[test]
     fn every_name_leads_back_to_its_method() {
@@ -653,6 +669,25 @@ mod tests {
                 .iter()
                 .all(|method| !method.is_post_quantum())
         );
+    }
+
+    #[test]
+    fn a_group_exchange_asks_for_a_group_as_strong_as_the_keys() {
+        for (strength, bits) in [
+            (14, 2048),
+            (16, 3072),
+            (20, 7680),
+            (24, 7680),
+            (32, 8192),
+            (64, 8192),
+        ] {
+            let asked = KexMethod::DhGroupExchangeSha256
+                .generate()
+                .unwrap()
+                .for_strength(strength);
+            let request = Writer::message(MSG_GEX_REQUEST).u32(2048).u32(bits).u32(8192);
+            assert_eq!(asked.init_message(), request.finish(), "{strength} bytes");
+        }
     }
 
     #[test]

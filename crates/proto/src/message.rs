@@ -157,6 +157,23 @@ pub struct ExtInfo {
 }
 
 impl ExtInfo {
+    /// A client's own: the server may send a second SSH_MSG_EXT_INFO once it knows the user (OpenSSH's PROTOCOL, section
+    /// 1.10).
+    pub(crate) fn of_client() -> Bytes {
+        Writer::message(EXT_INFO)
+            .u32(1)
+            .string("ext-info-in-auth@openssh.com")
+            .string("0")
+            .finish()
+    }
+
+    /// Takes what a second message may renew: the signature algorithms (kex.c, `kex_ext_info_client_parse`).
+    pub(crate) fn renew(&mut self, second: Self) {
+        if second.server_sig_algs.is_some() {
+            self.server_sig_algs = second.server_sig_algs;
+        }
+    }
+
     /// More extensions than any server sends; a message that claims more is refused.
     const MAX_EXTENSIONS: u32 = 1024;
 

@@ -118,6 +118,8 @@ pub(crate) struct Transport {
     negotiated: Option<Negotiated>,
     server_offer: Option<ServerOffer>,
     ext_info: ExtInfo,
+    /// How many SSH_MSG_EXT_INFO have come.
+    ext_infos: u8,
     strict: bool,
     /// The first key exchange is complete.
     established: bool,
@@ -167,6 +169,7 @@ impl Transport {
             negotiated: None,
             server_offer: None,
             ext_info: ExtInfo::default(),
+            ext_infos: 0,
             strict: false,
             established: false,
             rekey_wanted: false,
@@ -457,7 +460,14 @@ impl Transport {
             }
             message::UNIMPLEMENTED => Ok(Some(Inbound::Unimplemented(Sequence(reader.u32()?)))),
             message::EXT_INFO => {
-                self.ext_info = ExtInfo::parse(reader)?;
+                let info = ExtInfo::parse(reader)?;
+                match self.ext_infos {
+                    0 => self.ext_info = info,
+                    1 if !self.authenticated => self.ext_info.renew(info),
+                    // OpenSSH's client takes no more of them, and most of its releases do not mind one.
+                    _ => {}
+                }
+                self.ext_infos = self.ext_infos.saturating_add(1);
                 Ok(None)
             }
             message::PING if self.established => Ok(Some(Inbound::Ping(payload.slice_ref(reader.string()?)))),
@@ -528,6 +538,7 @@ impl Transport {
         };
         let theirs = KexInit::parse(Reader::new(&payload[1..]))?;
         let negotiated = negotiate(&proposal, &theirs)?;
+        let strength = negotiated.strength();
         if self.session_id.is_none() {
             self.strict = negotiated.strict;
             // OpenSSH's PROTOCOL 1.10: with strict key exchange, KEXINIT must be the very first packet.
@@ -542,6 +553,7 @@ impl Transport {
             Some(ephemeral) if negotiated.guess_right => ephemeral,
             // The server drops a wrong guess; what it agreed to is sent now. The ephemeral key was never used.
             Some(ephemeral) if ephemeral.method() == negotiated.kex => {
+                let ephemeral = ephemeral.for_strength(strength);
                 self.seal(&[&ephemeral.init_message()])?;
                 ephemeral
             }
@@ -552,7 +564,8 @@ impl Transport {
                     .filter(|ephemeral| ephemeral.method() == negotiated.kex);
                 let ephemeral = prepared
                     .map_or_else(|| negotiated.kex.generate(), Ok)
-                    .map_err(|error| Error::Local(error.to_string()))?;
+                    .map_err(|error| Error::Local(error.to_string()))?
+                    .for_strength(strength);
                 self.seal(&[&ephemeral.init_message()])?;
                 ephemeral
             }
@@ -645,6 +658,10 @@ impl Transport {
         }
         if self.authenticated {
             self.set_compression_out(chosen.compression);
+        }
+        // RFC 8308 section 2.4: the first packet behind the first NEWKEYS.
+        if !self.established && keys.negotiated.reads_ext_info {
+            self.seal(&[&ExtInfo::of_client()])?;
         }
         self.established = true;
         self.kex = Kex::Switching { keys };

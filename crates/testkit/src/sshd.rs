@@ -1,9 +1,11 @@
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -22,8 +24,8 @@ const MAX_LISTEN_SOCKETS: usize = 16;
 /// A stock OpenSSH server on loopback, ended with everything it started when dropped.
 ///
 /// It logs in the user who runs the tests, with keys, certificates or a password of its own, and with a
-/// configuration that is Debian's but for what the builder was told, `StrictModes no`, `UsePAM no` and
-/// `PermitRootLogin yes`. It runs as root and as an ordinary user, whose account must not be locked (a `!` in front of
+/// configuration that is Debian's but for what the builder was told, `StrictModes no`, `UsePAM no`,
+/// `PermitRootLogin yes` and, where there is such a thing, `PerSourcePenalties no`. It runs as root and as an ordinary user, whose account must not be locked (a `!` in front of
 /// its password in `/etc/shadow`): sshd refuses such users where it can see it, and says so in its log.
 ///
 /// Its port stays reserved between [`Sshd::stop`] and [`Sshd::start`]; connecting meanwhile is refused.
@@ -428,6 +430,9 @@ impl Sshd {
             yes_no(self.password.is_some())
         ));
         line(format!("UsePAM {}", yes_no(self.pam.is_some())));
+        if has_penalties(&self.program) {
+            line("PerSourcePenalties no".to_owned());
+        }
         if let Some(methods) = methods {
             line(format!("AuthenticationMethods {methods}"));
         }
@@ -767,6 +772,19 @@ impl PamWrapper {
             .env("PAM_WRAPPER", "1")
             .env("PAM_WRAPPER_SERVICE_DIR", folder);
     }
+}
+
+/// Whether sshd shuts out addresses that fail to log in (`PerSourcePenalties`, from OpenSSH 9.8 on): all tests come from one.
+fn has_penalties(sshd: &Path) -> bool {
+    static KNOWN: Mutex<BTreeMap<PathBuf, bool>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    *known.entry(sshd.to_owned()).or_insert_with(|| {
+        // The first fails for want of host keys, and names the option only where it does not know it.
+        let tried = Command::new(sshd)
+            .args(["-t", "-f", "/dev/null", "-o", "PerSourcePenalties=no"])
+            .output();
+        tried.is_ok_and(|tried| !String::from_utf8_lossy(&tried.stderr).contains("Bad configuration option"))
+    })
 }
 
 /// Makes `/run/sshd` when root calls: sshd as root confines its unprivileged half to this folder and does not start

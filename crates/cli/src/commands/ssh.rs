@@ -26,7 +26,7 @@ use trunkline_request::LogLevel;
 use crate::OWN_ERROR;
 use crate::backend::{Backend, host_request, runtime};
 use crate::questions::Conversation;
-use crate::ssh_args::{EscapeChar, SshArgs, TtyRequest, UsageError};
+use crate::ssh_args::{EscapeChar, SshArgs, TtyRequest, USAGE, UsageError};
 use crate::terminal::command_line::{self, CommandLine};
 use crate::terminal::interrupts::{Interrupts, status_of};
 use crate::terminal::raw::RawMode;
@@ -37,6 +37,17 @@ mod log;
 pub(crate) use background::IN_BACKGROUND;
 use background::Launcher;
 use log::Console;
+
+/// Prints what `trunkline ssh --help` asks for.
+pub(crate) fn help() -> ExitCode {
+    println!(
+        "Runs ssh(1)'s command lines over shared connections. It takes ssh's arguments and reads ssh's configuration:\n\n\
+         {}\n\n\
+         The options are those of ssh(1). --no-daemon before \"ssh\" makes a connection for this command alone.",
+        USAGE.replace("usage: ssh", "usage: trunkline ssh")
+    );
+    ExitCode::SUCCESS
+}
 
 /// Runs it. Ends the process itself where a blocking read of the terminal would keep it.
 pub(crate) fn main(arguments: Vec<OsString>, backend: Backend) -> ExitCode {

@@ -2,6 +2,7 @@
 
 mod as_ssh;
 mod authentication;
+mod connecting;
 mod cp;
 mod cp_full_disk;
 mod cp_targets;

@@ -96,7 +96,8 @@ impl SideBySide {
                 .args(["-o", "PreferredAuthentications=none", "-o", "IdentityAgent=none"])
                 .arg(format!("-oProxyCommand={}", self.proxy))
                 .arg(format!("-oUserKnownHostsFile={}", theirs.display()))
-                .arg(format!("-oHostKeyAlgorithms={}", self.algorithm))
+                // From OpenSSH 9.9 on, ssh does not look at a certificate's plain key unless that is allowed, too.
+                .arg(format!("-oHostKeyAlgorithms={},ssh-ed25519", self.algorithm))
                 .arg(format!("-oStrictHostKeyChecking={name}"))
                 .args(alias.map(|alias| format!("-oHostKeyAlias={alias}")))
                 .args(

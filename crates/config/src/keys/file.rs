@@ -40,8 +40,11 @@ pub struct KeyFile {
     /// The file the public half was found in, if it is not the private key's.
     public_path: Option<PathBuf>,
     certificate: Option<PublicKey>,
-    has_private_half: bool,
+    /// It is a private key, or the handle of one in a FIDO token.
+    is_private: bool,
     is_encrypted: bool,
+    /// The cipher that guards it, where that is not read here.
+    foreign_cipher: Option<String>,
     /// What stands for the file where there is none.
     content: Option<Content>,
 }
@@ -76,8 +79,9 @@ impl KeyFile {
             public_path: beside.is_some().then_some(public_path),
             public: beside,
             certificate: None,
-            has_private_half: false,
+            is_private: false,
             is_encrypted: false,
+            foreign_cipher: None,
             content: None,
         };
         match read(path) {
@@ -119,8 +123,9 @@ impl KeyFile {
             public_path: None,
             public: first_public_key(&content),
             certificate: None,
-            has_private_half: false,
+            is_private: false,
             is_encrypted: false,
+            foreign_cipher: None,
             content: None,
         };
         if identity.public.is_none() {
@@ -169,7 +174,25 @@ impl KeyFile {
 
     /// Whether the private half is in the file; if not, only an agent can sign.
     pub fn has_private_half(&self) -> bool {
-        self.has_private_half
+        self.is_private && !self.is_security_key()
+    }
+
+    /// What the file holds that ssh signs with and [`unlock`](Self::unlock) does not open, in a few words; `None` for other
+    /// keys. What shows only once it is open is not looked at.
+    pub fn only_ssh_signs(&self) -> Option<String> {
+        let public = self.public.as_ref().filter(|_| self.is_private)?;
+        if self.is_security_key() {
+            return Some("a security key".into());
+        }
+        if let Some(cipher) = &self.foreign_cipher {
+            return Some(format!("a key encrypted with {cipher}"));
+        }
+        match signature::rsa_bits(&public.blob) {
+            Ok(Some(MIN_RSA_BITS..=MAX_RSA_BITS)) => None,
+            Ok(Some(bits)) => Some(format!("an RSA key of {bits} bits")),
+            _ if public.algorithm == "ssh-ed25519" || public.algorithm.starts_with("ecdsa-sha2-") => None,
+            _ => Some(format!("a key of type {}", public.algorithm)),
+        }
     }
 
     /// Whether [`unlock`](Self::unlock) needs a passphrase.
@@ -250,13 +273,11 @@ impl KeyFile {
             Err(_) if self.public.is_some() => return Ok(()),
             Err(fault) => return Err(self.error(fault, MIN_RSA_BITS)),
         };
-        self.has_private_half = true;
+        self.is_private = true;
         self.is_encrypted = sealed.is_encrypted();
+        self.foreign_cipher = sealed.foreign_cipher();
         if self.public.is_none() {
             self.public = sealed.public_key();
-        }
-        if self.is_security_key() {
-            self.has_private_half = false;
         }
         Ok(())
     }

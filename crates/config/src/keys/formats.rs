@@ -128,6 +128,14 @@ impl Sealed {
         }
     }
 
+    /// The name of the cipher or key derivation that guards it, if that shows without a passphrase and is not read here.
+    pub(super) fn foreign_cipher(&self) -> Option<String> {
+        match self.format {
+            Format::OpenSsh => Envelope::parse(&self.body).ok()?.cipher().err(),
+            _ => None,
+        }
+    }
+
     /// The public half, if it can be had without a passphrase. OpenSSH's format keeps it in the clear.
     pub(super) fn public_key(&self) -> Option<PublicKey> {
         if matches!(self.format, Format::OpenSsh) {
@@ -261,23 +269,27 @@ impl<'a> Envelope<'a> {
         })
     }
 
+    /// What the private section is encrypted with, or the name of what is not read here.
+    fn cipher(&self) -> Result<Cipher, String> {
+        let name = String::from_utf8_lossy(self.cipher);
+        let cipher: Cipher = name.parse().map_err(|_| name.clone().into_owned())?;
+        // The name parses although ssh-key is built without DES.
+        if cipher == Cipher::TDesCbc {
+            return Err(name.into_owned());
+        }
+        if cipher != Cipher::None && self.kdf != b"bcrypt" {
+            return Err(String::from_utf8_lossy(self.kdf).into_owned());
+        }
+        Ok(cipher)
+    }
+
     /// The private section in the clear.
     fn decrypt(&self, passphrase: Option<&[u8]>) -> Result<Wiped, Fault> {
         let mut section = Zeroizing::new(self.private.to_vec());
         if self.cipher == b"none" {
             return Ok(section);
         }
-        let name = String::from_utf8_lossy(self.cipher);
-        let cipher: Cipher = name
-            .parse()
-            .map_err(|_| Fault::Cipher(name.clone().into_owned()))?;
-        // The name parses although ssh-key is built without DES.
-        if cipher == Cipher::TDesCbc {
-            return Err(Fault::Cipher(name.into_owned()));
-        }
-        if self.kdf != b"bcrypt" {
-            return Err(Fault::Cipher(String::from_utf8_lossy(self.kdf).into_owned()));
-        }
+        let cipher = self.cipher().map_err(Fault::Cipher)?;
         let passphrase = passphrase.ok_or(Fault::PassphraseNeeded)?;
         // bcrypt of nothing is an error of its own to the crate; to the user it is a wrong passphrase.
         if passphrase.is_empty() {

@@ -101,7 +101,7 @@ pub struct HostConfig {
     pub compression: bool,
     /// `RekeyLimit`.
     pub rekey_limit: RekeyLimit,
-    /// `WarnWeakCrypto` (OpenSSH 10.1).
+    /// `WarnWeakCrypto` (OpenSSH 10.1; an `ssh` before it warns of nothing).
     pub warn_weak_crypto: WeakCryptoWarning,
 
     /// `UserKnownHostsFile`.
@@ -432,7 +432,13 @@ impl HostConfig {
             bind_interface: f.text("bindinterface"),
             connect_timeout: seconds(f, "connecttimeout"),
             connection_attempts: f.number("connectionattempts", 1).max(1),
-            tcp_keep_alive: f.flag("tcpkeepalive", true),
+            // "all" (OpenSSH 10.6) is for the sockets of forwardings, too.
+            tcp_keep_alive: f
+                .parse("tcpkeepalive", |value| match value {
+                    "all" => Some(true),
+                    value => values::flag(value),
+                })
+                .unwrap_or(true),
             server_alive_interval: seconds(f, "serveraliveinterval"),
             server_alive_count_max: f.number("serveralivecountmax", 3),
             ip_qos: f.parse("ipqos", IpQos::parse).unwrap_or_default(),
@@ -451,11 +457,17 @@ impl HostConfig {
             ),
             ca_signature_algorithms: f.names("casignaturealgorithms"),
             required_rsa_size: f.number("requiredrsasize", 1024),
-            compression: f.flag("compression", false),
+            // ssh -G of OpenSSH 9.9 and later has no word for what "yes" means there.
+            compression: f
+                .parse("compression", |value| match value {
+                    "UNKNOWN" => Some(true),
+                    value => values::flag(value),
+                })
+                .unwrap_or(false),
             rekey_limit: f.parse("rekeylimit", RekeyLimit::parse).unwrap_or_default(),
             warn_weak_crypto: f
                 .parse("warnweakcrypto", WeakCryptoWarning::parse)
-                .unwrap_or(WeakCryptoWarning::Yes),
+                .unwrap_or(WeakCryptoWarning::No),
 
             user_known_hosts_files: path_list(f, "userknownhostsfile").iter().map(absolute).collect(),
             global_known_hosts_files,
@@ -647,7 +659,7 @@ fn explicit_directives() -> Vec<Directive> {
 }
 
 /// The lists of `~/.ssh/id_*` that ssh falls back on have these in common, from 9.2 (which adds `id_xmss` and
-/// `id_dsa`) to 10.x.
+/// `id_dsa`) to 10.6 (which adds `id_mldsa44_ed25519`).
 const DEFAULT_IDENTITIES: &[&str] = &[
     "~/.ssh/id_rsa",
     "~/.ssh/id_ecdsa",
@@ -665,7 +677,7 @@ fn identity_files(fields: &mut Fields, tokens: &Tokens<'_>) -> Result<Vec<Identi
         .all(|name| files.iter().any(|file| file == name))
         && files.iter().all(|file| {
             DEFAULT_IDENTITIES.contains(&file.as_str())
-                || ["~/.ssh/id_xmss", "~/.ssh/id_dsa"].contains(&file.as_str())
+                || ["~/.ssh/id_xmss", "~/.ssh/id_dsa", "~/.ssh/id_mldsa44_ed25519"].contains(&file.as_str())
         });
     files
         .iter()
@@ -796,7 +808,9 @@ fn channel_timeouts(value: &str) -> Option<Vec<(String, Duration)>> {
         .split_whitespace()
         .map(|entry| {
             let (kind, time) = entry.split_once('=')?;
-            Some((kind.to_owned(), values::duration(time)?))
+            // In seconds, with a fraction from OpenSSH 10.6 on.
+            let fraction = || Duration::try_from_secs_f64(time.parse().ok()?).ok();
+            Some((kind.to_owned(), values::duration(time).or_else(fraction)?))
         })
         .collect()
 }
@@ -910,6 +924,7 @@ pub(crate) mod tests {
             identity_files: printed.identity_files.clone(),
             ip_qos: printed.ip_qos,
             update_host_keys: printed.update_host_keys,
+            obscure_keystroke_timing: printed.obscure_keystroke_timing,
             user: printed.user.clone(),
             ..assumed
         };
@@ -1050,7 +1065,7 @@ pub(crate) mod tests {
             "ControlPersist=10m",
             "AddKeysToAgent=confirm 5m",
             "EscapeChar=^A",
-            "IPQoS=af21 0x20",
+            "IPQoS=af21 32",
             "LogLevel=DEBUG2",
             "StrictHostKeyChecking=accept-new",
             "RequestTTY=force",

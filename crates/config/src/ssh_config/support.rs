@@ -10,7 +10,7 @@ use trunkline_proto::mac::Mac;
 
 use super::HostConfig;
 use super::values::FingerprintHash;
-use crate::keys::KeyFile;
+use crate::keys::{KeyFile, public_key_algorithms};
 
 /// One directive for which a host is handed to the system's `ssh`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -170,6 +170,46 @@ impl HostConfig {
             .any(|kind| (kind.configured)(self).iter().any(|name| !(kind.has)(name)))
     }
 
+    /// Why only ssh can log in with the key in `file`, as a sentence, where the configuration allows that; `None` for a key
+    /// that the engine signs with or ssh would not.
+    pub fn only_ssh_signs_with(&self, file: &KeyFile) -> Option<String> {
+        let what = file.only_ssh_signs()?;
+        let public = file.public_key()?;
+        let long_enough = match trunkline_proto::signature::rsa_bits(&public.blob) {
+            Ok(Some(bits)) => bits >= self.required_rsa_size as usize,
+            _ => true,
+        };
+        let allowed = self.accepts_key_type(&public.algorithm)
+            || public_key_algorithms(&public.algorithm)
+                .into_iter()
+                .any(|algorithm| self.accepts_key_type(algorithm));
+        (long_enough && allowed).then(|| format!("{} is {what}", file.path().display()))
+    }
+
+    /// Whether RSA keys (or, for their type, certificates for them) may sign with SHA-1, as ssh does for a server that
+    /// does not say it takes better (sshconnect2.c, `key_sig_algorithm`). The engine never does.
+    pub fn allows_sha1_for(&self, key_type: &str) -> bool {
+        key_type.starts_with("ssh-rsa") && self.accepts_key_type(key_type)
+    }
+
+    /// Whether it may turn out that only ssh can log in: SHA-1 is allowed, or a key file is one that the engine cannot sign
+    /// with. Reads the key files.
+    pub fn may_need_ssh_to_log_in(&self) -> bool {
+        let files = self.identity_files.iter().map(|file| KeyFile::open(&file.path));
+        self.allows_sha1_for("ssh-rsa")
+            || self.allows_sha1_for("ssh-rsa-cert-v01@openssh.com")
+            || files
+                .flatten()
+                .any(|file| self.only_ssh_signs_with(&file).is_some())
+    }
+
+    /// Whether PubkeyAcceptedAlgorithms has the name.
+    pub fn accepts_key_type(&self, algorithm: &str) -> bool {
+        self.pubkey_accepted_algorithms
+            .iter()
+            .any(|accepted| accepted == algorithm)
+    }
+
     /// Why this host must be reached through the system's `ssh`; empty where the engine can do all that is asked.
     ///
     /// Reads the first bytes of the `RevokedHostKeys` file, where there is one.
@@ -236,6 +276,10 @@ impl HostConfig {
                 command.clone(),
                 "only ssh runs a KnownHostsCommand",
             );
+        }
+        if let Some(text) = &self.version_addendum {
+            let why = "text of one's own behind the identification is sent by ssh only";
+            add("versionaddendum", text.clone(), why);
         }
         if let Some(file) = &self.revoked_host_keys {
             let mut start = [0; KRL_MAGIC.len()];
@@ -321,6 +365,7 @@ mod tests {
     use trunkline_proto::wire::Writer;
 
     use super::super::host::tests::{config_of, printed_by_ssh};
+    use super::{HostConfig, KeyFile};
 
     /// What OpenSSH 9.2 to 10.x, Debian and Fedora print beyond the installed version, with harmless values.
     const OTHER_VERSIONS: &str = "channeltimeout none\nobscurekeystroketiming yes\ntag web\nversionaddendum none\n\
@@ -401,6 +446,7 @@ mod tests {
                 "preferredauthentications",
             ),
             ("fingerprinthash MD5", "fingerprinthash"),
+            ("versionaddendum example", "versionaddendum"),
             ("teleport yes", "teleport"),
             ("addressfamily inet7", "addressfamily"),
         ] {
@@ -434,6 +480,87 @@ mod tests {
     fn macs_do_not_matter_beside_a_cipher_that_takes_none() {
         let lines = "host h\nhostname h\nuser u\nport 22\nmacs hmac-md5\nciphers aes256-gcm@openssh.com\n";
         assert_eq!(config_of(lines).needs_system_ssh(), []);
+    }
+
+    #[test]
+    fn what_newer_versions_print_is_understood() {
+        let config = config_of(
+            "host h\nhostname h\nuser u\nport 22\ncompression UNKNOWN\ntcpkeepalive all\nchanneltimeout session=1.5\n\
+             revokedhostkeys none\nwarnweakcrypto yes\n",
+        );
+        assert_eq!(config.needs_system_ssh(), []);
+        assert!(config.compression && config.tcp_keep_alive);
+        assert_eq!(config.revoked_host_keys, None);
+        let timeouts = [("session".to_owned(), std::time::Duration::from_millis(1500))];
+        assert_eq!(config.channel_timeouts, timeouts);
+    }
+
+    #[test]
+    fn only_ssh_signs_with_keys_that_the_engine_lacks_and_the_configuration_allows() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = |name: &str, arguments: &[&str]| {
+            let path = folder.path().join(name);
+            let mut keygen = std::process::Command::new("ssh-keygen");
+            let ran = keygen
+                .args(["-q", "-N", ""])
+                .args(arguments)
+                .arg("-f")
+                .arg(&path)
+                .status();
+            assert!(ran.expect("this test needs ssh-keygen").success());
+            KeyFile::open(&path).unwrap()
+        };
+        let config = |lines: &str| {
+            config_of(&format!(
+                "host h\nhostname h\nuser u\nport 22\nrequiredrsasize 1024\n\
+                 pubkeyacceptedalgorithms ssh-ed25519,rsa-sha2-512,ssh-mldsa44-ed25519\n{lines}"
+            ))
+        };
+        let short = made("short", &["-t", "rsa", "-b", "1024"]);
+        assert!(
+            config("")
+                .only_ssh_signs_with(&short)
+                .unwrap()
+                .contains("1024 bits")
+        );
+        let longer = config("").clone();
+        assert_eq!(
+            HostConfig {
+                required_rsa_size: 2048,
+                ..longer
+            }
+            .only_ssh_signs_with(&short),
+            None,
+            "nor does ssh"
+        );
+        assert_eq!(
+            config("").only_ssh_signs_with(&made("usual", &["-t", "ed25519"])),
+            None
+        );
+
+        // A type that the installed version need not know: its public half says enough.
+        let path = folder.path().join("usual");
+        let key = |name: &str| {
+            let blob = Writer::new().string(name).string([7; 1344]).finish();
+            std::fs::write(
+                path.with_extension("pub"),
+                format!("{name} {}\n", STANDARD.encode(blob)),
+            )
+            .unwrap();
+            KeyFile::open(&path).unwrap()
+        };
+        let newer = key("ssh-mldsa44-ed25519");
+        assert!(config("").only_ssh_signs_with(&newer).is_some());
+        assert_eq!(
+            config("").only_ssh_signs_with(&key("ssh-other")),
+            None,
+            "nor does ssh"
+        );
+        let asks = config(&format!("identityfile {}\n", path.display()));
+        assert!(!asks.may_need_ssh_to_log_in());
+        key("ssh-mldsa44-ed25519");
+        assert!(asks.may_need_ssh_to_log_in());
+        assert!(!config("").allows_sha1_for("ssh-rsa") && !config("").may_need_ssh_to_log_in());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Which method answers the server's next turn: the order of OpenSSH's client, without its probes where they can be
 //! saved.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -30,6 +31,14 @@ pub(crate) struct Authentication<'a> {
     /// Methods that hand out secrets are off: the host key is not verified (StrictHostKeyChecking no, changed key).
     key_only: bool,
     probing: Option<Candidate>,
+    /// What was shown last, and as what.
+    shown: Option<(Candidate, String)>,
+    /// Keys without an algorithm that the server takes, as far as it has said.
+    unmatched: VecDeque<Candidate>,
+    /// An RSA key (or certificate) was among them, for which ssh would sign with SHA-1.
+    wants_sha1: bool,
+    /// A program that takes ssh's place waits: it can leave to ssh what only ssh does.
+    is_ssh: bool,
     used: Option<Candidate>,
     asked_none: bool,
     passwords_left: u32,
@@ -73,6 +82,10 @@ impl<'a> Authentication<'a> {
             identities,
             key_only,
             probing: None,
+            shown: None,
+            unmatched: VecDeque::new(),
+            wants_sha1: false,
+            is_ssh: false,
             used: None,
             asked_none: false,
             passwords_left: if secrets && host.password_authentication {
@@ -102,6 +115,11 @@ impl<'a> Authentication<'a> {
         self.sole = false;
         static LOGINS: AtomicU32 = AtomicU32::new(0);
         self.course = Some((LOGINS.fetch_add(1, Ordering::Relaxed), course.clone()));
+    }
+
+    /// Whoever waits takes ssh's place.
+    pub(crate) fn stand_for_ssh(&mut self) {
+        self.is_ssh = true;
     }
 
     /// The key that led in, for host memory.
@@ -223,7 +241,14 @@ impl<'a> Authentication<'a> {
                 continue;
             }
             let started = match method {
-                "publickey" => self.next_key(driver).await?,
+                "publickey" => {
+                    let started = self.next_key(driver).await?;
+                    // ssh would go on with keys before it asks for a password.
+                    if !started && !first && self.only_ssh() {
+                        return Err(self.denied());
+                    }
+                    started
+                }
                 // Which methods there are is worth a round trip before the user is asked for a password.
                 "keyboard-interactive" | "password" if first => false,
                 "keyboard-interactive" if self.interactive_left > 0 => {
@@ -305,6 +330,7 @@ impl<'a> Authentication<'a> {
         if self.host.pubkey_authentication == PubkeyAuthentication::No {
             return Ok(false);
         }
+        self.reconsider(driver);
         while let Some(candidate) = self.identities.candidates.pop_front() {
             let candidate = if candidate.is_sealed() {
                 let opened = self.identities.open(self.host, self.interaction, candidate).await;
@@ -324,22 +350,61 @@ impl<'a> Authentication<'a> {
                 continue;
             }
             let Some(algorithm) = self.algorithm(driver, &candidate) else {
-                self.identities.notes.push(format!(
-                    "no signature algorithm for {} is allowed",
-                    candidate.key_type
-                ));
+                self.unmatched.push_back(candidate);
                 continue;
             };
             driver.proto.probe_key(&algorithm, &candidate.blob);
+            self.shown = Some((candidate.clone(), algorithm));
             self.probing = Some(candidate);
             return Ok(true);
         }
         Ok(false)
     }
 
+    /// Puts back what the server may take after all: it says which signature algorithms it takes for a user once it knows
+    /// who that is (OpenSSH's PROTOCOL, section 1.10), which is after the first request.
+    fn reconsider(&mut self, driver: &Driver) {
+        if let Some((candidate, algorithm)) = self.shown.take() {
+            self.wants_sha1 |= self.would_sign_with_sha1(driver, &candidate);
+            if self
+                .algorithm(driver, &candidate)
+                .is_some_and(|now| now != algorithm)
+            {
+                self.identities.candidates.push_front(candidate);
+            }
+        }
+        for candidate in std::mem::take(&mut self.unmatched) {
+            if self.algorithm(driver, &candidate).is_some() {
+                self.identities.candidates.push_back(candidate);
+            } else {
+                self.wants_sha1 |= self.would_sign_with_sha1(driver, &candidate);
+                self.unmatched.push_back(candidate);
+            }
+        }
+    }
+
+    /// Whether ssh signs with SHA-1 for this server, with a key like this one.
+    fn would_sign_with_sha1(&self, driver: &Driver, candidate: &Candidate) -> bool {
+        let server = driver.proto.ext_info().server_sig_algs.as_deref();
+        self.host.allows_sha1_for(&candidate.key_type)
+            && match server {
+                None => true,
+                Some(names) => {
+                    self.algorithm(driver, candidate).is_none() && names.iter().any(|name| name == "ssh-rsa")
+                }
+            }
+    }
+
+    /// Whether ssh has something to log in with that the engine has not.
+    fn only_ssh(&self) -> bool {
+        let keys = self.identities.only_ssh;
+        self.course.is_none() && (self.wants_sha1 || keys.named || (keys.default && self.is_ssh))
+    }
+
     /// Sends a signed request; `false` when there is no signature to be had.
     async fn sign(&mut self, driver: &mut Driver, candidate: Candidate, early: bool) -> Result<bool, Error> {
         let Some(algorithm) = self.algorithm(driver, &candidate) else {
+            self.unmatched.push_back(candidate);
             return Ok(false);
         };
         let proto = &driver.proto;
@@ -364,6 +429,7 @@ impl<'a> Authentication<'a> {
         driver
             .proto
             .authenticate_key(&algorithm, &candidate.blob, &signed, early);
+        self.shown = Some((candidate.clone(), algorithm));
         self.used = Some(candidate);
         Ok(true)
     }
@@ -431,6 +497,14 @@ impl<'a> Authentication<'a> {
 
     fn denied(&self) -> Error {
         let mut advice = self.identities.notes.clone();
+        advice.extend(
+            self.unmatched
+                .iter()
+                .map(|candidate| format!("no signature algorithm for {} is allowed", candidate.key_type)),
+        );
+        if self.wants_sha1 {
+            advice.push("signatures with SHA-1 (ssh-rsa) are made by the system's ssh only".into());
+        }
         if self.key_only {
             advice.push("passwords are not sent to a host whose key is not verified".into());
         }
@@ -446,6 +520,7 @@ impl<'a> Authentication<'a> {
             allowed: self.allowed.clone(),
             partial: self.partial,
             advice: advice.join("; "),
+            only_ssh: self.only_ssh(),
         }
     }
 }

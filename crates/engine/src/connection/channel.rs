@@ -77,7 +77,9 @@ pub(crate) enum Op {
         reply: oneshot::Sender<()>,
     },
     Rekey,
-    /// No more channels; ends when the last has closed.
+    /// The server's list of its host keys is dealt with.
+    HostKeysLearned,
+    /// No more channels; ends when the last has closed and the host keys are learned.
     Drain,
     /// Ends now.
     Disconnect {

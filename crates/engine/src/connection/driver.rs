@@ -93,6 +93,8 @@ pub(crate) struct Driver {
     /// Channels that the server offered and nobody has answered for yet.
     offered: HashSet<ChannelId>,
     draining: bool,
+    /// The server's list of its host keys is looked at, and its proof awaited.
+    learns_host_keys: bool,
     keepalive: Option<KeepAlive>,
     unanswered: u32,
     last_received: Instant,
@@ -137,6 +139,7 @@ impl Driver {
             questions: VecDeque::new(),
             offered: HashSet::new(),
             draining: false,
+            learns_host_keys: false,
             keepalive,
             unanswered: 0,
             last_received: now,
@@ -227,7 +230,8 @@ impl Driver {
             progress |= self.poll_receive(cx)?;
             progress |= self.poll_timer(cx)?;
             progress |= self.dispatch_events();
-            if self.draining && self.ports.is_empty() && self.proto.channel_count() == 0 {
+            let is_idle = self.ports.is_empty() && self.proto.channel_count() == 0;
+            if self.draining && is_idle && !self.learns_host_keys {
                 self.say_goodbye(cx, DisconnectReason::BY_APPLICATION, "done");
                 return Poll::Ready(Ok(None));
             }
@@ -246,6 +250,7 @@ impl Driver {
                 Poll::Pending => return Ok(progress),
                 // Every handle is gone: nobody can ask for anything any more.
                 Poll::Ready(None) => {
+                    self.learns_host_keys = false;
                     progress |= !std::mem::replace(&mut self.draining, true);
                     return Ok(progress);
                 }
@@ -597,6 +602,7 @@ impl Driver {
                 self.ping();
             }
             Op::Rekey => self.proto.rekey(),
+            Op::HostKeysLearned => self.learns_host_keys = false,
             Op::Drain => self.draining = true,
             Op::Disconnect { .. } => unreachable!("handled where the socket is at hand"),
         }
@@ -808,7 +814,7 @@ impl Driver {
                 }
             }
             ChannelEvent::HostKeys(keys) => {
-                let _ = self.offers.send(Box::new(Offer::HostKeys(keys)));
+                self.learns_host_keys = self.offers.send(Box::new(Offer::HostKeys(keys))).is_ok();
             }
         }
     }

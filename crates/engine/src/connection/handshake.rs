@@ -13,7 +13,7 @@ use trunkline_proto::mac::Mac;
 use trunkline_proto::{Compression, Config, GlobalRequest, Preferences, RekeyLimit, WindowBudget};
 use trunkline_text::Printable;
 
-use crate::config::{HostConfig, StrictHostKeyChecking, UpdateHostKeys};
+use crate::config::{HostConfig, StrictHostKeyChecking, UpdateHostKeys, WeakCryptoWarning};
 use crate::connection::SessionBinding;
 use crate::connection::authentication::Authentication;
 use crate::connection::channel::Op;
@@ -46,6 +46,8 @@ pub(crate) struct Handshake {
     pub(crate) interaction: Interaction,
     /// What the program brings itself.
     pub(crate) login: Login,
+    /// It is for a program that takes ssh's place.
+    pub(crate) is_ssh: bool,
     pub(crate) memory: Arc<Memory>,
     /// Whether the early flights, and input in them, are allowed at all.
     pub(crate) early: (bool, bool),
@@ -101,7 +103,7 @@ pub(crate) async fn run(
                 greeting,
             }) => {
                 ops = untouched;
-                match attempt.after(&error, &greeting) {
+                match handshake.next_attempt(attempt, &error, &greeting) {
                     Some((next, delay)) => {
                         tracing::debug!(%error, ?delay, "trying again");
                         let pause = tokio::time::sleep(delay);
@@ -125,16 +127,34 @@ pub(crate) async fn run(
 }
 
 impl Handshake {
-    /// Remembers a server with which the system's ssh has algorithms in common, and the engine has not.
-    fn learn_from(&self, error: &Error) {
-        let Error::Protocol {
-            source: trunkline_proto::Error::NothingInCommon { what, theirs, .. },
-            ..
-        } = error
-        else {
-            return;
+    /// ssh tries once. What takes its place begins as ssh does with a server that it does not know, and tries a second time
+    /// only where it began otherwise.
+    fn next_attempt(&self, attempt: Attempt, error: &Error, greeting: &str) -> Option<(Attempt, Duration)> {
+        let (next, delay) = attempt.after(error, greeting)?;
+        let began_otherwise = || {
+            let host = HostId::new(&self.host.hostname, self.host.port, &self.host.user);
+            let facts = self.memory.facts(&host).unwrap_or_default();
+            attempt.early_kexinit && !next.early_kexinit && self.begins_early(&facts)
         };
-        if self.host.only_ssh_could(what, theirs) {
+        (!self.is_ssh || began_otherwise()).then_some((next, delay))
+    }
+
+    /// Whether our KEXINIT leaves before the server has said who it is. Without a guess behind it, that gains nothing.
+    fn begins_early(&self, facts: &HostFacts) -> bool {
+        !self.is_ssh || facts.kex_first.is_some()
+    }
+
+    /// Remembers a server that the system's ssh has something for, and the engine has not: an algorithm, a key.
+    fn learn_from(&self, error: &Error) {
+        let only_ssh = match error {
+            Error::Protocol {
+                source: trunkline_proto::Error::NothingInCommon { what, theirs, .. },
+                ..
+            } => self.host.only_ssh_could(what, theirs),
+            Error::Authentication { only_ssh, .. } => *only_ssh,
+            _ => false,
+        };
+        if only_ssh {
             let host = HostId::new(&self.host.hostname, self.host.port, &self.host.user);
             self.memory
                 .update(&host, |facts| facts.learn(Refusal::Algorithms));
@@ -439,7 +459,7 @@ impl<'a> Prepared<'a> {
         let permit = permit().await;
         let (trust, mut config) =
             loaded.map_err(|error| Error::local("reading known_hosts", std::io::Error::other(error)))??;
-        config.early_kexinit &= attempt.early_kexinit;
+        config.early_kexinit &= attempt.early_kexinit && handshake.begins_early(facts);
         config.early_flights &= handshake.early.0;
         config.early_stdin &= handshake.early.1;
         config.window_budget = Arc::clone(&handshake.windows);
@@ -509,8 +529,16 @@ async fn log_in(
                 {
                     authentication.follow(course);
                 }
+                if let Some(authentication) = &mut authentication
+                    && handshake.is_ssh
+                {
+                    authentication.stand_for_ssh();
+                }
             }
             Question::Authenticated => {
+                if let Some(weak) = weak_crypto(host, driver) {
+                    interaction.notice(weak);
+                }
                 let key = authentication.as_ref().and_then(Authentication::used_key);
                 let accepted =
                     accepted.ok_or_else(|| Error::Usage("authenticated without a host key".into()))?;
@@ -530,6 +558,20 @@ async fn log_in(
             }
         }
     }
+}
+
+/// What ssh says of a server without a post-quantum key exchange (sshconnect.c, `warn_nonpq_kex`), unless the user has chosen
+/// such methods only.
+fn weak_crypto(host: &HostConfig, driver: &Driver) -> Option<&'static str> {
+    let is_post_quantum = |name: &String| KexMethod::from_name(name).is_some_and(KexMethod::is_post_quantum);
+    let is_weak = !driver.proto.negotiated()?.kex.is_post_quantum();
+    let warns =
+        host.warn_weak_crypto == WeakCryptoWarning::Yes && host.kex_algorithms.iter().any(is_post_quantum);
+    (warns && is_weak).then_some(
+        "** WARNING: connection is not using a post-quantum key exchange algorithm.\n\
+         ** This session may be vulnerable to \"store now, decrypt later\" attacks.\n\
+         ** The server may need to be upgraded. See https://openssh.com/pq.html",
+    )
 }
 
 async fn check_host_key(
@@ -555,12 +597,13 @@ async fn check_host_key(
     let accepted = match decision {
         Decision::Accept(accepted) => accepted,
         Decision::AcceptAndRemember(accepted, remember) => {
-            // Written while the connection goes on: a full disk is worth a warning, no more.
-            let interaction = interaction.clone();
-            tokio::task::spawn_blocking(move || match remember.write() {
-                Ok(_) => interaction.notice(&format!("Warning: {}", remember.notice())),
-                Err(error) => interaction.notice(&format!("Warning: {error}")),
+            // Before anything else, as ssh: this process may end with the command. A full disk is worth a warning, no more.
+            let telling = interaction.clone();
+            let written = tokio::task::spawn_blocking(move || match remember.write() {
+                Ok(_) => telling.notice(&format!("Warning: {}", remember.notice())),
+                Err(error) => telling.notice(&format!("Warning: {error}")),
             });
+            let _ = written.await;
             accepted
         }
         Decision::Reject(error) => return Err(error.into()),
@@ -728,6 +771,9 @@ fn first_packet(config: &mut Config, facts: &HostFacts) -> Result<(), Error> {
     Ok(())
 }
 
+/// How long a server may take to prove its host keys, for which a connection that ends waits.
+const PROOF_LIMIT: Duration = Duration::from_secs(10);
+
 /// UpdateHostKeys, for one connection.
 struct HostKeyUpdates {
     policy: Policy,
@@ -740,7 +786,7 @@ struct HostKeyUpdates {
 }
 
 impl HostKeyUpdates {
-    async fn learn(self, advertised: Bytes, incoming: Arc<Incoming>) {
+    async fn learn(self, advertised: Bytes, incoming: &Incoming) {
         if self.policy.update == UpdateHostKeys::No {
             return;
         }
@@ -756,10 +802,13 @@ impl HostKeyUpdates {
         };
         let reply = match plan.proof_request() {
             None => Bytes::new(),
-            Some(keys) => match incoming.global(GlobalRequest::HostKeysProve(keys)).await {
-                Some(reply) => reply,
-                None => return,
-            },
+            Some(keys) => {
+                let asked = incoming.global(GlobalRequest::HostKeysProve(keys));
+                match tokio::time::timeout(PROOF_LIMIT, asked).await {
+                    Ok(Some(reply)) => reply,
+                    Ok(None) | Err(_) => return,
+                }
+            }
         };
         let proven = match plan.prove(&self.session_id, &self.host_key_algorithm, &reply) {
             Ok(proven) => proven,
@@ -789,9 +838,16 @@ async fn serve_offers(
         match offers.recv().await.map(|offer| *offer) {
             Some(Offer::Channel { id, kind }) => incoming.offer(id, kind),
             Some(Offer::HostKeys(advertised)) => {
-                if let Some(updates) = updates.take() {
-                    tokio::spawn(updates.learn(advertised, incoming.clone()));
-                }
+                let (Some(ops), updates, incoming) = (incoming.hold(), updates.take(), incoming.clone())
+                else {
+                    continue;
+                };
+                tokio::spawn(async move {
+                    if let Some(updates) = updates {
+                        updates.learn(advertised, &incoming).await;
+                    }
+                    let _ = ops.send(Op::HostKeysLearned);
+                });
             }
             None => std::future::pending().await,
         }

@@ -1,7 +1,7 @@
 //! The keys to log in with: from the agent and from files, in the order in which OpenSSH's client tries them.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
@@ -11,7 +11,7 @@ use trunkline_proto::wire::Reader;
 use zeroize::Zeroizing;
 
 use crate::agent::{Agent, Constraints};
-use crate::config::HostConfig;
+use crate::config::{HostConfig, IdentityFile};
 use crate::connection::login::KeySigner;
 use crate::error::Error;
 use crate::interaction::Interaction;
@@ -70,8 +70,19 @@ pub(crate) struct Identities {
     pub(crate) candidates: VecDeque<Candidate>,
     /// What was left out, and why: shown when nothing works.
     pub(crate) notes: Vec<String>,
+    /// Keys that only ssh signs with.
+    pub(crate) only_ssh: OnlySsh,
     agent: Option<Agent>,
     bound: bool,
+}
+
+/// Whether there are keys that only ssh signs with, by who named them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct OnlySsh {
+    /// Among those of the configuration's own.
+    pub(crate) named: bool,
+    /// Among the files that ssh looks for by itself.
+    pub(crate) default: bool,
 }
 
 /// What an agent is shown of the session it signs for (PROTOCOL.agent, session-bind@openssh.com).
@@ -87,6 +98,7 @@ impl Identities {
         Self {
             candidates: VecDeque::new(),
             notes: Vec::new(),
+            only_ssh: OnlySsh::default(),
             agent: None,
             bound: false,
         }
@@ -130,11 +142,27 @@ impl Identities {
             .map(|file| (file.path.clone(), file.is_default))
             .collect();
         let certificate_paths = host.certificate_files.clone();
-        let (read, certificates, file_notes) =
-            tokio::task::spawn_blocking(move || read_files(&paths, &certificate_paths))
-                .await
-                .unwrap_or_default();
+        let read = tokio::task::spawn_blocking(move || read_files(&paths, &certificate_paths));
+        let KeyFiles {
+            keys: read,
+            certificates,
+            refused,
+            notes: file_notes,
+        } = read.await.unwrap_or_default();
         notes.extend(file_notes);
+        let is_default = |path: &Path| {
+            let same = |file: &&IdentityFile| file.path == path;
+            host.identity_files
+                .iter()
+                .find(same)
+                .is_some_and(|file| file.is_default)
+        };
+        let mut only_ssh = OnlySsh::default();
+        for (path, algorithm) in refused {
+            if host.accepts_key_type(&algorithm) {
+                only_ssh.add(is_default(&path));
+            }
+        }
         let files: Vec<KeyFile> = given.iter().cloned().chain(read).collect();
 
         let agent_has = |blob: &Bytes| held.iter().any(|identity| identity.blob == *blob);
@@ -188,11 +216,17 @@ impl Identities {
                 }
                 continue;
             };
-            if file.is_security_key() && !agent_has(&public.blob) {
+            if let Some(why) = file.only_ssh_signs() {
+                if agent_has(&public.blob) {
+                    continue;
+                }
+                let path = file.path().display();
                 notes.push(format!(
-                    "{} is a security key: add it to the agent (ssh-add)",
-                    file.path().display()
+                    "{path} is {why}: add it to the agent (ssh-add), or use the system's ssh"
                 ));
+                if host.only_ssh_signs_with(file).is_some() {
+                    only_ssh.add(is_default(file.path()));
+                }
             } else if file.has_private_half() {
                 add(&public.blob, Signer::File(Box::new(file.clone())));
             }
@@ -200,6 +234,7 @@ impl Identities {
         Self {
             candidates: candidates.into(),
             notes,
+            only_ssh,
             agent,
             bound: false,
         }
@@ -316,7 +351,19 @@ impl Identities {
                 Ok(key) => return Some(key),
                 Err(KeyError::PassphraseNeeded { .. } | KeyError::WrongPassphrase { .. }) => {}
                 Err(error) => {
-                    interaction.warning(&error.to_string());
+                    // What ssh reads all the same, or looks at with other eyes.
+                    let ssh_takes_it = match error {
+                        KeyError::Cipher { .. } | KeyError::Cost { .. } | KeyError::Unsupported { .. } => {
+                            true
+                        }
+                        KeyError::RsaSize { bits, .. } => bits >= min_rsa_bits,
+                        _ => false,
+                    };
+                    if ssh_takes_it {
+                        self.only_ssh.named = true;
+                    } else {
+                        interaction.warning(&error.to_string());
+                    }
                     self.notes.push(error.to_string());
                     return None;
                 }
@@ -377,25 +424,46 @@ impl Identities {
     }
 }
 
-fn read_files(
-    paths: &[(PathBuf, bool)],
-    certificates: &[PathBuf],
-) -> (Vec<KeyFile>, Vec<PublicKey>, Vec<String>) {
-    let mut notes = Vec::new();
-    let mut files = Vec::new();
+impl OnlySsh {
+    fn add(&mut self, is_default: bool) {
+        if is_default {
+            self.default = true;
+        } else {
+            self.named = true;
+        }
+    }
+}
+
+/// What the configuration's files hold.
+#[derive(Default)]
+struct KeyFiles {
+    keys: Vec<KeyFile>,
+    certificates: Vec<PublicKey>,
+    /// Keys of types that are not read here.
+    refused: Vec<(PathBuf, String)>,
+    notes: Vec<String>,
+}
+
+fn read_files(paths: &[(PathBuf, bool)], certificates: &[PathBuf]) -> KeyFiles {
+    let mut files = KeyFiles::default();
     for (path, is_default) in paths {
         match KeyFile::open(path) {
-            Ok(file) => files.push(file),
-            Err(_) if *is_default => {}
-            Err(error) => notes.push(error.to_string()),
+            Ok(file) => files.keys.push(file),
+            Err(error) => {
+                if !is_default {
+                    files.notes.push(error.to_string());
+                }
+                if let KeyError::Unsupported { path, algorithm } = error {
+                    files.refused.push((path, algorithm));
+                }
+            }
         }
     }
-    let mut found = Vec::new();
     for path in certificates {
         match KeyFile::read_certificate(path) {
-            Ok(certificate) => found.push(certificate),
-            Err(error) => notes.push(error.to_string()),
+            Ok(certificate) => files.certificates.push(certificate),
+            Err(error) => files.notes.push(error.to_string()),
         }
     }
-    (files, found, notes)
+    files
 }

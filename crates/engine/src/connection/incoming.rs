@@ -138,6 +138,11 @@ impl Incoming {
         answer.await.ok()?.ok().flatten()
     }
 
+    /// Keeps the connection from ending for want of users; `None` where it is about to.
+    pub(crate) fn hold(&self) -> Option<Ops> {
+        self.ops.upgrade()
+    }
+
     /// Sends a global request whose answer nobody waits for.
     pub(crate) fn global_unanswered(&self, request: GlobalRequest) {
         if let Some(ops) = self.ops.upgrade() {

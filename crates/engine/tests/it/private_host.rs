@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use trunkline::config::{HostConfig, Listen};
+use trunkline::config::{HostConfig, Listen, WeakCryptoWarning};
 use trunkline::host_key::HostKeyError;
 use trunkline::keys::KeyFile;
-use trunkline::prompt::{Answer, Answers, Prompt, PromptKind, Prompter, ServerQuestions};
+use trunkline::prompt::{Answer, Answers, Never, Prompt, PromptKind, Prompter, ServerQuestions};
 use trunkline::{
     Command, Engine, Error, ErrorKind, Host, HostKeyVerifier, Interaction, Login, Settings, Verification,
     refused_by_program,
@@ -75,6 +75,40 @@ async fn an_unknown_host_is_refused_where_nobody_vouches_for_it() {
         matches!(&error, Error::HostKey(error) if matches!(**error, HostKeyError::Unknown { .. })),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn a_server_without_a_post_quantum_key_exchange_is_warned_of_where_ssh_does() {
+    let sshd = Sshd::builder()
+        .config("KexAlgorithms curve25519-sha256")
+        .start()
+        .unwrap();
+    for (warns, chosen, expected) in [
+        (WeakCryptoWarning::Yes, false, 1),
+        (WeakCryptoWarning::NoPqKex, false, 0),
+        (WeakCryptoWarning::No, false, 0),
+        // Whoever has chosen it knows.
+        (WeakCryptoWarning::Yes, true, 0),
+    ] {
+        let mut config = config(&sshd);
+        config.warn_weak_crypto = warns;
+        if chosen {
+            config.kex_algorithms = vec!["curve25519-sha256".into()];
+        }
+        let said: Arc<Mutex<Vec<String>>> = Arc::default();
+        let hears = said.clone();
+        let interaction = Interaction::new(Arc::new(Never), move |text| {
+            hears.lock().unwrap().push(text.to_owned())
+        });
+        let host = engine().private_host(config, login(&sshd), &interaction).unwrap();
+        host.warm().await.unwrap();
+        let warned = |text: &&String| text.contains("post-quantum");
+        assert_eq!(
+            said.lock().unwrap().iter().filter(warned).count(),
+            expected,
+            "{warns:?} {chosen}"
+        );
+    }
 }
 
 /// Says what it is told to, and keeps what it saw.

@@ -10,10 +10,19 @@ use super::KexError;
 
 /// The smallest prime that we accept from a server, in bits (RFC 8270).
 pub(super) const MIN_BITS: u32 = 2048;
-/// The size of prime that we ask for: 128 bits of strength, as in OpenSSH's `dh_estimate`.
-pub(super) const PREFERRED_BITS: u32 = 3072;
 /// The largest prime that we accept, in bits: OpenSSH's `DH_GRP_MAX`. It bounds what a server can make us compute.
 pub(super) const MAX_BITS: u32 = 8192;
+
+/// The size of prime to ask for, in bits, for keys of `strength` bytes: OpenSSH's `dh_estimate` (NIST SP 800-57, and RFC
+/// 4419 section 3's largest).
+pub(super) fn estimate(strength: usize) -> u32 {
+    match strength * 8 {
+        ..=112 => MIN_BITS,
+        ..=128 => 3072,
+        ..=192 => 7680,
+        _ => MAX_BITS,
+    }
+}
 
 /// Bits of a secret exponent: twice the 256 bits of the strongest key that is derived (RFC 4419 section 6.2). In a
 /// group of a safe prime that is as strong as an exponent of the prime's size, and several times faster.

@@ -310,6 +310,36 @@ fn a_warm_command_behind_an_open_session_takes_one_round_trip() {
     assert_eq!(pair.output[&spare], numbers(16 * 1024));
 }
 
+#[test]
+fn a_server_may_say_once_more_what_it_takes_when_it_knows_the_user() {
+    let behaviour = Behaviour {
+        ext_info_in_auth: Some("rsa-sha2-256"),
+        answers: VecDeque::from([Answer::Failure {
+            methods: "publickey",
+            partial: false,
+        }]),
+        ..Behaviour::default()
+    };
+    let mut pair = Pair::new(Config::new("jo"), behaviour);
+    pair.credentials.push_back(Credential::Key(false));
+    pair.log_in().unwrap();
+    assert_eq!(pair.server.client_extensions, ["ext-info-in-auth@openssh.com"]);
+    assert_eq!(pair.server.refused, 0);
+    let info = pair.client.ext_info();
+    assert_eq!(
+        info.server_sig_algs.as_deref(),
+        Some(&["rsa-sha2-256".to_owned()][..])
+    );
+    assert!(info.ping, "the second says nothing but what it takes");
+}
+
+#[test]
+fn who_does_not_read_ext_info_is_not_sent_any() {
+    let mut pair = Pair::new(Config::new("jo"), Behaviour::default());
+    pair.log_in().unwrap();
+    assert_eq!(pair.server.refused, 0);
+}
+
 // Refusals of the early flight.
 
 fn refusing(says_unimplemented: bool, strict: bool) -> Pair {

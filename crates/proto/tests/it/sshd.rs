@@ -202,10 +202,16 @@ fn a_refused_key_lets_nothing_run_and_the_same_messages_run_once_after_the_right
 
 #[test]
 fn every_key_exchange_cipher_and_mac_works() {
-    let (sshd, key) = server();
+    // OpenSSH 10.0 has the finite fields no longer by itself.
     let methods = KexMethod::DEFAULT
         .iter()
         .filter(|m| **m != KexMethod::MlKem768X25519Sha256);
+    let names: Vec<&str> = methods.clone().map(|method| method.name()).collect();
+    let sshd = Sshd::builder()
+        .config(&format!("KexAlgorithms {}", names.join(",")))
+        .start()
+        .unwrap();
+    let key = Key::load(sshd.client_keys()[0].private_path());
     for method in methods {
         let mut config = Config::new(sshd.user());
         config.preferences.kex = vec![*method];

@@ -95,6 +95,8 @@ impl Place {
         fs::create_dir(self.home.trunkline_dir()).unwrap();
         self.program = self.home.path("trunkline");
         fs::copy(program(), &self.program).unwrap();
+        let daemon = Path::new(program()).with_file_name("trunklined");
+        fs::copy(daemon, self.home.path("trunklined")).unwrap();
         let given = Command::new("chown")
             .args(["-R", "65534:65534"])
             .arg(&home)

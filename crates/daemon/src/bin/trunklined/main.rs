@@ -16,7 +16,7 @@ use trunkline::{Engine, MemoryPlace};
 use trunkline_control::descriptors::{close_inherited, raise_limit};
 use trunkline_control::private::Line;
 use trunkline_daemon::place::Place;
-use trunkline_daemon::server::{self, Claim, StartError};
+use trunkline_daemon::server::{self, Claim, StartError, TOLD};
 
 use log::{Log, OnTerminal};
 
@@ -136,7 +136,8 @@ const SETTLE: Duration = Duration::from_secs(2);
 fn private(log: Option<String>) -> anyhow::Result<()> {
     let line = Line::of_this_process().context("--private is for trunkline itself: standard input")?;
     let filter = match log {
-        Some(filter) => EnvFilter::try_new(filter)?,
+        // What the program says anyhow is not logged as well.
+        Some(filter) => EnvFilter::try_new(format!("{filter},{TOLD}=off"))?,
         None => EnvFilter::try_from_env("TRUNKLINE_LOG").unwrap_or_else(|_| EnvFilter::new("off")),
     };
     tracing_subscriber::fmt()

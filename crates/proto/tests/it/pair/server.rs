@@ -27,6 +27,9 @@ pub(crate) struct Behaviour {
     pub(crate) ignore_before_newkeys: bool,
     pub(crate) compression: &'static str,
     pub(crate) ext_info: Vec<(&'static str, &'static str)>,
+    /// Reads SSH_MSG_EXT_INFO, and sends a second one after the first authentication request to a client that says it reads
+    /// that.
+    pub(crate) ext_info_in_auth: Option<&'static str>,
     pub(crate) banner: Option<&'static str>,
     /// The answers to authentication requests, in order; then success.
     pub(crate) answers: VecDeque<Answer>,
@@ -50,6 +53,7 @@ impl Default for Behaviour {
             ignore_before_newkeys: false,
             compression: "none",
             ext_info: vec![("server-sig-algs", "ssh-ed25519"), ("ping@openssh.com", "0")],
+            ext_info_in_auth: None,
             banner: None,
             answers: VecDeque::new(),
             says_unimplemented: true,
@@ -112,6 +116,9 @@ pub(crate) struct Server {
     pub(crate) granted: u64,
     pub(crate) disconnected: Option<String>,
     pub(crate) compressed: usize,
+    /// Names in the client's SSH_MSG_EXT_INFO, which was the first packet behind its NEWKEYS.
+    pub(crate) client_extensions: Vec<String>,
+    newkeys: bool,
 }
 
 #[derive(Debug, Default)]
@@ -160,6 +167,8 @@ impl Server {
             granted: 0,
             disconnected: None,
             compressed: 0,
+            client_extensions: Vec::new(),
+            newkeys: false,
         };
         if server.behaviour.ignore_before_kexinit {
             server.seal(&Writer::message(2).string("boo").finish());
@@ -250,7 +259,14 @@ impl Server {
 
     fn handle(&mut self, payload: &[u8]) {
         let mut reader = Reader::new(payload);
+        let is_first = std::mem::take(&mut self.newkeys);
         match reader.u8().unwrap() {
+            7 if is_first && self.behaviour.ext_info_in_auth.is_some() => {
+                for _ in 0..reader.u32().unwrap() {
+                    self.client_extensions.push(reader.utf8().unwrap().to_owned());
+                    assert_eq!(reader.utf8().unwrap(), "0");
+                }
+            }
             1 => {
                 reader.u32().unwrap();
                 self.disconnected = Some(reader.utf8().unwrap().to_owned());
@@ -266,6 +282,7 @@ impl Server {
             20 => self.handle_init(payload),
             21 => {
                 self.opener = self.next_opener.take().expect("keys are agreed on");
+                self.newkeys = true;
                 if self.strict {
                     self.sequence_in = 0;
                 }
@@ -297,6 +314,9 @@ impl Server {
         let mut kex = vec![self.behaviour.kex];
         if self.behaviour.strict && first {
             kex.push("kex-strict-s-v00@openssh.com");
+        }
+        if self.behaviour.ext_info_in_auth.is_some() && first {
+            kex.push("ext-info-s");
         }
         let guess = self.behaviour.wrong_guess && first;
         let none = "";
@@ -437,6 +457,15 @@ impl Server {
     fn handle_auth(&mut self, mut reader: Reader<'_>) {
         let (_user, _service, method) = (reader.string(), reader.string(), reader.utf8().unwrap());
         self.methods.push(method.to_owned());
+        let renewed = self.behaviour.ext_info_in_auth.take();
+        if let Some(renewed) = renewed.filter(|_| self.client_extensions == ["ext-info-in-auth@openssh.com"])
+        {
+            let info = Writer::message(7)
+                .u32(2)
+                .string("server-sig-algs")
+                .string(renewed);
+            self.send(info.string("ping@openssh.com").string("1"));
+        }
         if method == "password" {
             let changes = reader.bool().unwrap();
             self.passwords.push(reader.string().unwrap().to_vec());
