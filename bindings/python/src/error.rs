@@ -19,14 +19,20 @@ pub(crate) struct Failure {
     code: Option<u32>,
     /// This machine's errno, where there is one for it.
     errno: Option<i32>,
+    /// What only some failures have.
+    details: Box<Details>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Details {
     /// The methods that the server would have gone on with, where it let nobody in.
     allowed: Vec<String>,
     /// Whether it wants them besides what it was shown, which was right.
     partial: bool,
     /// The address that could not be connected to.
     address: Option<(String, u16)>,
-    /// Output that had come by then.
-    output: Option<Box<(Vec<u8>, Vec<u8>)>>,
+    /// What had come by then on standard output and standard error.
+    output: (Vec<u8>, Vec<u8>),
 }
 
 impl Failure {
@@ -37,10 +43,7 @@ impl Failure {
             execution: execution.as_str().into(),
             code: None,
             errno: None,
-            allowed: Vec::new(),
-            partial: false,
-            address: None,
-            output: None,
+            details: Box::default(),
         }
     }
 
@@ -64,7 +67,7 @@ impl Failure {
     /// With what the command had written by then.
     #[must_use]
     pub(crate) fn with_output(mut self, stdout: Vec<u8>, stderr: Vec<u8>) -> Self {
-        self.output = Some(Box::new((stdout, stderr)));
+        self.details.output = (stdout, stderr);
         self
     }
 
@@ -80,7 +83,7 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let (mut code, mut allowed, mut partial, mut address) = (None, Vec::new(), false, None);
+        let (mut code, mut details) = (None, Box::<Details>::default());
         let mut kind = error.kind().as_str();
         match error.root() {
             Error::File { status, .. } => code = Some(status.code.0),
@@ -89,16 +92,16 @@ impl From<Error> for Failure {
                 allowed: methods,
                 partial: more,
                 ..
-            } => (allowed, partial) = (methods.clone(), *more),
-            Error::Network { address: to, .. } => address = to.map(|to| (to.ip().to_string(), to.port())),
+            } => (details.allowed, details.partial) = (methods.clone(), *more),
+            Error::Network { address: to, .. } => {
+                details.address = to.map(|to| (to.ip().to_string(), to.port()));
+            }
             Error::Lookup { .. } => kind = "lookup",
             _ => {}
         }
         Self {
             code,
-            allowed,
-            partial,
-            address,
+            details,
             errno: error.errno(),
             ..Self::new(kind, error.to_string(), error.execution())
         }
@@ -128,10 +131,7 @@ impl From<protocol::Failure> for Failure {
             execution,
             code: None,
             errno: None,
-            allowed: Vec::new(),
-            partial: false,
-            address: None,
-            output: None,
+            details: Box::default(),
         }
     }
 }
@@ -156,16 +156,18 @@ pub(crate) fn exception(py: Python<'_>, failure: Failure) -> PyErr {
         execution,
         code,
         errno,
+        details,
+    } = failure;
+    let Details {
         allowed,
         partial,
         address,
-        output,
-    } = failure;
+        output: (stdout, stderr),
+    } = *details;
     let make = match MAKE.import(py, "trunkline._errors", "from_native") {
         Ok(make) => make,
         Err(error) => return error,
     };
-    let (stdout, stderr) = output.map(|output| *output).unwrap_or_default();
     let arguments = (
         kind,
         message,

@@ -173,6 +173,9 @@ impl PrivateHost {
     }
 }
 
+/// The server's identification, the key exchange, the host key's algorithm, the cipher, and the banner.
+type Info = (String, String, String, String, String);
+
 #[pymethods]
 impl PrivateHost {
     /// `verify` is called with the host's name in known_hosts, the key's blob, and what the known_hosts files have against
@@ -242,8 +245,8 @@ impl PrivateHost {
             .is_some_and(|(_, held)| held.connection.is_ready())
     }
 
-    /// The server's identification, the key exchange, the host key's algorithm and the cipher, once it is connected.
-    fn info(&self) -> PyResult<Option<(String, String, String, String, String)>> {
+    /// What was agreed on, once it is connected.
+    fn info(&self) -> PyResult<Option<Info>> {
         let info = self.inner.get()?.1.connection.info();
         Ok(info.map(|info| {
             (

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lru::LruCache;
@@ -308,14 +308,25 @@ fn adopt_or_create(parent: &OwnedFd, name: &OsStr) -> io::Result<Option<(File, O
         && stat.st_uid == rustix::process::geteuid().as_raw()
         && stat.st_nlink == 1
         && stat.st_mode & 0o077 == 0;
-    // Held until the file is closed.
-    if !ours || rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+    if !ours || !lock(&file) {
         return Ok(None);
     }
     // Whoever had the lock before may have given the file its last name.
     let there = look(parent, name)?;
     let same = there.is_some_and(|there| (there.st_dev, there.st_ino) == (stat.st_dev, stat.st_ino));
     Ok(same.then(|| (file, name.to_owned(), adopted)))
+}
+
+/// Locks a partial file until it is closed, unless another copy keeps it.
+fn lock(file: &File) -> bool {
+    let deadline = Instant::now() + part::LETS_GO;
+    while rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(part::LOOK);
+    }
+    true
 }
 
 fn cannot_create(error: &io::Error) -> bool {

@@ -151,7 +151,7 @@ async fn local(job: &Arc<Job>, source: &Source, top: &Top, items: &mpsc::Sender<
         let mut item = local_item(path.clone(), target, &found);
         item.named = true;
         if item.kind == Kind::Directory && !job.options.recursive {
-            let reason = is_directory(shown(&path).to_string());
+            let reason = is_directory(shown(&path));
             return job.progress.failed(path, reason);
         }
         let below = item.target.clone();

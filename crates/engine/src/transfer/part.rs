@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
@@ -66,10 +67,28 @@ pub(super) struct Claim {
     _name: UnixListener,
 }
 
+/// How long a copy that was just interrupted may take to let go of its file: whoever runs it again at once goes on from there.
+/// The daemon hears of it at once, but is one of many programs on a busy machine.
+pub(super) const LETS_GO: Duration = Duration::from_secs(1);
+/// How often that is looked at.
+pub(super) const LOOK: Duration = Duration::from_millis(20);
+
 /// The tags in use in this process. Guards the set for as long as a look takes.
 static CLAIMED: Mutex<Option<HashSet<Tag>>> = Mutex::new(None);
 
 impl Claim {
+    /// As [`Self::take`], but waits a moment for a copy that is about to end.
+    pub(super) async fn wait(tag: Tag) -> Option<Self> {
+        let deadline = tokio::time::Instant::now() + LETS_GO;
+        loop {
+            let claim = Self::take(tag);
+            if claim.is_some() || tokio::time::Instant::now() >= deadline {
+                return claim;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
     /// `None` where another copy has it. Whoever else takes the name away has files copied from their beginning, and
     /// gets nothing.
     pub(super) fn take(tag: Tag) -> Option<Self> {
@@ -144,5 +163,14 @@ mod tests {
         assert!(first.is_some() && Claim::take(tag).is_none());
         drop(first);
         assert!(Claim::take(tag).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_copy_that_is_about_to_end_is_waited_for() {
+        let tag = Tag::of([b"waited", b"for", b"at", b"the end"]);
+        let first = Claim::take(tag);
+        assert!(first.is_some());
+        let (second, ()) = tokio::join!(Claim::wait(tag), async { drop(first) });
+        assert!(second.is_some());
     }
 }

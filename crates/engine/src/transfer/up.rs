@@ -485,7 +485,7 @@ impl<'a> Up<'a> {
             Tag::of([from, &item.source, to, &self.path(&item.target)])
         };
         let may_be_kept = self.job.options.partial && item.stream.is_none() && !item.there.in_place;
-        let mut claim = may_be_kept.then(|| Claim::take(tag)).flatten();
+        let mut claim = if may_be_kept { Claim::wait(tag).await } else { None };
         let (mut last, mut sent) = (Reason::from(String::new()), false);
         for _ in 0..ATTEMPTS {
             if item.there.in_place

@@ -140,9 +140,11 @@ struct OneTime {
 impl Prompter for OneTime {
     fn ask<'a>(&'a self, _: &'a Prompt) -> Answer<'a> {
         let first = self.asked.fetch_add(1, Ordering::Relaxed) == 0;
-        let answer = first
-            .then(|| self.password.clone())
-            .unwrap_or_else(|| "used up".into());
+        let answer = if first {
+            self.password.clone()
+        } else {
+            "used up".into()
+        };
         Box::pin(std::future::ready(Some(Zeroizing::new(answer))))
     }
 }

@@ -98,7 +98,7 @@ async fn a_server_without_a_post_quantum_key_exchange_is_warned_of_where_ssh_doe
         let said: Arc<Mutex<Vec<String>>> = Arc::default();
         let hears = said.clone();
         let interaction = Interaction::new(Arc::new(Never), move |text| {
-            hears.lock().unwrap().push(text.to_owned())
+            hears.lock().unwrap().push(text.to_owned());
         });
         let host = engine().private_host(config, login(&sshd), &interaction).unwrap();
         host.warm().await.unwrap();

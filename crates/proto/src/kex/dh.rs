@@ -17,9 +17,9 @@ pub(super) const MAX_BITS: u32 = 8192;
 /// 4419 section 3's largest).
 pub(super) fn estimate(strength: usize) -> u32 {
     match strength * 8 {
-        ..=112 => MIN_BITS,
-        ..=128 => 3072,
-        ..=192 => 7680,
+        0..=112 => MIN_BITS,
+        113..=128 => 3072,
+        129..=192 => 7680,
         _ => MAX_BITS,
     }
 }
