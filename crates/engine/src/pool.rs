@@ -197,7 +197,12 @@ impl Pool {
             connection.warn(&caller.interaction);
             // Started without the lock: a connection that has ended meanwhile refuses at once, and gives the lease back.
             let session = match how {
-                How::WithLogIn => connection.start_with(command, Some(lease)),
+                How::WithLogIn => {
+                    let session = connection.start_with(command, Some(lease));
+                    self.state().policy.first_asked(lane);
+                    self.freed.notify_waiters();
+                    session
+                }
                 How::Spare(spare) => begin(&connection, *spare, command, lease),
                 How::Open(asked) => {
                     let mut session = connection.spare();

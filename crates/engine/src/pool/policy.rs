@@ -95,6 +95,9 @@ struct Lane {
     traffic: Traffic,
     /// Takes nothing new, ends when empty.
     retired: bool,
+    /// The session that it was made for, which leaves with the log-in, is yet to be asked for: nothing may come before it, and
+    /// take the only place that the server has.
+    reserved: bool,
     /// It was added beside others that were logged in.
     further: bool,
     since: Instant,
@@ -166,6 +169,7 @@ impl Lane {
                 busy: false,
             },
             retired: false,
+            reserved: false,
             further,
             since: now,
             ready: false,
@@ -416,7 +420,7 @@ impl Policy {
 
     /// Whether a lane takes new work: one that is retired does not, nor does a further one whose log-in takes long.
     fn takes(&self, lane: &Lane, now: Instant) -> bool {
-        !(lane.retired || lane.is_overdue(now) && self.has_ready())
+        !(lane.retired || lane.reserved || lane.is_overdue(now) && self.has_ready())
     }
 
     /// Whether a session more may fit into a lane.
@@ -462,6 +466,7 @@ impl Policy {
             lane.tunnels += 1;
             return;
         }
+        lane.reserved = matches!(chosen, Placement::Connect(_)) && !lane.further;
         lane.sessions += 1;
         lane.spares_ready -= u32::from(matches!(chosen, Placement::Spare(_)));
         let running = self.lanes.values().map(|lane| lane.sessions).sum();
@@ -528,7 +533,7 @@ impl Policy {
         let Some(lane) = self
             .lanes
             .get_mut(&lane)
-            .filter(|lane| !lane.retired && lane.is_quiet() && lane.full.is_none())
+            .filter(|lane| !lane.retired && !lane.reserved && lane.is_quiet() && lane.full.is_none())
         else {
             return 0;
         };
@@ -548,6 +553,13 @@ impl Policy {
     }
 
     // What became of it.
+
+    /// The session that a first lane was made for has been asked for.
+    pub(crate) fn first_asked(&mut self, lane: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(&lane) {
+            lane.reserved = false;
+        }
+    }
 
     /// A lane's connection is logged in.
     pub(crate) fn lane_ready(&mut self, lane: LaneId) {

@@ -11,6 +11,7 @@ fn connect(policy: &mut Policy, now: Instant) -> LaneId {
     let Placement::Connect(lane) = policy.place(Load::Session, now) else {
         panic!("there is no lane yet")
     };
+    policy.first_asked(lane);
     policy.lane_ready(lane);
     lane
 }
@@ -44,6 +45,20 @@ fn further(policy: &mut Policy, now: Instant) -> (LaneId, LaneId, Instant) {
         panic!("the only lane is busy")
     };
     (first, further, later)
+}
+
+#[test]
+fn nothing_comes_before_the_session_that_a_lane_is_made_for() {
+    let (mut policy, now) = policy();
+    let Placement::Connect(lane) = policy.place(Load::Session, now) else {
+        panic!("there is no lane yet")
+    };
+    assert_eq!(policy.place(Load::Session, now), Placement::Wait(None));
+    policy.allow_spares(true);
+    assert_eq!(policy.open_spares(lane, now), 0);
+    policy.first_asked(lane);
+    assert_eq!(policy.place(Load::Session, now), Placement::Open(lane));
+    assert!(policy.open_spares(lane, now) > 0);
 }
 
 #[test]
@@ -314,6 +329,7 @@ fn nothing_further_is_tried_before_the_first_connection_is_there() {
     let Placement::Connect(first) = policy.place(Load::Session, now) else {
         panic!("there is no lane yet")
     };
+    policy.first_asked(first);
     for _ in 1..10 {
         assert_eq!(policy.place(Load::Session, now), Placement::Open(first));
     }
