@@ -131,7 +131,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         ssh = tmp_path / "ssh"
         ssh.write_text(
             f"#!/bin/sh\nfor host; do :; done\ncase $host in {cases} esac\n"
-            f"echo \"host $host\nhostname $host\nport $port\nconnecttimeout $limit\n"
+            f'echo "host $host\nhostname $host\nport $port\nconnecttimeout $limit\n'
             f"kexalgorithms curve25519-sha256\n\"'{same}'\n"
         )
         ssh.chmod(0o755)
