@@ -293,7 +293,7 @@ pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Waits until a condition holds, and shows what was there instead when it never does.
-fn wait_until_or(what: &str, mut look: impl FnMut() -> Result<(), String>) {
+pub(crate) fn wait_until_or(what: &str, mut look: impl FnMut() -> Result<(), String>) {
     let started = Instant::now();
     while let Err(instead) = look() {
         assert!(

@@ -5,7 +5,7 @@ use std::process::Command;
 use rustix::process::{Signal, kill_process};
 use trunkline_testkit::{Sshd, write_ssh_config};
 
-use crate::home::{Home, assert_status, describe, finish, program, sshd, text, wait_until};
+use crate::home::{Home, assert_status, describe, finish, program, sshd, text, wait_until, wait_until_or};
 use crate::tty::Terminal;
 
 /// Servers with a password each, and a home whose ssh_config knows them as host1 and so on.
@@ -61,10 +61,14 @@ fn each_password_reaches_the_host_that_was_on_the_screen() {
         let (mut asked, mut offered) = (0, 0);
         loop {
             let count = |text: &str| terminal.shown().matches(text).count();
-            wait_until("the next question or the end", || {
-                count("assword: ") > asked
+            wait_until_or("the next question or the end", || {
+                let there = count("assword: ") > asked
                     || count("(yes/no) ") > offered
-                    || count(": connected") == passwords.len()
+                    || count(": connected") == passwords.len();
+                let log = || servers.iter().map(|server| server.log().text());
+                there
+                    .then_some(())
+                    .ok_or_else(|| format!("{}\n{}", terminal.shown(), log().collect::<String>()))
             });
             if count("(yes/no) ") > offered {
                 // They differ. Made when somebody else waits for a turn with a password already.
