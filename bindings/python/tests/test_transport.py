@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -139,8 +140,10 @@ def test_keys_are_written_with_passphrases_and_certificates_name_their_keys(test
     assert (tmp_path / "open").stat().st_mode & 0o777 == 0o600
     # A certificate's path stands for the key beside it.
     host = about(testbed)
-    Path(f"{tmp_path}/user-cert.pub").write_text("")
-    Path(f"{tmp_path}/user").write_bytes(Path(host["key"]).read_bytes())
+    for end in ("", ".pub"):
+        Path(f"{tmp_path}/user{end}").write_bytes(Path(host["key"] + end).read_bytes())
+    for words in (["-t", "ed25519", "-N", "", "-f", "ca"], ["-s", "ca", "-I", "id", "-n", host["user"], "user.pub"]):
+        subprocess.run(["ssh-keygen", "-q", *words], cwd=tmp_path, check=True)
     with paramiko.SSHClient() as client:
         client.load_host_keys(host["known_hosts"])
         arguments: dict[str, Any] = {"look_for_keys": False, "allow_agent": False}
