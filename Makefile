@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint fmt bench fuzz docs
+.PHONY: help demo test check lint fmt bench fuzz docs site
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 14
@@ -33,3 +33,6 @@ fuzz: ## Fuzz each target for a minute (SECONDS_EACH=n to change that)
 
 docs: ## Build the documentation of the crates into target/doc
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+
+site: ## Build the guides and the man pages as a site into target/site/html, and check its links
+	scripts/site

@@ -139,7 +139,9 @@ async function daemon(hosts) {
 function isDaemon(pid, place) {
   try {
     const words = readFileSync(`/proc/${pid}/cmdline`, 'utf8').split('\0');
-    return words[1] === 'daemon' && readFileSync(`/proc/${pid}/environ`, 'utf8').split('\0').includes(`TRUNKLINE_DIR=${place}`);
+    // A private one, of a command with --no-daemon, is not the folder's.
+    if (!words[0].endsWith('trunklined') || words[1] === '--private') return false;
+    return readFileSync(`/proc/${pid}/environ`, 'utf8').split('\0').includes(`TRUNKLINE_DIR=${place}`);
   } catch {
     // It has ended, or is another user's.
     return false;

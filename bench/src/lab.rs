@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::Context as _;
 use tempfile::TempDir;
 use trunkline::config::World;
-use trunkline_daemon::client::Client;
+use trunkline_control::client::Client;
 use trunkline_daemon::place::Place;
 use trunkline_daemon::protocol::{HostRequest, Reply, Request};
 use trunkline_testkit::{LogLevel, SshdBuilder};
@@ -197,7 +197,13 @@ impl Daemon {
                     .any(|one| one == wanted.as_bytes())
             });
             let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            is_ours && words.split(|&byte| byte == 0).nth(1) == Some(b"daemon")
+            let mut words = words.split(|&byte| byte == 0);
+            // A private one, of a command with --no-daemon, is not the folder's.
+            is_ours
+                && words
+                    .next()
+                    .is_some_and(|program| program.ends_with(b"trunklined"))
+                && words.next() != Some(b"--private")
         })
     }
 }

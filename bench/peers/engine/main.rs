@@ -166,7 +166,7 @@ impl Client {
             }
             _ => unread = endless,
         }
-        // The pool looks at the traffic once a second; what comes before it has looked is no steady state.
+        // The pool looks at the traffic once a second; what comes before it has looked is not a steady state.
         tokio::time::sleep(SETTLE).await;
         print_times(&run_many(&host, count).await?);
         drop(unread);

@@ -18,7 +18,7 @@ pub(super) const ROW: Row = Row {
 };
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
-/// Read again and again by the server, so that its own random numbers are no part of the measurement.
+/// Read again and again by the server, so that its own random numbers are not a part of the measurement.
 const RANDOM_BYTES: u64 = 256 << 20;
 
 fn measure(lab: &Lab) -> anyhow::Result<Outcome> {

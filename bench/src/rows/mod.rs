@@ -4,6 +4,7 @@ mod ansible;
 mod at_once;
 mod beside;
 mod bulk;
+mod client;
 mod cold;
 mod event_loop;
 mod fleet;
@@ -37,6 +38,7 @@ pub(crate) const ROWS: &[Row] = &[
     cold::ROW,
     warm_far::ROW,
     warm_near::ROW,
+    client::ROW,
     bulk::ROW,
     streams::ROW,
     idle::ROW,

@@ -77,7 +77,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
                 &programs,
                 TRUNKLINE_SSH,
                 OPENSSH_MUX,
-                0.6,
+                0.55,
             ),
         ],
         tables: vec![libraries, programs],

@@ -2,7 +2,7 @@
 
 // The course of a log-in as ssh2's users choose it: a list of methods, or a function that says what comes next.
 
-const { isAgent, keysOf, signatureOf } = require('./agent');
+const { isAgent, keysOf, signatureOf, socketOf } = require('./agent');
 const { attempt } = require('./hub');
 const { isSealed, openSealed, parseKey } = require('./keys');
 
@@ -34,6 +34,7 @@ class Authentication {
     if (config.privateKey) allowed.push('publickey');
     if (config.agent) allowed.push('agent');
     if (config.tryKeyboard === true) allowed.push('keyboard-interactive');
+    if (config.privateKey && typeof config.localHostname === 'string' && typeof config.localUsername === 'string') allowed.push('hostbased');
     this._allowed = allowed;
     const { authHandler } = config;
     /** @type {Function} */
@@ -84,6 +85,8 @@ class Authentication {
         password: config.password,
         key: this._key,
         agent: config.agent,
+        localHostname: config.localHostname,
+        localUsername: config.localUsername,
         prompt: (/** @type {any[]} */ ...asked) => this._client.emit('keyboard-interactive', ...asked),
       };
     }
@@ -105,7 +108,12 @@ class Authentication {
         this.prompt = next.prompt;
         return answer({ username, method: 'keyboard-interactive' });
       case 'publickey':
-        return this._publicKey(next, skip, answer);
+        return this._withKey(next, { username, method: 'key' }, skip, answer);
+      case 'hostbased': {
+        const { localHostname, localUsername } = next;
+        if (typeof localHostname !== 'string' || typeof localUsername !== 'string') return skip('Skipping invalid hostbased auth attempt');
+        return this._withKey(next, { username, method: 'hostbased', localHostname, localUsername }, skip, answer);
+      }
       case 'agent':
         return this._useAgent(next, skip, answer);
       default:
@@ -115,18 +123,20 @@ class Authentication {
 
   /**
    * @param {any} next
+   * @param {Attempt} made the attempt, which lacks the key
    * @param {(why: string) => void} skip
    * @param {(attempt?: Attempt) => void} answer
    */
-  _publicKey({ username, key, passphrase }, skip, answer) {
+  _withKey({ type, key, passphrase }, made, skip, answer) {
+    const invalid = `Skipping invalid ${type === 'publickey' ? 'key' : type} auth attempt`;
     const use = (/** @type {import('./keys').ParsedKey | Error} */ parsed) => {
-      if (parsed instanceof Error) return skip('Skipping invalid key auth attempt');
+      if (parsed instanceof Error) return skip(invalid);
       const pem = parsed.getPrivatePEM();
       if (pem === null) return skip('Skipping non-private key');
       try {
-        answer({ username, method: 'key', key: Buffer.from(`${pem}\n`) });
+        answer({ ...made, key: Buffer.from(`${pem}\n`) });
       } catch {
-        skip('Skipping invalid key auth attempt');
+        skip(invalid);
       }
     };
     if (key === this._key && key instanceof Promise) {
@@ -148,9 +158,9 @@ class Authentication {
    * @param {(attempt?: Attempt) => void} answer
    */
   _useAgent({ username, agent }, skip, answer) {
-    if (typeof agent === 'string' && agent !== '') return answer({ username, method: 'agent', agent });
-    // OpenSSH's own agent: the engine talks to it, and binds what it signs to the session.
-    if (typeof agent?.socketPath === 'string') return answer({ username, method: 'agent', agent: agent.socketPath });
+    // The engine talks to it, and binds what it signs to the session.
+    const socket = socketOf(agent);
+    if (socket !== undefined) return answer({ username, method: 'agent', agent: socket });
     if (!isAgent(agent)) return skip(`Skipping invalid agent: ${agent}`);
     keysOf(agent, (error, keys) => {
       if (error) {

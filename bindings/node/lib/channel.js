@@ -322,7 +322,7 @@ class Channel extends Duplex {
   }
 
   /**
-   * Ends it now, as ssh2's close does. The server closes the command's pipes; one on a terminal gets SIGHUP, others go on
+   * Ends it now, as ssh2's close does. The server closes the command's pipes; one on a terminal gets SIGHUP, others continue
    * until they write.
    */
   close() {
@@ -354,8 +354,11 @@ class Channel extends Duplex {
   }
 }
 
-/** A tunnel: with what clients of databases ask of the socket that they are given. It is connected, so little is left to do. */
+/** A tunnel: with what clients of databases and HTTP ask of the socket that they are given. It is connected, so little is left to do. */
 class Tunnel extends Channel {
+  /** @type {NodeJS.Timeout | undefined} */
+  _idle = undefined;
+
   /** Says that it is connected, and answers the other side's end with its own from now on, as a socket does. */
   connect() {
     this.allowHalfOpen = false;
@@ -369,6 +372,45 @@ class Tunnel extends Channel {
 
   setKeepAlive() {
     return this;
+  }
+
+  /**
+   * Tells 'timeout' each time that nothing was read or written for so long, as a socket does.
+   * @param {number} timeout in milliseconds; 0 for never
+   * @param {() => void} [callback] is told of the first one
+   */
+  setTimeout(timeout, callback) {
+    clearTimeout(this._idle);
+    this._idle = timeout > 0 && !this._closeEmitted ? setTimeout(() => this.emit('timeout'), timeout).unref() : undefined;
+    if (callback) {
+      if (timeout > 0) this.once('timeout', callback);
+      else this.off('timeout', callback);
+    }
+    return this;
+  }
+
+  /** @param {any} chunk @param {BufferEncoding} [encoding] */
+  push(chunk, encoding) {
+    this._idle?.refresh();
+    return super.push(chunk, encoding);
+  }
+
+  /** @param {Buffer} chunk @param {BufferEncoding} encoding @param {(error?: Error | null) => void} callback */
+  _write(chunk, encoding, callback) {
+    this._idle?.refresh();
+    super._write(chunk, encoding, callback);
+  }
+
+  _emitClose() {
+    this.setTimeout(0);
+    super._emitClose();
+  }
+
+  /** Ends it, once what was written has gone. */
+  destroySoon() {
+    if (this.writable) this.end();
+    if (this.writableFinished) this.destroy();
+    else this.once('finish', () => this.destroy());
   }
 
   ref() {

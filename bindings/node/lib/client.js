@@ -5,6 +5,7 @@ const { KIND, hub, attach, attempt, detach, retain, release } = require('./hub')
 const { Channel, Tunnel } = require('./channel');
 const { Authentication } = require('./authentication');
 const { BY_APPLICATION, toConnectionError, toError, toRequestError } = require('./errors');
+const { parseKey } = require('./keys');
 const { connectOptions, destinationOptions, stdioOptions, verifyHostKey } = require('./options');
 const { SFTP } = require('./sftp');
 const { Socket } = require('./socket');
@@ -14,8 +15,8 @@ const { terminal } = require('./terminal');
  * ssh2's Client, with the engine behind it.
  *
  * Events: 'connect', 'greeting' (text), 'ready', 'handshake' (details), 'placement' (details), 'banner' (text), 'keyboard-interactive' (name, instructions, language, prompts,
- * finish), 'tcp connection' and 'unix connection' (details, accept, reject), 'error' (error with `level` and `code`),
- * 'end', 'close'.
+ * finish), 'change password' (prompt, done), 'hostkeys' (keys), 'tcp connection' and 'unix connection' (details, accept, reject), 'error' (error with `level` and `code`),
+ * 'timeout', 'end', 'close'.
  */
 class Client extends EventEmitter {
   constructor() {
@@ -40,6 +41,8 @@ class Client extends EventEmitter {
     this._logins = new Map();
     /** The program's private key, opened or being so. @type {import('./authentication').OwnKey | undefined} */
     this._key = undefined;
+    /** An agent of the program's, for sessions. @type {import('./agent').AgentSocket | undefined} */
+    this._lent = undefined;
     /** Streams that have something left to tell. @type {Set<Channel>} */
     this._channels = new Set();
     /** Tells of the end, when the streams have told theirs. @type {(() => void) | undefined} */
@@ -64,10 +67,16 @@ class Client extends EventEmitter {
       this._sock = new Socket(this, undefined, undefined);
       return this._connecting(config, config.destination);
     }
-    const { options, key } = connectOptions(config, this._strict);
+    const { options, key, lent } = connectOptions(config, this._strict);
     this._key = key;
+    this._lent = lent;
     this._id = hub.connect(options);
     this._sock = options.overStream ? /** @type {any} */ (config).sock : new Socket(this, options.host, options.port);
+    if (this._sock instanceof Socket) {
+      this._sock.on('timeout', () => attempt(this, () => this.emit('timeout')));
+      const { timeout } = /** @type {import('./index').ConnectConfig} */ (config);
+      if (typeof timeout === 'number') this._sock.setTimeout(timeout);
+    }
     this._connecting(config, `${options.host} port ${options.port}`);
     if (options.overStream) this._carry(/** @type {import('./index').ConnectConfig} */ (config), this._id + 1);
     return this;
@@ -148,6 +157,9 @@ class Client extends EventEmitter {
       case KIND.UNUSABLE:
         this._login(value.login).fail(new Error(value.why));
         break;
+      case KIND.NEW_PASSWORD:
+        this._changePassword(id, value);
+        break;
       case KIND.SIGN:
         this._login(value.login).sign(value, (signature) => hub.answerSignature(id, value.question, signature));
         break;
@@ -157,6 +169,12 @@ class Client extends EventEmitter {
       case KIND.HOST_KEY:
         verifyHostKey(this._config ?? {}, Buffer.from(value.key), (accept) => hub.answerHostKey(id, value.question, accept))
           ?.catch((error) => attempt(this, () => { throw error; }));
+        break;
+      case KIND.LISTED_KEYS:
+        hub.answerListedKeys(id, value.question, this.listenerCount('hostkeys') > 0);
+        break;
+      case KIND.PROVEN_KEYS:
+        this.emit('hostkeys', value.map((/** @type {number[]} */ key) => parseKey(Buffer.from(key))));
         break;
       case KIND.QUESTIONS:
         this._ask(id, value);
@@ -199,7 +217,7 @@ class Client extends EventEmitter {
 
   /**
    * A handler has thrown: as for ssh2, that is an 'error', with which the connection ends. Where nobody hears of it, the
-   * connection goes on if it is ready, for a program that survives uncaught exceptions.
+   * connection continues if it is ready, for a program that survives uncaught exceptions.
    * @param {unknown} error
    */
   _threw(error) {
@@ -237,6 +255,21 @@ class Client extends EventEmitter {
     else if (!this.emit('keyboard-interactive', asked.name, asked.instructions, '', asked.prompts, finish)) finish([]);
   }
 
+  /**
+   * The password has expired. Where nobody has a new one, the log-in goes on without it.
+   * @param {number} id
+   * @param {{ question: number, prompt: string }} asked
+   */
+  _changePassword(id, { question, prompt }) {
+    let answered = false;
+    const done = (/** @type {unknown} */ next) => {
+      if (answered) return;
+      answered = true;
+      hub.answerQuestions(id, question, typeof next === 'string' && next !== '' ? [next] : []);
+    };
+    if (!this.emit('change password', prompt, done)) done(undefined);
+  }
+
   /** @param {import('./native').Fault | null} fault */
   _closed(fault) {
     const id = /** @type {number} */ (this._id);
@@ -246,7 +279,9 @@ class Client extends EventEmitter {
     const wasReady = this._ready;
     this._listeners.clear();
     this._logins.clear();
-    // A connection that the server ended in good order is no error, as for ssh2.
+    this._lent?.close();
+    this._lent = undefined;
+    // A connection that the server ended in good order is not an error, as for ssh2.
     const clean = fault === null || (wasReady && fault.code === 'ERR_CLOSED') || fault.disconnect?.reason === BY_APPLICATION;
     const error = clean || this._ending ? undefined : this._error(fault);
     if (error !== undefined && isCutOff(/** @type {import('./native').Fault} */ (fault))) this._ends = false;
@@ -254,19 +289,16 @@ class Client extends EventEmitter {
     const { _sock: sock, _ends: ends } = this;
     this._ended = () => {
       if (sock instanceof Socket) {
-        sock.destroyed = true;
+        sock._close();
         attempt(undefined, () => ends && sock.emit('end'));
-        attempt(undefined, () => sock.emit('close', false));
       }
-      try {
-        if (error !== undefined) this.emit('error', error);
-      } finally {
-        try {
-          if (ends) this.emit('end');
-        } finally {
-          this.emit('close');
-        }
-      }
+      // As a socket's: in a turn of its own, so that who waits for the end can wait for this.
+      setImmediate(() => {
+        if (sock instanceof Socket) attempt(undefined, () => sock.emit('close', false));
+        this.emit('close');
+      });
+      attempt(undefined, () => error !== undefined && this.emit('error', error));
+      if (ends) this.emit('end');
     };
     this._left();
   }
@@ -315,6 +347,7 @@ class Client extends EventEmitter {
     const { destination, agent } = /** @type {any} */ (this._config ?? {});
     // As for ssh2: without an agent there is nothing to forward.
     if (options.agentForward && destination === undefined && !agent) options.agentForward = undefined;
+    if (options.agentForward ?? /** @type {any} */ (this._config)?.agentForward) this._lent?.listen(this);
     const unable = { exec: 'Unable to exec', shell: 'Unable to open shell', subsystem: `Unable to start subsystem: ${options.text}` };
     const channel = this._made(new Channel('session', streamOptions), unable[options.kind]);
     if (options.kind !== 'subsystem') channel._subtype = options.kind;
@@ -423,6 +456,17 @@ class Client extends EventEmitter {
   forwardOut(srcIP, srcPort, dstIP, dstPort, callback) {
     const id = hub.openTcp(this._connected(), dstIP, dstPort, srcIP, srcPort);
     this._tunnel('direct-tcpip', id, /** @type {any} */ (callback));
+    return this;
+  }
+
+  /**
+   * As of a server that refuses it: the engine opens sessions ahead of their use, so there is never one that is the last.
+   * @param {(error?: Error) => void} [callback]
+   * @returns {this}
+   */
+  openssh_noMoreSessions(callback) {
+    this._connected();
+    process.nextTick(() => attempt(this, () => callback?.(new Error('Unable to disable future sessions'))));
     return this;
   }
 

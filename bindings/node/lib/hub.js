@@ -5,26 +5,11 @@
 
 const native = require('./native');
 
-/** What happens to a target. The numbers are those of `Kind` in src/outbox.rs. */
-const KIND = Object.freeze({
-  DATA: 0,
-  ERROR_DATA: 1,
-  END: 2,
-  ERROR_END: 3,
-  DRAIN: 4,
-  OPEN: 5,
-  FAIL: 6,
-  EXIT: 7,
-  CLOSE: 8,
-  NOTICE: 9,
-  HOST_KEY: 10,
-  QUESTIONS: 11,
-  INCOMING: 12,
-  PLACEMENT: 13,
-  AUTHENTICATE: 14,
-  UNUSABLE: 15,
-  SIGN: 16,
-});
+/**
+ * What happens to a target, with the numbers that the native module has for it.
+ * @type {Readonly<Record<import('./native').Kind, number>>}
+ */
+const KIND = Object.freeze(/** @type {any} */ (Object.fromEntries(native.kinds().map((name, number) => [name, number]))));
 
 /**
  * Something with a number that hears events.

@@ -1,12 +1,15 @@
 'use strict';
 
-const { BaseAgent, OpenSSHAgent, createAgent } = require('./agent');
+const { BaseAgent, CygwinAgent, OpenSSHAgent, PageantAgent, createAgent } = require('./agent');
+const { AgentProtocol } = require('./agent-protocol');
 const { Client } = require('./client');
 const { Channel, Tunnel } = require('./channel');
 const { connect, Connection } = require('./connection');
+const { HTTPAgent, HTTPSAgent } = require('./http-agents');
 const { hub } = require('./hub');
 const { generateKeyPair, generateKeyPairSync } = require('./keygen');
 const { parseKey } = require('./keys');
+const { Server } = require('./server');
 const { SFTP, STATUS_CODE, OPEN_MODE, flagsToString, stringToFlags } = require('./sftp');
 
 /** What programs take from ssh2's `utils`. */
@@ -21,5 +24,6 @@ function configure(settings) {
 }
 
 module.exports = {
-  BaseAgent, Channel, Client, Connection, OpenSSHAgent, SFTP, Tunnel, configure, connect, createAgent, utils,
+  AgentProtocol, BaseAgent, Channel, Client, Connection, CygwinAgent, HTTPAgent, HTTPSAgent, OpenSSHAgent, PageantAgent, SFTP,
+  Server, Tunnel, configure, connect, createAgent, utils,
 };

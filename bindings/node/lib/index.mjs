@@ -1,4 +1,7 @@
 import trunkline from './index.js';
 
-export const { Client, Channel, Tunnel, Connection, SFTP, configure, connect, utils } = trunkline;
+export const {
+  AgentProtocol, BaseAgent, Channel, Client, Connection, CygwinAgent, HTTPAgent, HTTPSAgent, OpenSSHAgent, PageantAgent, SFTP,
+  Server, Tunnel, configure, connect, createAgent, utils,
+} = trunkline;
 export default trunkline;

@@ -3,7 +3,7 @@
 // Keys as ssh2's utils give them: parsed from every format that people have, signed and verified with, made anew.
 
 const crypto = require('node:crypto');
-const { KIND, attach, detach, hub } = require('./hub');
+const { KIND, attach, detach, hub, release, retain } = require('./hub');
 const native = require('./native');
 
 /** Curves by key type: their names in OpenSSL's words, and bytes of a coordinate. @type {Record<string, [crv: string, bytes: number, hash: string]>} */
@@ -15,6 +15,9 @@ const CURVES = {
 
 /** A private key in OpenSSH's format. */
 const OPENSSH = /^-----BEGIN OPENSSH PRIVATE KEY-----\r?\n[\s\S]+\n-----END OPENSSH PRIVATE KEY-----$/;
+
+/** A private key in PEM's older formats. */
+const PEM = /^-----BEGIN (?:RSA |EC |DSA |ENCRYPTED )?PRIVATE KEY-----/;
 
 /** A key's encoding is strings with their lengths in front (RFC 4251 section 5). */
 class Reader {
@@ -351,7 +354,7 @@ function parseKey(data, passphrase) {
   const phrase = passphrase?.toString() || undefined;
   try {
     if (OPENSSH.test(text)) return ofFields(opened(`${text}\n`, phrase));
-    if (/^-----BEGIN (?:RSA |EC |DSA |ENCRYPTED )?PRIVATE KEY-----/.test(text)) return ofPem(text, phrase);
+    if (PEM.test(text)) return ofPem(text, phrase);
     if (text.startsWith('PuTTY-User-Key-File-')) return ofPutty(text, phrase);
     if (text.startsWith('---- BEGIN SSH2 PUBLIC KEY ----')) return ofRfc4716(text);
     const line = /^([a-z0-9@.-]+)\s+([A-Za-z0-9+/=]+)(?:\s+(.*))?$/.exec(text);
@@ -373,7 +376,7 @@ function parseKey(data, passphrase) {
 }
 
 /**
- * Whether a key costs much to open: a private key in OpenSSH's format behind a passphrase.
+ * Whether a key costs much to open: a private key behind a passphrase. PuTTY's, of which version 2 is read, takes two hashes.
  * @param {unknown} data
  * @param {unknown} passphrase
  * @returns {boolean} false for what parseKey() opens, or refuses, in no time
@@ -382,25 +385,31 @@ function isSealed(data, passphrase) {
   if ((typeof data !== 'string' && !Buffer.isBuffer(data)) || !passphrase) return false;
   const text = data.toString().trim();
   try {
-    return OPENSSH.test(text) && native.isSealed(Buffer.from(`${text}\n`));
+    return (OPENSSH.test(text) || PEM.test(text)) && native.isSealed(Buffer.from(`${text}\n`));
   } catch {
     return false;
   }
 }
 
 /**
- * Opens such a key while the event loop goes on.
+ * Opens such a key while the event loop keeps running.
  * @param {Buffer | string} data
  * @param {Buffer | string} passphrase
  * @returns {Promise<ParsedKey | Error>}
  */
 function openSealed(data, passphrase) {
+  const text = data.toString().trim();
+  const isPem = PEM.test(text);
   return new Promise((resolve) => {
-    const id = hub.openKey(Buffer.from(`${data.toString().trim()}\n`), passphrase.toString());
+    retain();
+    const id = hub.openKey(Buffer.from(`${text}\n`), passphrase.toString());
     attach(id, {
       _told(kind, value) {
         detach(id);
-        if (kind === KIND.FAIL) return resolve(new Error(value));
+        release();
+        // OpenSSL knows more ciphers of old PEM files, whose passphrases cost a hash.
+        if (kind === KIND.FAIL && value === null) return resolve(parseKey(data, passphrase));
+        if (kind === KIND.FAIL) return resolve(new Error(isPem ? 'Malformed private key, or a wrong passphrase' : value));
         try {
           resolve(ofFields(value));
         } catch (error) {
@@ -414,10 +423,11 @@ function openSealed(data, passphrase) {
 /**
  * A signature as the protocol has it, of what Node's crypto and agents of programs make.
  * @param {string} algorithm
- * @param {Buffer} signature for ECDSA the two numbers in DER
+ * @param {Buffer} signature for ECDSA the two numbers, in DER or as the protocol has them
  */
 function encodeSignature(algorithm, signature) {
-  if (!algorithm.startsWith('ecdsa-sha2-')) return strings(algorithm, signature);
+  // The length of the protocol's first number begins with a zero, DER with a tag.
+  if (!algorithm.startsWith('ecdsa-sha2-') || signature[0] === 0) return strings(algorithm, signature);
   // SEQUENCE, its length in one or two bytes, and two INTEGERs.
   let at = signature[1] & 0x80 ? 3 : 2;
   const numbers = [0, 1].map(() => {
@@ -429,4 +439,4 @@ function encodeSignature(algorithm, signature) {
   return strings(algorithm, strings(...numbers));
 }
 
-module.exports = { ParsedKey, encodeSignature, isKey, isSealed, openSealed, parseKey, strings };
+module.exports = { ParsedKey, Reader, encodeSignature, isKey, isSealed, openSealed, parseKey, strings };

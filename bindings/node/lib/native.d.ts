@@ -43,12 +43,14 @@ export interface DestinationOptions {
 export interface AuthenticationAttempt {
   login: number;
   username: string;
-  method: 'none' | 'password' | 'keyboard-interactive' | 'key' | 'agent' | 'keys';
+  method: 'none' | 'password' | 'keyboard-interactive' | 'key' | 'agent' | 'keys' | 'hostbased';
   password?: string;
   key?: Uint8Array;
   passphrase?: string;
   agent?: string;
   keys?: Uint8Array[];
+  localHostname?: string;
+  localUsername?: string;
 }
 
 export interface EngineSettings {
@@ -99,6 +101,11 @@ export interface SftpCall {
   handle?: number;
   offset?: number;
   length?: number;
+  targetHandle?: number;
+  targetOffset?: number;
+  uids?: number[];
+  gids?: number[];
+  full?: boolean;
   flags?: number;
   attributes?: SftpAttributes;
   data?: Uint8Array;
@@ -127,6 +134,7 @@ export declare class Hub {
   connectTo(options: DestinationOptions): number;
   closeClient(client: number): void;
   answerHostKey(client: number, question: number, accept: boolean): void;
+  answerListedKeys(client: number, question: number, wanted: boolean): void;
   answerQuestions(client: number, question: number, answers: string[]): void;
   answerAuthentication(client: number, question: number, attempt?: AuthenticationAttempt): void;
   answerSignature(client: number, question: number, signature?: Uint8Array): void;
@@ -154,20 +162,51 @@ export declare class Hub {
   held(): number[];
 }
 
+/** What happens to a target of the hub; src/outbox.rs says what is told of each. */
+export type Kind =
+  | 'DATA'
+  | 'ERROR_DATA'
+  | 'END'
+  | 'ERROR_END'
+  | 'DRAIN'
+  | 'OPEN'
+  | 'FAIL'
+  | 'EXIT'
+  | 'CLOSE'
+  | 'NOTICE'
+  | 'HOST_KEY'
+  | 'LISTED_KEYS'
+  | 'PROVEN_KEYS'
+  | 'QUESTIONS'
+  | 'INCOMING'
+  | 'PLACEMENT'
+  | 'AUTHENTICATE'
+  | 'UNUSABLE'
+  | 'NEW_PASSWORD'
+  | 'SIGN';
+
+/** The kinds, each at its number. */
+export function kinds(): Kind[];
+
+/** The algorithms that the engine has, best first. */
+export function algorithms(): Record<'kex' | 'serverHostKey' | 'cipher' | 'hmac' | 'compress', string[]>;
+
 /** Text without what a terminal would act on. */
 export function printable(text: string): string;
 
 /** What there is of all environments of the process: their queues, and the chunks that they have. */
 export function alive(): number[];
 
-/** The fields of a private key in OpenSSH's format as SSH_AGENTC_ADD_IDENTITY has them, then its comment; throws. */
+/** The fields of a private key in OpenSSH's or PEM's formats as SSH_AGENTC_ADD_IDENTITY has them, then its comment; throws. */
 export function openKey(content: Uint8Array, passphrase?: string): Buffer;
 
-/** Whether a private key in OpenSSH's format has a passphrase; throws if it is malformed. */
+/** Whether a private key in OpenSSH's or PEM's formats has a passphrase; throws if it is malformed. */
 export function isSealed(content: Uint8Array): boolean;
 
 export interface Native {
   Hub: typeof Hub;
+  kinds: typeof kinds;
+  algorithms: typeof algorithms;
   printable: typeof printable;
   alive: typeof alive;
   openKey: typeof openKey;

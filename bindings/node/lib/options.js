@@ -6,30 +6,36 @@ const { homedir } = require('node:os');
 const { delimiter, join } = require('node:path');
 const { createHash, getHashes } = require('node:crypto');
 const { accessSync, constants } = require('node:fs');
-const { OpenSSHAgent } = require('./agent');
+const { AgentSocket, isAgent, socketOf } = require('./agent');
 const { asksHow } = require('./authentication');
 const { isSealed, openSealed, parseKey } = require('./keys');
+const native = require('./native');
 
 /** What `hostHash` may be: anything else leaves the key as it is, as for ssh2. */
 const HASHES = getHashes();
 
 /** The names that the engine has, best first: what `append`, `prepend` and `remove` change. */
-const ALGORITHMS = {
+const ALGORITHMS = native.algorithms();
+
+/**
+ * What ssh2 has besides, for old servers. Lists of programs name it beside others.
+ * @type {Record<keyof typeof ALGORITHMS, string[]>}
+ */
+const LEFT_OUT = {
   kex: [
-    'mlkem768x25519-sha256', 'sntrup761x25519-sha512', 'sntrup761x25519-sha512@openssh.com', 'curve25519-sha256',
-    'curve25519-sha256@libssh.org', 'ecdh-sha2-nistp256', 'ecdh-sha2-nistp384', 'ecdh-sha2-nistp521',
-    'diffie-hellman-group-exchange-sha256', 'diffie-hellman-group16-sha512', 'diffie-hellman-group18-sha512',
-    'diffie-hellman-group14-sha256',
+    'diffie-hellman-group15-sha512', 'diffie-hellman-group17-sha512', 'diffie-hellman-group-exchange-sha1', 'diffie-hellman-group14-sha1',
+    'diffie-hellman-group1-sha1',
   ],
-  serverHostKey: [
-    'ssh-ed25519', 'ecdsa-sha2-nistp256', 'ecdsa-sha2-nistp384', 'ecdsa-sha2-nistp521', 'rsa-sha2-512', 'rsa-sha2-256',
-  ],
+  serverHostKey: ['ssh-rsa', 'ssh-dss'],
   cipher: [
-    'aes128-gcm@openssh.com', 'aes256-gcm@openssh.com', 'chacha20-poly1305@openssh.com', 'aes128-ctr', 'aes192-ctr',
-    'aes256-ctr',
+    'aes128-gcm', 'aes256-gcm', '3des-cbc', 'aes256-cbc', 'aes192-cbc', 'aes128-cbc', 'arcfour256', 'arcfour128', 'arcfour', 'blowfish-cbc',
+    'cast128-cbc',
   ],
-  hmac: ['hmac-sha2-256-etm@openssh.com', 'hmac-sha2-512-etm@openssh.com', 'hmac-sha2-256', 'hmac-sha2-512'],
-  compress: ['none', 'zlib@openssh.com'],
+  hmac: [
+    'hmac-sha1-etm@openssh.com', 'hmac-sha1', 'hmac-md5', 'hmac-sha2-256-96', 'hmac-sha2-512-96', 'hmac-ripemd160', 'hmac-sha1-96',
+    'hmac-md5-96',
+  ],
+  compress: ['zlib'],
 };
 
 /**
@@ -44,11 +50,16 @@ function algorithms(kind, wanted) {
     const list = Array.isArray(names) ? names : [names];
     return list.flatMap((name) => {
       if (name instanceof RegExp) return known.filter((candidate) => name.test(candidate));
+      if (LEFT_OUT[kind].includes(name)) return [];
       if (!known.includes(name)) throw new Error(`Unsupported algorithm: ${name}`);
       return [name];
     });
   };
-  if (Array.isArray(wanted)) return wanted.length > 0 ? matching(wanted) : undefined;
+  if (Array.isArray(wanted)) {
+    const list = matching(wanted);
+    if (list.length === 0 && typeof wanted[0] === 'string') throw new Error(`Unsupported algorithm: ${wanted[0]}`);
+    return wanted.length > 0 ? list : undefined;
+  }
   if (typeof wanted !== 'object' || wanted === null) return undefined;
   let list = known;
   for (const [change, names] of Object.entries(wanted)) {
@@ -71,16 +82,6 @@ function algorithms(kind, wanted) {
 function bytes(value) {
   if (typeof value === 'string') return Buffer.from(value);
   return value instanceof Uint8Array ? value : undefined;
-}
-
-/**
- * Where an agent listens; nothing, for one of the program's own.
- * @param {unknown} agent
- * @returns {string | undefined}
- */
-function agentPath(agent) {
-  if (typeof agent === 'string' && agent !== '') return agent;
-  return agent instanceof OpenSSHAgent ? agent.socketPath : undefined;
 }
 
 /**
@@ -138,12 +139,16 @@ function hostKeys({ hostVerifier, knownHosts }, strict) {
  * What the engine takes, and the private key for whoever is asked how to log in: there is one log-in or more.
  * @param {import('./index').ConnectConfig} config
  * @param {boolean} strict whether a host that known_hosts do not name is refused
- * @returns {{ options: import('./native').ConnectOptions, key: import('./authentication').OwnKey | undefined }}
+ * @returns {{
+ *   options: import('./native').ConnectOptions, key: import('./authentication').OwnKey | undefined,
+ *   lent: import('./agent').AgentSocket | undefined,
+ * }} `lent`: where the engine finds an agent of the program's
  */
 function connectOptions(config, strict) {
   const username = config.username ?? config.user;
   if (typeof username !== 'string') throw new Error('Invalid username');
-  const agent = agentPath(config.agent);
+  const lent = socketOf(config.agent) === undefined && isAgent(config.agent) ? new AgentSocket(config.agent) : undefined;
+  const agent = lent?.path ?? socketOf(config.agent);
   if (config.agentForward === true && agent === undefined) {
     throw new Error('You must set a valid agent path to allow agent forwarding');
   }
@@ -181,7 +186,7 @@ function connectOptions(config, strict) {
     overStream: config.sock !== undefined && config.sock !== null,
   };
   const key = sealed && course ? openSealed(/** @type {Buffer} */ (content), /** @type {any} */ (config.passphrase)) : content;
-  return { options, key };
+  return { options, key, lent };
 }
 
 /** What `daemon` may be, and what the native module calls it. @type {Map<unknown, string>} */

@@ -5,7 +5,7 @@
 const { EventEmitter } = require('node:events');
 const fs = require('node:fs');
 const { Readable, Writable } = require('node:stream');
-const { KIND, hub, attach, detach } = require('./hub');
+const { KIND, hub, attach, attempt, detach } = require('./hub');
 const { toError } = require('./errors');
 
 const STATUS_CODE = Object.freeze({
@@ -100,30 +100,92 @@ function longName(name, attributes) {
 
 /**
  * Seconds since 1970 of what programs give for a time.
- * @param {Date | number | string} time
+ * @param {unknown} time
  * @returns {number}
  */
 function seconds(time) {
-  return Math.floor(time instanceof Date ? time.getTime() / 1000 : Number(time));
+  if (typeof time === 'number' && !Number.isNaN(time)) return Math.floor(time);
+  if (time instanceof Date) return Math.floor(time.getTime() / 1000);
+  throw new Error(`Cannot parse time: ${time}`);
+}
+
+/** @param {unknown} mode a number, or one in octal as text @returns {number} */
+function modeOf(mode) {
+  const number = typeof mode === 'string' ? parseInt(mode, 8) : mode;
+  if (typeof number === 'number' && !Number.isNaN(number)) return number;
+  throw new Error(`Cannot parse mode: ${number}`);
 }
 
 /**
+ * As ssh2: what has another type is left out, and so is half of an owner or of the times.
  * @param {any} attributes
  * @returns {import('./native').SftpAttributes | undefined}
  */
 function attributesToSet(attributes) {
-  if (attributes === undefined || attributes === null) return undefined;
+  if (typeof attributes !== 'object' || attributes === null) return undefined;
   const { mode, uid, gid, size, atime, mtime } = attributes;
-  const whole = (/** @type {any} */ value) => (value === undefined || value === null ? undefined : Number(value));
-  const time = (/** @type {any} */ value) => (value === undefined || value === null ? undefined : seconds(value));
+  const isNumber = (/** @type {unknown} */ value) => typeof value === 'number';
+  const isTime = (/** @type {unknown} */ value) => isNumber(value) || value instanceof Date;
   return {
-    mode: typeof mode === 'string' ? parseInt(mode, 8) : whole(mode),
-    uid: whole(uid),
-    gid: whole(gid),
-    size: whole(size),
-    atime: time(atime),
-    mtime: time(mtime),
+    mode: isNumber(mode) || typeof mode === 'string' ? modeOf(mode) : undefined,
+    ...(isNumber(uid) && isNumber(gid) ? { uid, gid } : {}),
+    size: isNumber(size) ? size : undefined,
+    ...(isTime(atime) && isTime(mtime) ? { atime: seconds(atime), mtime: seconds(mtime) } : {}),
   };
+}
+
+/** @param {unknown} options @returns {any} what readFile() and its kin are given, but for an encoding alone */
+function fileOptions(options) {
+  const given = typeof options === 'string' ? { encoding: options } : options || {};
+  if (typeof given !== 'object') throw new TypeError('Bad arguments');
+  const { encoding } = /** @type {any} */ (given);
+  if (encoding && !Buffer.isEncoding(encoding)) throw new Error(`Unknown encoding: ${encoding}`);
+  return given;
+}
+
+/**
+ * What is read into or written from.
+ * @param {unknown} buffer
+ * @param {boolean} isRead
+ * @param {number} offset
+ * @param {number} length
+ * @param {number | null} position
+ */
+function checkPart(buffer, isRead, offset, length, position) {
+  if (!Buffer.isBuffer(buffer)) throw new Error('buffer is not a Buffer');
+  if (isRead ? offset >= buffer.length : offset > buffer.length) throw new Error('offset is out of bounds');
+  if (offset + length > buffer.length) throw new Error('length extends beyond buffer');
+  if (position === null) throw new Error('null position currently unsupported');
+}
+
+/** As Node's own fs streams. @param {unknown} position @param {string} name */
+function checkPosition(position, name) {
+  if (typeof position !== 'number') {
+    const error = new TypeError(`The "${name}" argument must be of type number. Received type ${typeof position}`);
+    throw Object.assign(error, { code: 'ERR_INVALID_ARG_TYPE' });
+  }
+  if (!Number.isInteger(position)) throw outOfRange(name, 'an integer', position);
+  if (!Number.isSafeInteger(position) || position < 0) throw outOfRange(name, '>= 0 and <= 2 ** 53 - 1', position);
+}
+
+/** @param {string} name @param {string} range @param {number} position */
+function outOfRange(name, range, position) {
+  const error = new RangeError(`The value of "${name}" is out of range. It must be ${range}. Received ${position}`);
+  return Object.assign(error, { code: 'ERR_OUT_OF_RANGE' });
+}
+
+/** @param {unknown} options @returns {any} of a stream */
+function streamOptions(options) {
+  if (typeof options === 'string') return { encoding: options };
+  if (options === undefined) return {};
+  if (options === null || typeof options !== 'object') throw new TypeError('"options" argument must be a string or an object');
+  const { start, end } = /** @type {any} */ (options);
+  if (start !== undefined) checkPosition(start, 'start');
+  if (end !== undefined && end !== Infinity) {
+    checkPosition(end, 'end');
+    if (start > end) throw outOfRange('start', `<= "end" (here: ${end})`, start);
+  }
+  return options;
 }
 
 /** @typedef {(error?: Error, value?: any) => void} Callback */
@@ -141,6 +203,11 @@ class SFTP extends EventEmitter {
     this._owner = owner;
     this._isOpenssh = isOpenssh;
     this._over = false;
+    /** What the server has announced: names and versions. @type {Array<[string, string]>} */
+    this._extensions = [];
+    /** Directories that opendir() has named, by the number of their handles. @type {Map<number, { path: string, isRead: boolean }>} */
+    this._directories = new Map();
+    this._nextDirectory = 0;
     /** @type {Callback | undefined} */
     this._opening = undefined;
     /** What went wrong with its opening, in whose words. @type {(fault: import('./native').Fault) => Error} */
@@ -157,6 +224,7 @@ class SFTP extends EventEmitter {
     switch (kind) {
       case KIND.OPEN:
         this._opening = undefined;
+        this._extensions = value;
         opening?.(undefined, this);
         break;
       case KIND.FAIL:
@@ -183,6 +251,7 @@ class SFTP extends EventEmitter {
    * @returns {boolean}
    */
   _call(call, callback, shape = () => undefined, step = undefined) {
+    for (const field of /** @type {const} */ (['path', 'target'])) if (field in call) checkPath(call[field]);
     if (this._over) throw new Error('Not connected');
     const id = hub.sftpCall(this._id, call);
     attach(id, {
@@ -200,6 +269,16 @@ class SFTP extends EventEmitter {
       },
     });
     return true;
+  }
+
+  /**
+   * A request of an extension. As ssh2, which throws where the server has not announced it.
+   * @param {string} name
+   * @param {string} [version]
+   */
+  _needs(name, version = '1') {
+    if (this._extensions.some(([announced, of]) => announced === name && of === version)) return;
+    throw new Error('Server does not support this extended request');
   }
 
   /** Closes the session, with everything that is open in it. */
@@ -226,9 +305,10 @@ class SFTP extends EventEmitter {
 
   /** @param {Buffer} handle @param {Callback} [callback] */
   close(handle, callback) {
-    // A directory's: nothing is open for it.
-    if (isDirectory(handle)) {
-      process.nextTick(() => callback?.());
+    checkHandle(handle);
+    // A directory's: the server has nothing open for it.
+    if (this._directories.delete(directoryOf(handle))) {
+      process.nextTick(() => attempt(this._owner, () => callback?.()));
       return true;
     }
     return this._call({ op: 'close', handle: numberOf(handle) }, callback);
@@ -243,6 +323,8 @@ class SFTP extends EventEmitter {
    * @param {(error?: Error, bytesRead?: number, buffer?: Buffer, position?: number) => void} callback
    */
   read(handle, buffer, offset, length, position, callback) {
+    checkHandle(handle);
+    checkPart(buffer, true, offset, length, position);
     return this._call({ op: 'read', handle: numberOf(handle), offset: position, length }, (error, data) => {
       if (error) return callback(error);
       data.copy(buffer, offset);
@@ -259,8 +341,31 @@ class SFTP extends EventEmitter {
    * @param {Callback} [callback]
    */
   write(handle, buffer, offset, length, position, callback) {
+    checkHandle(handle);
+    checkPart(buffer, false, offset, length, position);
+    if (!length) {
+      process.nextTick(() => callback?.(undefined, 0));
+      return true;
+    }
     const data = buffer.subarray(offset, offset + length);
-    return this._call({ op: 'write', handle: numberOf(handle), offset: position, data }, callback);
+    // As ssh2: where in the buffer it has come to.
+    return this._call({ op: 'write', handle: numberOf(handle), offset: position, data }, callback, () => offset + length);
+  }
+
+  /**
+   * The same as read(), under ssh2's older name.
+   * @param {[handle: Buffer, buffer: Buffer, offset: number, length: number, position: number, callback: any]} given
+   */
+  readData(...given) {
+    return this.read(...given);
+  }
+
+  /**
+   * The same as write(), under ssh2's older name.
+   * @param {[handle: Buffer, buffer: Buffer, offset: number, length: number, position: number, callback?: any]} given
+   */
+  writeData(...given) {
+    return this.write(...given);
   }
 
   /** @param {Buffer} handle @param {Callback} callback */
@@ -270,12 +375,13 @@ class SFTP extends EventEmitter {
 
   /** @param {Buffer} handle @param {any} attributes @param {Callback} [callback] */
   fsetstat(handle, attributes, callback) {
+    if (typeof attributes === 'function') [attributes, callback] = [undefined, attributes];
     return this._call({ op: 'fsetstat', handle: numberOf(handle), attributes: attributesToSet(attributes) }, callback);
   }
 
   /** @param {Buffer} handle @param {Date | number} atime @param {Date | number} mtime @param {Callback} [callback] */
   futimes(handle, atime, mtime, callback) {
-    return this.fsetstat(handle, { atime, mtime }, callback);
+    return this.fsetstat(handle, { atime: seconds(atime), mtime: seconds(mtime) }, callback);
   }
 
   /** @param {Buffer} handle @param {number} uid @param {number} gid @param {Callback} [callback] */
@@ -293,28 +399,35 @@ class SFTP extends EventEmitter {
     return this._call({ op: 'stat', path }, (error, attributes) => {
       if (error) return callback(error);
       if (!attributes.isDirectory()) return callback(status(STATUS_CODE.FAILURE, 'Not a directory'));
-      callback(undefined, directoryHandle(path));
+      const number = this._nextDirectory++;
+      this._directories.set(number, { path, isRead: false });
+      callback(undefined, directoryHandle(number));
     }, stats);
   }
 
   /**
    * The names in a directory, all at once: by its path, or by opendir()'s handle, which is at its end the next time.
    * @param {string | Buffer} where
-   * @param {any} options
+   * @param {any} options full: `.` and `..` are among them
    * @param {Callback} [callback]
    */
   readdir(where, options, callback) {
-    if (typeof options === 'function') callback = options;
-    if (typeof where !== 'string' && directories.get(where) === undefined) {
-      process.nextTick(() => callback?.(endOfFile()));
-      return true;
+    if (typeof options === 'function') [options, callback] = [undefined, options];
+    if (typeof where !== 'string' && !Buffer.isBuffer(where)) throw new Error('missing directory handle or path');
+    let path = where;
+    if (typeof path !== 'string') {
+      const directory = this._directories.get(directoryOf(path));
+      if (directory === undefined || directory.isRead) {
+        const error = directory === undefined
+          ? status(STATUS_CODE.FAILURE, 'the directory is not open')
+          : status(STATUS_CODE.EOF, 'End of file');
+        process.nextTick(() => attempt(this._owner, () => callback?.(error)));
+        return true;
+      }
+      directory.isRead = true;
+      path = directory.path;
     }
-    let path = /** @type {string} */ (where);
-    if (typeof where !== 'string') {
-      path = /** @type {string} */ (directories.get(where));
-      directories.delete(where);
-    }
-    return this._call({ op: 'readdir', path }, callback, (names) => names.map((/** @type {any} */ { filename, attrs }) => {
+    return this._call({ op: 'readdir', path, full: Boolean(options?.full) }, callback, (names) => names.map((/** @type {any} */ { filename, attrs }) => {
       const attributes = new Stats(attrs);
       return { filename, longname: longName(filename, attributes), attrs: attributes };
     }));
@@ -331,11 +444,12 @@ class SFTP extends EventEmitter {
 
   /** @param {string} path @param {any} attributes @param {Callback} [callback] */
   setstat(path, attributes, callback) {
+    if (typeof attributes === 'function') [attributes, callback] = [undefined, attributes];
     return this._call({ op: 'setstat', path, attributes: attributesToSet(attributes) }, callback);
   }
 
   /** @param {string} path @param {Date | number} atime @param {Date | number} mtime @param {Callback} [callback] */
-  utimes(path, atime, mtime, callback) { return this.setstat(path, { atime, mtime }, callback); }
+  utimes(path, atime, mtime, callback) { return this.setstat(path, { atime: seconds(atime), mtime: seconds(mtime) }, callback); }
 
   /** @param {string} path @param {number} uid @param {number} gid @param {Callback} [callback] */
   chown(path, uid, gid, callback) { return this.setstat(path, { uid, gid }, callback); }
@@ -359,25 +473,87 @@ class SFTP extends EventEmitter {
   rename(path, target, callback) { return this._call({ op: 'rename', path, target }, callback); }
 
   /** Replaces what is there. @param {string} path @param {string} target @param {Callback} [callback] */
-  ext_openssh_rename(path, target, callback) { return this._call({ op: 'posixRename', path, target }, callback); }
+  ext_openssh_rename(path, target, callback) {
+    this._needs('posix-rename@openssh.com');
+    return this._call({ op: 'posixRename', path, target }, callback);
+  }
 
   /** @param {string} path @param {string} target @param {Callback} [callback] */
-  ext_openssh_hardlink(path, target, callback) { return this._call({ op: 'hardlink', path, target }, callback); }
+  ext_openssh_hardlink(path, target, callback) {
+    this._needs('hardlink@openssh.com');
+    return this._call({ op: 'hardlink', path, target }, callback);
+  }
 
   /** @param {Buffer} handle @param {Callback} [callback] */
-  ext_openssh_fsync(handle, callback) { return this._call({ op: 'fsync', handle: numberOf(handle) }, callback); }
+  ext_openssh_fsync(handle, callback) {
+    this._needs('fsync@openssh.com');
+    return this._call({ op: 'fsync', handle: numberOf(handle) }, callback);
+  }
 
   /** @param {string} path @param {Callback} callback */
-  ext_openssh_statvfs(path, callback) { return this._call({ op: 'statvfs', path }, callback, (state) => state); }
+  ext_openssh_statvfs(path, callback) {
+    this._needs('statvfs@openssh.com', '2');
+    return this._call({ op: 'statvfs', path }, callback, asIs);
+  }
+
+  /** @param {Buffer} handle @param {Callback} callback */
+  ext_openssh_fstatvfs(handle, callback) {
+    this._needs('fstatvfs@openssh.com', '2');
+    return this._call({ op: 'fstatvfs', handle: numberOf(handle) }, callback, asIs);
+  }
 
   /** Of a link, itself. @param {string} path @param {any} attributes @param {Callback} [callback] */
   ext_openssh_lsetstat(path, attributes, callback) {
+    this._needs('lsetstat@openssh.com');
     if (typeof attributes === 'function') [attributes, callback] = [undefined, attributes];
     return this._call({ op: 'lsetstat', path, attributes: attributesToSet(attributes) }, callback);
   }
 
   /** The same as realpath(), with ~ for a home directory. @param {string} path @param {Callback} callback */
-  ext_openssh_expandPath(path, callback) { return this._call({ op: 'expandPath', path }, callback, (found) => found); }
+  ext_openssh_expandPath(path, callback) {
+    this._needs('expand-path@openssh.com');
+    return this._call({ op: 'expandPath', path }, callback, asIs);
+  }
+
+  /**
+   * Has the server copy from one open file into another.
+   * @param {Buffer} from
+   * @param {number} offset
+   * @param {number} length 0 for all up to its end
+   * @param {Buffer} to
+   * @param {number} toOffset
+   * @param {Callback} [callback]
+   */
+  ext_copy_data(from, offset, length, to, toOffset, callback) {
+    this._needs('copy-data');
+    checkHandle(from, 'Source handle');
+    checkHandle(to, 'Destination handle');
+    const call = { op: 'copyData', handle: numberOf(from), offset, length, targetHandle: numberOf(to), targetOffset: toOffset };
+    return this._call(call, callback);
+  }
+
+  /** The home directory of a user. @param {string} user @param {Callback} callback */
+  ext_home_dir(user, callback) {
+    this._needs('home-directory');
+    if (typeof user !== 'string') throw new TypeError('username is not a string');
+    return this._call({ op: 'homeDirectory', path: user }, callback, asIs);
+  }
+
+  /**
+   * Names of users and groups; empty where the server knows none.
+   * @param {number[]} uids
+   * @param {number[]} gids
+   * @param {(error?: Error, users?: string[], groups?: string[]) => void} [callback]
+   */
+  ext_users_groups(uids, gids, callback) {
+    this._needs('users-groups-by-id@openssh.com');
+    checkIds(uids, 'uid');
+    checkIds(gids, 'gid');
+    return this._call({ op: 'usersGroups', uids, gids }, (error, names) => {
+      if (error) callback?.(error);
+      else callback?.(undefined, names.users, names.groups);
+    }, asIs);
+  }
 
   /** Makes the link `path`, which says `target`. @param {string} target @param {string} path @param {Callback} [callback] */
   symlink(target, path, callback) {
@@ -387,10 +563,10 @@ class SFTP extends EventEmitter {
   }
 
   /** @param {string} path @param {Callback} callback */
-  readlink(path, callback) { return this._call({ op: 'readlink', path }, callback, (target) => target); }
+  readlink(path, callback) { return this._call({ op: 'readlink', path }, callback, asIs); }
 
   /** @param {string} path @param {Callback} callback */
-  realpath(path, callback) { return this._call({ op: 'realpath', path }, callback, (found) => found); }
+  realpath(path, callback) { return this._call({ op: 'realpath', path }, callback, asIs); }
 
   /**
    * A whole file of the server into one of this machine, written by the engine: no byte passes through JavaScript.
@@ -413,25 +589,24 @@ class SFTP extends EventEmitter {
    */
   fastPut(localPath, remotePath, options, callback) {
     if (typeof options === 'function') [options, callback] = [{}, options];
-    const attributes = options?.mode === undefined ? undefined : attributesToSet({ mode: options.mode });
+    const attributes = attributesToSet({ mode: options?.mode });
     return this._call({ op: 'put', path: remotePath, target: localPath, attributes }, callback, undefined, stepOf(options));
   }
 
   /** @param {string} path @param {any} options or an encoding @param {Callback} [callback] */
   readFile(path, options, callback) {
     if (typeof options === 'function') [options, callback] = [undefined, options];
-    const encoding = typeof options === 'string' ? options : options?.encoding;
+    const { encoding } = fileOptions(options);
     return this._call({ op: 'readFile', path }, callback, (data) => (encoding ? data.toString(encoding) : data));
   }
 
   /** @param {string} path @param {string | Buffer} data @param {any} options @param {Callback} [callback] */
   writeFile(path, data, options, callback) {
-    if (typeof options === 'function') [options, callback] = [{}, options];
-    if (typeof options === 'string') options = { encoding: options };
-    const { encoding = 'utf8', mode = 0o666, flag = 'w' } = options ?? {};
-    const bytes = typeof data === 'string' ? Buffer.from(data, encoding) : data;
-    return this.open(path, flag, mode, (error, handle) => {
+    if (typeof options === 'function') [options, callback] = [undefined, options];
+    const { encoding, mode = 0o666, flag } = fileOptions(options);
+    return this.open(path, flag || 'w', mode, (error, handle) => {
       if (error) return callback?.(error);
+      const bytes = Buffer.isBuffer(data) ? data : Buffer.from(`${data}`, encoding || 'utf8');
       const written = (/** @type {Error | undefined} */ failed) => {
         this.close(handle, (unclosed) => {
           const why = failed ?? unclosed;
@@ -446,24 +621,33 @@ class SFTP extends EventEmitter {
 
   /** @param {string} path @param {string | Buffer} data @param {any} options @param {Callback} [callback] */
   appendFile(path, data, options, callback) {
-    if (typeof options === 'function') [options, callback] = [{}, options];
-    if (typeof options === 'string') options = { encoding: options };
-    return this.writeFile(path, data, { ...options, flag: 'a' }, callback);
+    if (typeof options === 'function') [options, callback] = [undefined, options];
+    return this.writeFile(path, data, { flag: 'a', ...fileOptions(options) }, callback);
   }
 
   /** @param {string} path @param {any} [options] */
   createReadStream(path, options) {
-    return new ReadStream(this, path, typeof options === 'string' ? { encoding: options } : options);
+    return new ReadStream(this, path, streamOptions(options));
   }
 
   /** @param {string} path @param {any} [options] */
   createWriteStream(path, options) {
-    return new WriteStream(this, path, typeof options === 'string' ? { encoding: options } : options);
+    return new WriteStream(this, path, streamOptions(options));
   }
+}
+
+/** As ssh2, which asks for its length and writes it. @param {unknown} path */
+function checkPath(path) {
+  if (typeof path === 'string') return;
+  Buffer.byteLength(/** @type {any} */ (path));
+  throw Object.assign(new TypeError('argument must be a string'), { code: 'ERR_INVALID_ARG_TYPE' });
 }
 
 /** @param {any} value */
 const stats = (value) => new Stats(value);
+
+/** @param {any} value */
+const asIs = (value) => value;
 
 /** @param {any} options */
 function stepOf(options) {
@@ -482,34 +666,42 @@ function handleOf(number) {
   return handle;
 }
 
+/** @param {unknown} handle @param {string} [what] */
+function checkHandle(handle, what = 'handle') {
+  if (!Buffer.isBuffer(handle)) throw new Error(`${what} is not a Buffer`);
+}
+
+/** @param {unknown} ids @param {'uid' | 'gid'} what */
+function checkIds(ids, what) {
+  if (!Array.isArray(ids)) throw new TypeError(`${what}s is not an array`);
+  if (ids.every((id) => Number.isInteger(id) && id >= 0 && id <= 0xffffffff)) return;
+  throw new Error(`${what} values must all be 32-bit unsigned integers`);
+}
+
 /** @param {Buffer} handle @returns {number} */
 function numberOf(handle) {
-  if (!Buffer.isBuffer(handle) || handle.length !== 4) throw new Error('handle is not a Buffer of open()');
-  return handle.readUInt32BE();
+  checkHandle(handle);
+  // One that open() did not give: no file has such a number.
+  return handle.length === 4 ? handle.readUInt32BE() : 0xffffffff;
 }
 
-/** Directories that opendir() has named and readdir() has not read. @type {WeakMap<Buffer, string>} */
-const directories = new WeakMap();
+/** What tells a directory's handle from a file's. */
+const DIRECTORY = 'directory';
 
-/** @param {string} path */
-function directoryHandle(path) {
-  const handle = Buffer.from('directory');
-  directories.set(handle, path);
-  return handle;
+/** @param {number} number */
+function directoryHandle(number) {
+  return Buffer.concat([Buffer.from(DIRECTORY), handleOf(number)]);
 }
 
-/** @param {Buffer} handle */
-function isDirectory(handle) {
-  return Buffer.isBuffer(handle) && handle.length !== 4;
+/** @param {Buffer} handle @returns {number} -1: it is not a directory's */
+function directoryOf(handle) {
+  const isOne = handle.length === DIRECTORY.length + 4 && handle.toString('latin1', 0, DIRECTORY.length) === DIRECTORY;
+  return isOne ? handle.readUInt32BE(DIRECTORY.length) : -1;
 }
 
 /** @param {number} code @param {string} message */
 function status(code, message) {
   return Object.assign(new Error(message), { code });
-}
-
-function endOfFile() {
-  return status(STATUS_CODE.EOF, 'End of file');
 }
 
 /** A file as it is read, with several reads under way. */
@@ -519,28 +711,31 @@ class ReadStream extends Readable {
     super({ highWaterMark: options.highWaterMark ?? CHUNK, encoding: options.encoding, emitClose: true });
     this.path = path;
     this.bytesRead = 0;
-    this._sftp = sftp;
-    this._options = options;
-    this._handle = options.handle;
+    this.sftp = sftp;
+    this.flags = options.flags ?? 'r';
+    this.mode = options.mode ?? 0o666;
+    this.autoClose = options.autoClose ?? true;
+    this.start = options.start;
+    this.end = options.end ?? Infinity;
+    this.handle = options.handle ?? null;
     this._next = options.start ?? 0;
-    this._end = options.end ?? Infinity;
     /** Reads under way, oldest first. @type {Array<{ at: number, wanted: number, data?: Buffer, error?: Error }>} */
     this._ahead = [];
     this._wanted = false;
     this._atEnd = false;
   }
 
+  /** Whether the file is not open yet. */
+  get pending() {
+    return this.handle === null;
+  }
+
+  /** Opens the file. The stream does so by itself: nothing is left to be done. */
+  open() {}
+
   /** @param {(error?: Error | null) => void} callback */
   _construct(callback) {
-    if (this._handle !== undefined) return callback();
-    const { flags = 'r', mode = 0o666 } = this._options;
-    this._sftp.open(this.path, flags, mode, (error, handle) => {
-      if (error) return callback(error);
-      this._handle = handle;
-      this.emit('open', handle);
-      this.emit('ready');
-      callback();
-    });
+    openHandle(this, callback);
   }
 
   _read() {
@@ -555,15 +750,15 @@ class ReadStream extends Readable {
   }
 
   _fill() {
-    while (!this._atEnd && this._ahead.length < this._depth() && this._next <= this._end) {
-      const wanted = Math.min(CHUNK, this._end - this._next + 1);
+    while (!this._atEnd && this._ahead.length < this._depth() && this._next <= this.end) {
+      const wanted = Math.min(CHUNK, this.end - this._next + 1);
       /** @type {{ at: number, wanted: number, data?: Buffer, error?: Error }} */
       const read = { at: this._next, wanted };
       this._ahead.push(read);
-      const call = { op: 'read', handle: numberOf(this._handle), offset: this._next, length: wanted };
+      const call = { op: 'read', handle: numberOf(this.handle), offset: this._next, length: wanted };
       this._next += wanted;
       try {
-        this._sftp._call(call, (error, data) => {
+        this.sftp._call(call, (error, data) => {
           read.error = error;
           read.data = data;
           this._give();
@@ -573,7 +768,7 @@ class ReadStream extends Readable {
         return;
       }
     }
-    if (this._ahead.length === 0 && this._next > this._end && !this._atEnd) {
+    if (this._ahead.length === 0 && this._next > this.end && !this._atEnd) {
       this._atEnd = true;
       this.push(null);
     }
@@ -616,26 +811,29 @@ class WriteStream extends Writable {
     super({ highWaterMark: options.highWaterMark ?? CHUNK, decodeStrings: true, defaultEncoding: options.encoding ?? 'utf8' });
     this.path = path;
     this.bytesWritten = 0;
-    this._sftp = sftp;
-    this._options = options;
-    this._handle = options.handle;
+    this.sftp = sftp;
+    this.flags = options.flags ?? 'w';
+    this.mode = options.mode ?? 0o666;
+    this.autoClose = options.autoClose ?? true;
+    this.start = options.start;
+    this.handle = options.handle ?? null;
     this._position = options.start ?? 0;
     this._behind = 0;
     /** @type {(() => void) | undefined} */
     this._waiting = undefined;
   }
 
+  /** Whether the file is not open yet. */
+  get pending() {
+    return this.handle === null;
+  }
+
+  /** Opens the file. The stream does so by itself: nothing is left to be done. */
+  open() {}
+
   /** @param {(error?: Error | null) => void} callback */
   _construct(callback) {
-    if (this._handle !== undefined) return callback();
-    const { flags = 'w', mode = 0o666 } = this._options;
-    this._sftp.open(this.path, flags, mode, (error, handle) => {
-      if (error) return callback(error);
-      this._handle = handle;
-      this.emit('open', handle);
-      this.emit('ready');
-      callback();
-    });
+    openHandle(this, callback);
   }
 
   /** @param {Buffer} chunk @param {BufferEncoding} _encoding @param {(error?: Error | null) => void} callback */
@@ -644,7 +842,7 @@ class WriteStream extends Writable {
     this._position += chunk.length;
     this._behind += chunk.length;
     try {
-      this._sftp.write(this._handle, chunk, 0, chunk.length, position, (error) => {
+      this.sftp.write(this.handle, chunk, 0, chunk.length, position, (error) => {
         this._behind -= chunk.length;
         if (error) this.destroy(error);
         else this.bytesWritten += chunk.length;
@@ -664,7 +862,7 @@ class WriteStream extends Writable {
   }
 
   /**
-   * Goes on when less than so many bytes are without the server's word.
+   * Continues when less than so many bytes are without the server's word.
    * @param {number} limit
    * @param {() => void} callback
    */
@@ -688,14 +886,29 @@ class WriteStream extends Writable {
 
 /**
  * @param {ReadStream | WriteStream} stream
+ * @param {(error?: Error | null) => void} callback
+ */
+function openHandle(stream, callback) {
+  if (stream.handle !== null) return callback();
+  stream.sftp.open(stream.path, stream.flags, stream.mode, (error, handle) => {
+    if (error) return callback(error);
+    stream.handle = handle;
+    stream.emit('open', handle);
+    stream.emit('ready');
+    callback();
+  });
+}
+
+/**
+ * @param {ReadStream | WriteStream} stream
  * @param {Error | null} error
  * @param {(error?: Error | null) => void} callback
  */
 function closeHandle(stream, error, callback) {
-  const handle = stream._handle;
-  if (handle === undefined || stream._options.autoClose === false || stream._sftp._over) return callback(error);
-  stream._handle = undefined;
-  stream._sftp.close(handle, (unclosed) => callback(error ?? unclosed));
+  const handle = stream.handle;
+  if (handle === null || !stream.autoClose || stream.sftp._over) return callback(error);
+  stream.handle = null;
+  stream.sftp.close(handle, (unclosed) => callback(error ?? unclosed));
 }
 
 module.exports = { SFTP, Stats, STATUS_CODE, OPEN_MODE, flagsToString, stringToFlags };

@@ -5,7 +5,10 @@
 const { EventEmitter } = require('node:events');
 const { isIP } = require('node:net');
 
-/** Stands for a client's socket, which is the engine's. Events: 'connect', 'end' and 'close'. */
+/** How often in a time-out's length the traffic is looked at. */
+const LOOKS = 4;
+
+/** Stands for a client's socket, which is the engine's. Events: 'connect', 'timeout', 'end' and 'close'. */
 class Socket extends EventEmitter {
   /**
    * @param {import('./client').Client} client
@@ -21,6 +24,8 @@ class Socket extends EventEmitter {
     this.remoteAddress = host !== undefined && isIP(host) ? host : undefined;
     this.remoteFamily = this.remoteAddress === undefined ? undefined : `IPv${isIP(this.remoteAddress)}`;
     this.remotePort = port;
+    /** Looks at the traffic. @type {NodeJS.Timeout | undefined} */
+    this._idle = undefined;
   }
 
   get readable() {
@@ -29,6 +34,15 @@ class Socket extends EventEmitter {
 
   get writable() {
     return !this.destroyed;
+  }
+
+  /** What of a stream's state programs look at. */
+  get _readableState() {
+    return { ended: this.destroyed, destroyed: this.destroyed };
+  }
+
+  get _writableState() {
+    return { ended: this.destroyed, destroyed: this.destroyed };
   }
 
   /** Nagle's algorithm is always off. */
@@ -41,8 +55,38 @@ class Socket extends EventEmitter {
     return this;
   }
 
-  setTimeout() {
+  /**
+   * Tells 'timeout' each time that nothing was received or sent for so long, as a socket does. Connections of the daemon's are
+   * not looked at.
+   * @param {number} timeout in milliseconds; 0 for never
+   * @param {() => void} [callback] is told of the first one
+   */
+  setTimeout(timeout, callback) {
+    clearInterval(this._idle);
+    if (callback) {
+      if (timeout > 0) this.once('timeout', callback);
+      else this.off('timeout', callback);
+    }
+    if (!(timeout > 0) || this.destroyed) return this;
+    let [carried, quiet] = [this._carried(), 0];
+    this._idle = setInterval(() => {
+      const now = this._carried();
+      quiet = now === carried ? quiet + 1 : 0;
+      carried = now;
+      if (quiet === LOOKS) this.emit('timeout');
+    }, Math.max(1, timeout / LOOKS)).unref();
     return this;
+  }
+
+  /** Bytes so far in both directions. */
+  _carried() {
+    return this._client.lanes().reduce((sum, { bytesSent, bytesReceived }) => sum + bytesSent + bytesReceived, 0);
+  }
+
+  /** It has ended. */
+  _close() {
+    clearInterval(this._idle);
+    this.destroyed = true;
   }
 
   ref() {

@@ -5,6 +5,8 @@
 /// <reference types="node" />
 
 import { EventEmitter } from "events";
+import { Agent as BaseHTTPAgent, AgentOptions as BaseHTTPAgentOptions } from "http";
+import { Agent as BaseHTTPSAgent, AgentOptions as BaseHTTPSAgentOptions } from "https";
 import type { Placement, SshError, Stdio } from "./index";
 import { Duplex, Readable, ReadableOptions, Writable, WritableOptions } from "stream";
 
@@ -1414,6 +1416,22 @@ export interface SFTPWrapper extends EventEmitter {
     ): void;
 
     /**
+     * (Client-only)
+     * Looks up the home directory of the user `username`.
+     */
+    ext_home_dir(username: string, callback: (err: Error | undefined, homeDirectory: string) => void): void;
+
+    /**
+     * (Client-only, OpenSSH extension)
+     * Looks up the names of users and groups by their numbers; empty where the server knows none.
+     */
+    ext_users_groups(
+        uids: number[],
+        gids: number[],
+        callback: (err: Error | undefined, usernames: string[], groupnames: string[]) => void,
+    ): void;
+
+    /**
      * Emitted after initial protocol version check has passed
      */
     on(event: "ready", listener: () => void): this;
@@ -1586,6 +1604,132 @@ export declare class OpenSSHAgent extends BaseAgent<ParsedKey> {
 
     /** @inheritdoc */
     getStream(cb: GetStreamCallback): void;
+}
+
+/**
+ * Interface representing an inbound agent request. This is defined as an
+ * "opaque type" in the ssh2 documentation, and should only be used
+ * for correlation, not introspected.
+ */
+export interface AgentInboundRequest {
+    __opaque_type: never;
+}
+
+export declare class AgentProtocol extends Duplex {
+    /**
+     * Creates and returns a new AgentProtocol instance. `isClient` determines
+     * whether the instance operates in client or server mode.
+     */
+    constructor(isClient: boolean);
+
+    /**
+     * (Server mode only)
+     * Replies to the given `request` with a failure response.
+     */
+    failureReply(request: AgentInboundRequest): void;
+
+    /**
+     * (Client mode only)
+     * Requests a list of public keys from the agent. `callback` is passed
+     * `(err, keys)` where `keys` is a possible array of public keys for
+     * authentication.
+     */
+    getIdentities(callback: (err: Error | undefined, publicKeys?: ParsedKey[]) => void): void;
+
+    /**
+     * (Server mode only)
+     * Responds to a identities list `request` with the given array of keys in `keys`.
+     */
+    getIdentitiesReply(request: AgentInboundRequest, keys: ParsedKey[]): void;
+
+    /**
+     * (Client mode only)
+     * Signs the datawith the given public key, and calls back with its signature.
+     */
+    sign(
+        pubKey: ParsedKey | Buffer | string,
+        data: Buffer,
+        options?: SigningRequestOptions,
+        callback?: SignCallback,
+    ): boolean;
+    sign(pubKey: ParsedKey | Buffer | string, data: Buffer, callback?: SignCallback): boolean;
+
+    /**
+     * (Server mode only)
+     * Responds to a sign `request` with the given signature in `signature`.
+     */
+    signReply(request: AgentInboundRequest, signature: Buffer): void;
+
+    /**
+     * (Server mode only)
+     * The client has requested a list of public keys stored in the agent.
+     * Use `failureReply()` or `getIdentitiesReply()` to reply appropriately.
+     */
+    on(event: "identities", listener: (req: AgentInboundRequest) => void): this;
+
+    /**
+     * (Server mode only)
+     * The client has requested `data` to be signed using the key identified
+     * by `pubKey`. Use `failureReply()` or `signReply()` to reply appropriately.
+     */
+    on(
+        event: "sign",
+        listener: (req: AgentInboundRequest, pubKey: ParsedKey, data: Buffer, options: SigningRequestOptions) => void,
+    ): this;
+
+    on(event: string | symbol, listener: Function): this;
+
+    /**
+     * (Server mode only)
+     * The client has requested a list of public keys stored in the agent.
+     * Use `failureReply()` or `getIdentitiesReply()` to reply appropriately.
+     */
+    once(event: "identities", listener: (req: AgentInboundRequest) => void): this;
+
+    /**
+     * (Server mode only)
+     * The client has requested `data` to be signed using the key identified
+     * by `pubKey`. Use `failureReply()` or `signReply()` to reply appropriately.
+     */
+    once(
+        event: "sign",
+        listener: (req: AgentInboundRequest, pubKey: ParsedKey, data: Buffer, options: SigningRequestOptions) => void,
+    ): this;
+
+    once(event: string | symbol, listener: Function): this;
+}
+
+/**
+ * Agents of Windows', which there are not where trunkline runs: their methods call back with an error that says so.
+ */
+export declare class CygwinAgent extends OpenSSHAgent {}
+
+export declare class PageantAgent extends OpenSSHAgent {}
+
+export interface HTTPAgentOptions extends BaseHTTPAgentOptions {
+    srcIP?: string;
+}
+
+/**
+ * Carries requests to where the server can connect to, each over a connection of its own.
+ */
+export declare class HTTPAgent extends BaseHTTPAgent {
+    constructor(connectCfg: ConnectConfig, agentOptions?: HTTPAgentOptions);
+}
+
+export interface HTTPSAgentOptions extends BaseHTTPSAgentOptions {
+    srcIP?: string;
+}
+
+export declare class HTTPSAgent extends BaseHTTPSAgent {
+    constructor(connectCfg: ConnectConfig, agentOptions?: HTTPSAgentOptions);
+}
+
+/**
+ * ssh2's server, in name: trunkline is a client, and the constructor throws.
+ */
+export declare class Server {
+    private constructor();
 }
 
 export interface NegotiatedAlgorithms {

@@ -203,6 +203,23 @@ impl Blocks {
         }
     }
 
+    /// Takes the last block away, if there is room in it.
+    pub(crate) fn split_off_open(&mut self) -> Self {
+        let mut tail = Self::default();
+        if self.blocks.last().is_some_and(Block::has_room) {
+            tail.blocks.extend(self.blocks.pop());
+            tail.len = tail.blocks[0].0.len();
+            self.len -= tail.len;
+        }
+        tail
+    }
+
+    /// Appends blocks behind the last.
+    pub(crate) fn extend(&mut self, more: Self) {
+        self.len += more.len;
+        self.blocks.extend(more.blocks);
+    }
+
     /// Takes all there is.
     pub(crate) fn take(&mut self) -> Vec<Block> {
         self.len = 0;

@@ -8,26 +8,29 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use napi::bindgen_prelude::Uint8Array;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, OnceCell, oneshot};
 use tokio_util::sync::CancellationToken;
-use trunkline::config::{Forward, ForwardTarget, HostConfig, Listen, Request};
+use trunkline::config::{ForwardAgent, ForwardTarget, HostConfig, Listen};
 use trunkline::host_key::HostKeyError;
 use trunkline::keys::KeyFile;
 use trunkline::prompt::{Answer, Answers, Prompt, PromptKind, Prompter, ServerQuestions};
 use trunkline::{
-    Attempt, Authenticator, Connection, Error, HeldConnection, Host, HostKeyVerifier, Interaction, KeySigner,
-    Login, Method, NextAttempt, Printable, Signing, Verification, refused_by_program,
+    Attempt, Authenticator, Host, HostKeyVerifier, Interaction, KeySigner, Login, Method, NewPassword,
+    NextAttempt, Printable, Signing, Verification, WantsProof, refused_by_program,
 };
-use trunkline_daemon::client::session;
-use trunkline_daemon::protocol::{self, ConnectionReport, Reply};
-use trunkline_daemon::sink::remove_stale;
+use trunkline_embed::{
+    Change, ConnectionReport, Destination, Failure, Handshake, Held, Incoming, Listener, SessionOptions, Way,
+    remove_stale,
+};
 use zeroize::Zeroizing;
 
 use crate::fault::Fault;
-use crate::options::{AuthenticationAttempt, ConnectOptions, DestinationOptions, Worlds};
+use crate::options::{
+    AttemptMethod, AuthenticationAttempt, ConnectOptions, DestinationOptions, HostKeys, Worlds,
+};
 use crate::outbox::{Kind, Outbox};
-use crate::reach::{Daemon, Incoming, Listener, Preference, Way, lanes, reports};
 use crate::runtime;
 use crate::stream::Stream;
 
@@ -41,6 +44,8 @@ pub(crate) struct Client {
     plan: Plan,
     /// Found when it is first needed.
     way: OnceCell<Way>,
+    /// The same host, lent the agent.
+    lending: OnceCell<Way>,
     program: Arc<Program>,
     /// Ends the client.
     cancel: CancellationToken,
@@ -56,13 +61,7 @@ enum Plan {
     /// The program has said everything.
     Explicit(Host),
     /// A destination of ssh_config.
-    Destination {
-        request: Request,
-        preference: Preference,
-        interaction: Interaction,
-        /// Whether the program answers questions.
-        answers: bool,
-    },
+    Destination(Destination),
 }
 
 /// A client that is being made, and what its life needs.
@@ -80,20 +79,12 @@ impl Client {
     /// What cannot be used: a host without a name, a key that is none, algorithms that the engine lacks.
     pub(crate) fn begin(target: u32, options: &ConnectOptions, outbox: &Arc<Outbox>) -> Result<Begun, Fault> {
         let config = options.host_config()?;
-        let host_keys = match options.host_keys.as_str() {
-            "any" => HostKeys::Any,
-            "program" => HostKeys::Program,
-            "known or new" => HostKeys::KnownOrNew,
-            _ => HostKeys::Known,
-        };
-        let mut program = Program::new(target, outbox, host_keys);
+        let mut program = Program::new(target, outbox, options.host_keys);
         program.password = options.password.clone().map(Zeroizing::new);
         program.passphrase = Mutex::new(options.passphrase.clone().map(Zeroizing::new));
         let program = Arc::new(program);
         let (login, pipe) = login(options, &config, &program)?;
-        let host = runtime::engine()?
-            .private_host(config, login, &program.interaction())
-            .map_err(|error| Fault::from(&error))?;
+        let host = runtime::engine()?.private_host(config, login, &program.interaction())?;
         Ok(Begun {
             client: Self::new(target, outbox, Plan::Explicit(host), program),
             pipe,
@@ -117,12 +108,12 @@ impl Client {
         program.answers = options.try_keyboard;
         let answers = options.try_keyboard || options.password.is_some() || options.passphrase.is_some();
         let program = Arc::new(program);
-        let plan = Plan::Destination {
+        let plan = Plan::Destination(Destination {
             request: options.request(worlds)?,
             preference: options.preference(),
             interaction: program.interaction(),
             answers,
-        };
+        });
         Ok(Begun {
             client: Self::new(target, outbox, plan, program),
             pipe: None,
@@ -136,6 +127,7 @@ impl Client {
             outbox: outbox.clone(),
             plan,
             way: OnceCell::new(),
+            lending: OnceCell::new(),
             program,
             cancel: CancellationToken::new(),
             end: OnceLock::new(),
@@ -145,32 +137,42 @@ impl Client {
     }
 
     /// What its sessions and tunnels are opened on.
-    pub(crate) async fn way(&self) -> Result<&Way, Fault> {
+    pub(crate) async fn way(&self) -> Result<&Way, Failure> {
         let find = || async {
             match &self.plan {
-                Plan::Explicit(host) => Ok(Way::Engine {
-                    host: host.clone(),
-                    own: true,
-                    world: None,
-                }),
-                Plan::Destination {
-                    request,
-                    preference,
-                    interaction,
-                    answers,
-                } => Way::find(request, preference, &runtime::engine()?, interaction, *answers).await,
+                Plan::Explicit(host) => Ok(Way::from(host.clone())),
+                Plan::Destination(destination) => Way::find(destination, async || runtime::engine()).await,
             }
         };
         self.way.get_or_try_init(find).await
     }
 
+    /// The host, where nobody else uses its connections.
+    fn own(&self) -> Option<&Host> {
+        match &self.plan {
+            Plan::Explicit(host) => Some(host),
+            Plan::Destination(_) => None,
+        }
+    }
+
+    /// What a session is opened on. One that is to be lent the agent, alone among those of its client, has a connection that
+    /// only such sessions share: sshd lends it to all that come after the first which asks.
+    pub(crate) async fn way_for(&self, options: &SessionOptions) -> Result<&Way, Failure> {
+        match self.own() {
+            Some(host) if options.agent_forwarding && host.config().forward_agent == ForwardAgent::No => {
+                let lend = async || Ok(Way::from(runtime::engine()?.lending_agent(host)?));
+                self.lending.get_or_try_init(lend).await
+            }
+            _ => self.way().await,
+        }
+    }
+
     /// Runs a stream's life until it is over or the client ends. Where connections are shared, their end does not come with
     /// the client's, and the stream is cut off.
     pub(crate) async fn during(&self, stream: &Stream, life: impl Future<Output = ()>) {
-        let own = |way: &Way| matches!(way, Way::Engine { own: true, .. });
         let ended = async {
             self.cancel.cancelled().await;
-            if self.way.get().is_some_and(own) {
+            if self.own().is_some() {
                 std::future::pending::<()>().await;
             }
         };
@@ -206,18 +208,24 @@ impl Client {
 
     /// Its connections, for people and dashboards; null where they are not this process's.
     pub(crate) fn lanes(&self) -> Value {
-        match self.way.get() {
-            Some(Way::Engine { host, .. }) => lanes(host),
-            _ => Value::Null,
-        }
+        let host = self.way.get().and_then(Way::host);
+        host.map_or(Value::Null, |host| {
+            host.lanes().iter().map(|lane| shown(&lane.report)).collect()
+        })
     }
 
     /// Tells of its connections, whosever they are, under the request's number.
     pub(crate) async fn stats(self: Arc<Self>, request: u32) {
-        let stats = async { self.way().await?.stats().await };
+        let stats = async {
+            let way = self.way().await?;
+            let lanes = all_shown(&way.connections().await?);
+            Ok::<_, Failure>(json!({ "daemon": way.host().is_none(), "lanes": lanes }))
+        };
         match stats.await {
             Ok(stats) => self.outbox.tell(request, Kind::Open, stats),
-            Err(fault) => self.outbox.tell(request, Kind::Fail, fault.to_json()),
+            Err(failure) => self
+                .outbox
+                .tell(request, Kind::Fail, Fault::from(failure).to_json()),
         }
     }
 
@@ -234,7 +242,9 @@ impl Client {
         let listening = async { self.way().await?.listen(&listen).await };
         match cancel.run_until_cancelled(listening).await {
             None => {}
-            Some(Err(fault)) => self.outbox.tell(request, Kind::Fail, fault.to_json()),
+            Some(Err(failure)) => self
+                .outbox
+                .tell(request, Kind::Fail, Fault::from(failure).to_json()),
             Some(Ok(listener)) => self.serve(request, listener, &cancel, offer).await,
         }
         self.listeners().remove(&request);
@@ -270,30 +280,13 @@ impl Client {
         self.listeners().insert(request, cancel.clone());
         remove_stale(&path).await;
         let opened = || self.outbox.tell(request, Kind::Open, Value::Null);
-        let outcome = match self.way().await {
-            Err(fault) => Err(fault),
-            Ok(Way::Engine { host, .. }) => {
-                let forward = Forward {
-                    listen: Listen::Socket(path),
-                    target,
-                };
-                match host.forward_local(&forward).await {
-                    Err(error) => Err(Fault::from(&error)),
-                    Ok(handle) => {
-                        opened();
-                        cancel.cancelled().await;
-                        handle.close().await;
-                        Ok(())
-                    }
-                }
-            }
-            Ok(Way::Daemon(daemon)) => {
-                let carried = daemon.forward_socket(&path, &target, opened);
-                cancel.run_until_cancelled(carried).await.unwrap_or(Ok(()))
-            }
+        let carried = async {
+            let way = self.way().await?;
+            way.forward_socket(path, target, opened, cancel.cancelled()).await
         };
-        if let Err(fault) = outcome {
-            self.outbox.tell(request, Kind::Fail, fault.to_json());
+        if let Err(failure) = carried.await {
+            self.outbox
+                .tell(request, Kind::Fail, Fault::from(failure).to_json());
         }
         self.listeners().remove(&request);
         self.outbox.tell(request, Kind::Close, Value::Null);
@@ -319,6 +312,13 @@ impl Client {
         }
     }
 
+    /// Whether JavaScript wants the keys that the server lists proven.
+    pub(crate) fn answer_listed_keys(&self, question: u32, wanted: bool) {
+        if let Some(Waiting::ListedKeys(reply)) = self.program.take(question) {
+            let _ = reply.send(wanted);
+        }
+    }
+
     /// What JavaScript tries next to log in; `None`: nothing is left.
     ///
     /// # Errors
@@ -336,19 +336,18 @@ impl Client {
     }
 
     fn attempt(&self, attempt: AuthenticationAttempt) -> Result<Attempt, Fault> {
-        let method = match attempt.method.as_str() {
-            "none" => Method::None,
-            "keyboard-interactive" => Method::KeyboardInteractive,
-            "password" => Method::Password(attempt.password.unwrap_or_default().into()),
-            "key" => {
-                let content = attempt.key.map(|key| key.to_vec()).unwrap_or_default();
-                let key = KeyFile::in_memory("privateKey", content.into())
-                    .map_err(|error| Fault::usage(&format!("Cannot parse privateKey: {error}")))?;
-                *self.program.passphrase() = attempt.passphrase.map(Zeroizing::new);
-                Method::Key(Box::new(key))
-            }
-            "agent" => Method::Agent(attempt.agent.unwrap_or_default().into()),
-            "keys" => {
+        let method = match attempt.method {
+            AttemptMethod::None => Method::None,
+            AttemptMethod::KeyboardInteractive => Method::KeyboardInteractive,
+            AttemptMethod::Password => Method::Password(attempt.password.unwrap_or_default().into()),
+            AttemptMethod::Key => Method::Key(self.key_to_try(attempt.key, attempt.passphrase)?),
+            AttemptMethod::HostBased => Method::HostBased {
+                key: self.key_to_try(attempt.key, attempt.passphrase)?,
+                host: attempt.local_hostname.unwrap_or_default(),
+                user: attempt.local_username.unwrap_or_default(),
+            },
+            AttemptMethod::Agent => Method::Agent(attempt.agent.unwrap_or_default().into()),
+            AttemptMethod::Keys => {
                 let keys = attempt.keys.unwrap_or_default();
                 let blobs = keys.iter().map(|key| Bytes::copy_from_slice(key)).collect();
                 Method::Keys(
@@ -356,12 +355,24 @@ impl Client {
                     Arc::new(KeysOfProgram(self.program.clone(), attempt.login)),
                 )
             }
-            other => return Err(Fault::usage(&format!("there is no method {other}"))),
         };
         Ok(Attempt {
             user: attempt.username,
             method,
         })
+    }
+
+    /// An attempt's private key, whose passphrase the engine will ask for.
+    fn key_to_try(
+        &self,
+        content: Option<Uint8Array>,
+        passphrase: Option<String>,
+    ) -> Result<Box<KeyFile>, Fault> {
+        let content = content.map(|key| key.to_vec()).unwrap_or_default();
+        let key = KeyFile::in_memory("privateKey", content.into())
+            .map_err(|error| Fault::usage(&format!("Cannot parse privateKey: {error}")))?;
+        *self.program.passphrase() = passphrase.map(Zeroizing::new);
+        Ok(Box::new(key))
     }
 
     /// JavaScript's signature; `None` if there is none to be had.
@@ -403,7 +414,7 @@ impl Begun {
                 Value::Null
             }
             Some(Ok(held)) => {
-                let details = held.details().await;
+                let details = held.handshake().await.map_or(Value::Null, details);
                 client.outbox.tell(client.target, Kind::Open, details);
                 let attending = Box::pin(client.attend(held));
                 let ended = client.cancel.run_until_cancelled(attending).await;
@@ -418,79 +429,37 @@ impl Begun {
     }
 }
 
-/// A client's connection, kept open while this is there.
-enum Held<'a> {
-    Engine(&'a Host, HeldConnection),
-    Daemon(&'a Daemon, session::Control, session::End),
-}
-
-impl Held<'_> {
-    /// What ssh2 tells of a handshake.
-    async fn details(&self) -> Value {
-        match self {
-            Self::Engine(_, connection) => details(connection),
-            // What the daemon does not tell is missing; the client works without.
-            Self::Daemon(daemon, ..) => daemon
-                .lanes()
-                .await
-                .ok()
-                .and_then(|lanes| Some(daemon_details(lanes.first()?)))
-                .unwrap_or(Value::Null),
-        }
-    }
-}
-
 impl Client {
     /// Connects.
     async fn hold(&self) -> Result<Held<'_>, Fault> {
-        match self.way().await? {
-            Way::Engine { host, .. } => {
-                let connection = host.hold();
-                connection.ready().await.map_err(|error| match error {
-                    // One of the engine's steps took as long as the whole may.
-                    Error::Timeout { .. } if matches!(self.plan, Plan::Explicit(_)) => {
-                        Fault::not_ready_in_time()
-                    }
-                    error => Fault::from(&error),
-                })?;
-                Ok(Held::Engine(host, connection))
+        let held = async { self.way().await?.hold().await };
+        held.await.map_err(|failure| {
+            let fault = Fault::from(failure);
+            // One of the engine's steps took as long as the whole may.
+            if fault.is_timeout() && self.own().is_some() {
+                return Fault::not_ready_in_time();
             }
-            Way::Daemon(daemon) => {
-                let (control, end) = daemon.hold().await?;
-                Ok(Held::Daemon(daemon, control, end))
-            }
-        }
+            fault
+        })
     }
 
     /// Tells of placement, and has keys exchanged, until the connection has ended.
-    async fn attend(&self, held: Held<'_>) -> Fault {
-        match held {
-            Held::Engine(host, connection) => {
-                let mut apart = host.apart();
-                loop {
-                    tokio::select! {
-                        error = connection.ended() => return Fault::from(&error),
-                        () = self.rekey.notified() => connection.rekey(),
-                        Ok(()) = apart.changed() => {
-                            let told = json!({ "apart": *apart.borrow_and_update(), "lanes": lanes(host) });
-                            self.outbox.tell(self.target, Kind::Placement, told);
-                        }
-                    }
+    async fn attend(&self, mut held: Held<'_>) -> Fault {
+        loop {
+            let change = tokio::select! {
+                change = held.next() => change,
+                () = self.rekey.notified() => {
+                    held.rekey();
+                    continue;
+                }
+            };
+            match change {
+                Change::Ended(failure) => return failure.into(),
+                Change::Placement { apart, connections } => {
+                    let told = json!({ "apart": apart, "lanes": all_shown(&connections) });
+                    self.outbox.tell(self.target, Kind::Placement, told);
                 }
             }
-            Held::Daemon(_, control, mut end) => loop {
-                tokio::select! {
-                    told = end.next() => match told {
-                        Some(Reply::Placement { apart, connections }) => {
-                            let told = json!({ "apart": apart, "lanes": reports(&connections) });
-                            self.outbox.tell(self.target, Kind::Placement, told);
-                        }
-                        Some(_) => {}
-                        None => return end.wait().await.map_or_else(Fault::from, |_| Fault::closed()),
-                    },
-                    () = self.rekey.notified() => control.send(protocol::Request::Rekey),
-                }
-            },
         }
     }
 
@@ -498,7 +467,10 @@ impl Client {
     async fn finish(&self) {
         // Listeners and whoever else waits for the client's end.
         self.cancel.cancel();
-        if let Some(Way::Engine { host, own: true, .. }) = self.way.get() {
+        if let Some(lending) = self.lending.get().and_then(Way::host) {
+            lending.end();
+        }
+        if let Some(host) = self.own().filter(|_| self.way.initialized()) {
             let connection = host.connection();
             host.end();
             connection.ended().await;
@@ -507,29 +479,35 @@ impl Client {
 }
 
 /// What ssh2 tells of a handshake.
-fn details(connection: &Connection) -> Value {
-    connection.info().map_or(Value::Null, |info| {
-        json!({
-            "server": info.server,
-            "kex": info.kex.name(),
-            "serverHostKey": info.host_key_algorithm,
-            "cipher": info.cipher,
-            "mac": info.mac,
-            "compressed": info.compressed,
-            "greeting": info.greeting,
-        })
+fn details(handshake: Handshake) -> Value {
+    json!({
+        "server": handshake.server,
+        "kex": handshake.kex,
+        "serverHostKey": handshake.host_key,
+        "cipher": handshake.cipher,
+        "mac": handshake.mac,
+        "compressed": handshake.compressed,
+        "greeting": handshake.greeting,
     })
 }
 
-/// The same of one of the daemon's.
-fn daemon_details(lane: &ConnectionReport) -> Value {
-    let mut algorithms = lane.algorithms.split(", ");
+fn all_shown(connections: &[ConnectionReport]) -> Value {
+    connections.iter().map(shown).collect()
+}
+
+/// A connection, for people and dashboards.
+fn shown(connection: &ConnectionReport) -> Value {
+    let handshake = connection.handshake.as_ref();
     json!({
-        "server": lane.server,
-        "kex": algorithms.next(),
-        "serverHostKey": algorithms.next(),
-        "cipher": algorithms.next(),
-        "compressed": Value::Null,
+        "server": handshake.map(|handshake| &handshake.server),
+        "cipher": handshake.map(|handshake| &handshake.cipher),
+        "rtt": connection.rtt.map(|rtt| rtt.as_secs_f64() * 1000.0),
+        "sessions": connection.sessions,
+        "tunnels": connection.tunnels,
+        "busy": connection.busy,
+        "rate": connection.rate,
+        "bytesSent": connection.sent,
+        "bytesReceived": connection.received,
     })
 }
 
@@ -585,20 +563,10 @@ struct Program {
     waiting: Mutex<HashMap<u32, Waiting>>,
 }
 
-/// Who judges host keys.
-enum HostKeys {
-    /// Nobody.
-    Any,
-    /// known_hosts.
-    Known,
-    /// known_hosts, and hosts that they do not name pass, as for ssh2.
-    KnownOrNew,
-    Program,
-}
-
 /// Who waits for an answer of JavaScript's.
 enum Waiting {
     HostKey(oneshot::Sender<bool>),
+    ListedKeys(oneshot::Sender<bool>),
     Questions(oneshot::Sender<Vec<Zeroizing<String>>>),
     Attempt(oneshot::Sender<Option<Attempt>>),
     Signature(oneshot::Sender<Option<Vec<u8>>>),
@@ -635,13 +603,14 @@ impl Program {
         self.outbox.tell(self.target, kind, details);
     }
 
-    /// Has the program answer a server's questions.
+    /// Has the program answer a server's questions, of this kind.
     fn ask_program(
         &self,
+        kind: Kind,
         details: Value,
     ) -> impl Future<Output = Option<Vec<Zeroizing<String>>>> + Send + use<> {
         let (reply, answers) = oneshot::channel();
-        self.put(Kind::Questions, Waiting::Questions(reply), details);
+        self.put(kind, Waiting::Questions(reply), details);
         async move { answers.await.ok() }
     }
 
@@ -671,6 +640,12 @@ impl Authenticator for Program {
     fn unusable(&self, login: u32, why: &str) {
         let told = json!({ "login": login, "why": &*Printable::text(why) });
         self.outbox.tell(self.target, Kind::Unusable, told);
+    }
+
+    fn new_password<'a>(&'a self, login: u32, prompt: &'a str) -> NewPassword<'a> {
+        let details = json!({ "login": login, "prompt": &*Printable::text(prompt) });
+        let answers = self.ask_program(Kind::NewPassword, details);
+        Box::pin(async move { answers.await?.into_iter().next() })
     }
 }
 
@@ -718,6 +693,17 @@ impl HostKeyVerifier for Program {
             }
         })
     }
+
+    fn wants_proof(&self) -> WantsProof<'_> {
+        let (reply, answer) = oneshot::channel();
+        self.put(Kind::ListedKeys, Waiting::ListedKeys(reply), json!({}));
+        Box::pin(async move { answer.await.unwrap_or(false) })
+    }
+
+    fn proven(&self, keys: Vec<Bytes>) {
+        let keys: Value = keys.iter().map(|key| Value::from(&key[..])).collect();
+        self.outbox.tell(self.target, Kind::ProvenKeys, keys);
+    }
 }
 
 impl Prompter for Program {
@@ -728,7 +714,8 @@ impl Prompter for Program {
             // One question at a time: as the daemon asks.
             PromptKind::KeyboardInteractive if self.answers => {
                 let prompts = vec![json!({ "prompt": prompt.text, "echo": prompt.echo })];
-                let answers = self.ask_program(json!({ "name": "", "instructions": "", "prompts": prompts }));
+                let details = json!({ "name": "", "instructions": "", "prompts": prompts });
+                let answers = self.ask_program(Kind::Questions, details);
                 return Box::pin(async move { answers.await?.into_iter().next() });
             }
             // A server that asks for a password in other words.
@@ -748,6 +735,6 @@ impl Prompter for Program {
             .map(|prompt| json!({ "prompt": prompt.text, "echo": prompt.echo }))
             .collect();
         let details = json!({ "name": asked.name, "instructions": asked.instruction, "prompts": prompts });
-        Some(Box::pin(self.ask_program(details)))
+        Some(Box::pin(self.ask_program(Kind::Questions, details)))
     }
 }

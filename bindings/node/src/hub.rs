@@ -10,20 +10,21 @@ use napi::bindgen_prelude::{BufferSlice, Either3, Env, Function, Uint8Array};
 use napi_derive::napi;
 use serde_json::Value;
 use trunkline::config::{ForwardTarget, Listen};
+use trunkline::keys::KeyError;
 use trunkline::{Settings, TerminalSize};
+use trunkline_embed::{Failure, Incoming, Tunnel};
 use zeroize::Zeroizing;
 
 use crate::client::{Begun, Client};
 use crate::fault::Fault;
 use crate::options::{
-    AuthenticationAttempt, ConnectOptions, DestinationOptions, EngineSettings, SessionOptions, Wanted, Worlds,
+    AuthenticationAttempt, ConnectOptions, DestinationOptions, EngineSettings, SessionOptions, Worlds,
 };
 use crate::outbox::{Kind, Outbox, Told};
-use crate::reach::Incoming;
 use crate::runtime;
 use crate::sftp::{SftpCall, SftpSession};
-use crate::stdio::Routes;
-use crate::stream::{Opening, Outlet, Stream};
+use crate::stdio::routes;
+use crate::stream::{Outlet, Stream};
 use crate::{opened_key, words};
 
 /// A number, a chunk or anything else: a third of a triple of [`Hub::drain`].
@@ -127,7 +128,7 @@ impl Hub {
     /// Begins to connect a client to a destination of ssh_config; returns its number.
     ///
     /// # Errors
-    /// It is no destination.
+    /// It is not a destination.
     #[napi]
     pub fn connect_to(&self, options: DestinationOptions) -> napi::Result<u32> {
         let number = self.inner.numbers(1);
@@ -148,6 +149,14 @@ impl Hub {
     pub fn answer_host_key(&self, client: u32, question: u32, accept: bool) {
         if let Some(client) = self.inner.client(client) {
             client.answer_host_key(question, accept);
+        }
+    }
+
+    /// Says whether the keys that a server lists are to be proven.
+    #[napi]
+    pub fn answer_listed_keys(&self, client: u32, question: u32, wanted: bool) {
+        if let Some(client) = self.inner.client(client) {
+            client.answer_listed_keys(question, wanted);
         }
     }
 
@@ -185,7 +194,7 @@ impl Hub {
     }
 
     /// Opens a private key with a passphrase, as [`crate::open_key`] does, on the engine's threads. Tells of it under the
-    /// number that is returned.
+    /// number that is returned; of a cipher that the engine does not read, by null.
     ///
     /// # Errors
     /// No threads.
@@ -196,6 +205,7 @@ impl Hub {
         let outbox = self.inner.outbox.clone();
         runtime::runtime()?.spawn_blocking(move || match opened_key(content, Some(&*passphrase)) {
             Ok(opened) => outbox.tell(request, Kind::Open, Told::Bytes(opened.into())),
+            Err(KeyError::Cipher { .. }) => outbox.tell(request, Kind::Fail, Value::Null),
             Err(error) => outbox.tell(request, Kind::Fail, Value::from(words(&error))),
         });
         Ok(request)
@@ -235,18 +245,18 @@ impl Hub {
     /// Opens a session; returns the stream's number. A descriptor among its streams may be closed afterwards.
     ///
     /// # Errors
-    /// A number that is no open descriptor; no threads.
+    /// A number that is not an open descriptor; no threads.
     #[napi]
     pub fn open_session(&self, client: u32, options: SessionOptions) -> napi::Result<u32> {
         let (stdio, folder) = (options.stdio()?, PathBuf::from(&options.folder));
-        let asked = Box::new((stdio, folder, Wanted::from(options)));
+        let asked = Box::new((stdio, folder, trunkline_embed::SessionOptions::from(options)));
         self.inner.open(client, async move |client, stream, outlet| {
             // Apart from the stream's life: opening may mean connecting, whose state nested calls hold several times over.
             // As a part of it, the task of an idle stream had 125 KB (measured by what malloc was asked for).
             let opening = Box::pin(async {
-                let (stdio, folder, wanted) = *asked;
-                let routes = Routes::open(stdio, &folder).await?;
-                client.way().await?.session(&wanted, routes).await
+                let (stdio, folder, options) = *asked;
+                let routes = routes(stdio, &folder).await?;
+                Ok::<_, Fault>(client.way_for(&options).await?.session(&options, routes).await?)
             });
             match opening.await {
                 Ok(opened) => stream.carry_session(opened, outlet).await,
@@ -410,11 +420,10 @@ impl Hub {
         let Some((client, incoming)) = self.inner.held().incoming.remove(&number) else {
             return Ok(false);
         };
-        self.inner
-            .begin(number, client, async move |client, stream, outlet| {
-                let tunnel = Box::pin(async { client.way().await?.accept(incoming).await });
-                carry(&stream, tunnel, outlet).await;
-            })?;
+        self.inner.begin(number, client, async move |_, stream, outlet| {
+            let tunnel = Box::pin(incoming.accept());
+            carry(&stream, tunnel, outlet).await;
+        })?;
         Ok(true)
     }
 
@@ -582,9 +591,9 @@ impl Inner {
     }
 }
 
-async fn carry(stream: &Stream, tunnel: impl Future<Output = Result<Opening, Fault>>, outlet: Outlet) {
+async fn carry(stream: &Stream, tunnel: impl Future<Output = Result<Tunnel, Failure>>, outlet: Outlet) {
     match tunnel.await {
         Ok(tunnel) => stream.carry_tunnel(tunnel, outlet).await,
-        Err(fault) => stream.fail(&fault),
+        Err(failure) => stream.fail(&failure.into()),
     }
 }

@@ -14,7 +14,6 @@ mod fault;
 mod hub;
 mod options;
 mod outbox;
-mod reach;
 mod runtime;
 mod sftp;
 mod stdio;
@@ -22,6 +21,8 @@ mod stream;
 
 use napi::bindgen_prelude::{Buffer, Uint8Array};
 use napi_derive::napi;
+use serde_json::{Value, json};
+use trunkline::config::Algorithms;
 use trunkline::keys::{KeyError, KeyFile};
 use trunkline_text::Printable;
 
@@ -31,13 +32,32 @@ pub fn printable(text: String) -> String {
     Printable::text(text).into_string()
 }
 
+/// The names of the kinds of events, each at its number.
+#[napi]
+pub fn kinds() -> Vec<&'static str> {
+    outbox::Kind::NAMES.to_vec()
+}
+
+/// The algorithms that the engine has, best first, under ssh2's names for their lists.
+#[napi]
+pub fn algorithms() -> Value {
+    let Algorithms {
+        kex,
+        host_key,
+        cipher,
+        mac,
+        compression,
+    } = Algorithms::offered();
+    json!({ "kex": kex, "serverHostKey": host_key, "cipher": cipher, "hmac": mac, "compress": compression })
+}
+
 /// What there is of all environments of the process: their queues, and the chunks that they have.
 #[napi]
 pub fn alive() -> Vec<u32> {
     vec![outbox::Outbox::count(), block::lent_blocks()]
 }
 
-/// Whether a private key in OpenSSH's format has a passphrase.
+/// Whether a private key, in any of OpenSSH's and PEM's formats, has a passphrase.
 ///
 /// # Errors
 /// It is malformed; in ssh2's words, which programs compare.
@@ -46,7 +66,7 @@ pub fn is_sealed(content: Uint8Array) -> napi::Result<bool> {
     Ok(key_file(content.to_vec()).map_err(not_opened)?.is_encrypted())
 }
 
-/// A private key in OpenSSH's format, opened: its fields as SSH_AGENTC_ADD_IDENTITY has them, then the comment, as a string.
+/// A private key, opened: its fields as SSH_AGENTC_ADD_IDENTITY has them, then the comment, as a string.
 ///
 /// # Errors
 /// In ssh2's words, which programs compare.

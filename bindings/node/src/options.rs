@@ -7,11 +7,10 @@ use std::time::Duration;
 use napi::bindgen_prelude::Uint8Array;
 use napi_derive::napi;
 use trunkline::config::{AddressFamily, ForwardAgent, HostConfig, Request, World};
-use trunkline::{Command, Pty, Settings, TerminalSize};
-use trunkline_daemon::client::Starter;
+use trunkline::{Pty, Settings, TerminalSize};
+use trunkline_embed::{Preference, Program, Starter};
 
 use crate::fault::Fault;
-use crate::reach::Preference;
 use crate::stdio::{Choice, StdioOption};
 
 /// How a client connects.
@@ -33,9 +32,8 @@ pub struct ConnectOptions {
     pub agent: Option<String>,
     /// Whether sessions may be lent the agent.
     pub agent_forward: bool,
-    /// Who judges the host key: "known" (known_hosts), "known or new" (the same, and hosts that they do not name pass),
-    /// "any" (nobody), "program".
-    pub host_keys: String,
+    /// Who judges the host key.
+    pub host_keys: HostKeys,
     /// known_hosts files.
     pub known_hosts: Vec<String>,
     /// Milliseconds between keep-alive requests; 0 for none.
@@ -108,7 +106,7 @@ impl ConnectOptions {
             }
         }
         config.host_key_order_is_free = self.server_host_key.is_none();
-        if self.host_keys == "program" {
+        if matches!(self.host_keys, HostKeys::Program) {
             // ssh2's verifiers compare plain keys; a certificate would be another blob each time it is renewed.
             config
                 .host_key_algorithms
@@ -123,6 +121,39 @@ impl ConnectOptions {
     }
 }
 
+/// Who judges a host key.
+#[napi(string_enum)]
+#[derive(Debug, Clone, Copy)]
+pub enum HostKeys {
+    /// Nobody.
+    #[napi(value = "any")]
+    Any,
+    /// known_hosts.
+    #[napi(value = "known")]
+    Known,
+    /// known_hosts, and hosts that they do not name pass, as for ssh2.
+    #[napi(value = "known or new")]
+    KnownOrNew,
+    /// The program.
+    #[napi(value = "program")]
+    Program,
+}
+
+/// Which way a destination takes.
+#[napi(string_enum)]
+#[derive(Debug, Clone, Copy)]
+pub enum WayOption {
+    /// The engine.
+    #[napi(value = "engine")]
+    Engine,
+    /// The daemon, where one runs.
+    #[napi(value = "running daemon")]
+    RunningDaemon,
+    /// The daemon, which is started where none runs.
+    #[napi(value = "daemon")]
+    Daemon,
+}
+
 /// How a client reaches a destination of ssh_config.
 #[napi(object)]
 pub struct DestinationOptions {
@@ -134,8 +165,8 @@ pub struct DestinationOptions {
     pub env: Vec<Vec<String>>,
     /// The working folder.
     pub folder: String,
-    /// "engine", "running daemon" or "daemon".
-    pub way: String,
+    /// The way to it.
+    pub way: WayOption,
     /// How the daemon is started.
     pub daemon_command: Vec<String>,
     /// The answer to questions for a password.
@@ -171,12 +202,12 @@ impl DestinationOptions {
     }
 
     pub(crate) fn preference(&self) -> Preference {
-        match self.way.as_str() {
-            "daemon" => Preference::Daemon(Starter::Command(
+        match self.way {
+            WayOption::Engine => Preference::Engine,
+            WayOption::RunningDaemon => Preference::RunningDaemon,
+            WayOption::Daemon => Preference::Daemon(Starter::Command(
                 self.daemon_command.iter().map(Into::into).collect(),
             )),
-            "running daemon" => Preference::RunningDaemon,
-            _ => Preference::Engine,
         }
     }
 
@@ -233,11 +264,38 @@ impl From<&EngineSettings> for Settings {
     }
 }
 
-/// JavaScript's number of milliseconds; 0, and what is no number, for none.
+/// JavaScript's number of milliseconds; 0, and what is not a number, for none.
 fn milliseconds(value: f64) -> Option<Duration> {
     // NaN and negative numbers become 0.
     let whole = value as u64;
     (whole > 0).then(|| Duration::from_millis(whole))
+}
+
+/// A way to log in.
+#[napi(string_enum)]
+#[derive(Debug, Clone, Copy)]
+pub enum AttemptMethod {
+    /// None.
+    #[napi(value = "none")]
+    None,
+    /// A password.
+    #[napi(value = "password")]
+    Password,
+    /// Questions of the server's.
+    #[napi(value = "keyboard-interactive")]
+    KeyboardInteractive,
+    /// A private key.
+    #[napi(value = "key")]
+    Key,
+    /// An agent.
+    #[napi(value = "agent")]
+    Agent,
+    /// Public keys that the program signs with.
+    #[napi(value = "keys")]
+    Keys,
+    /// The word of this machine, by its private key.
+    #[napi(value = "hostbased")]
+    HostBased,
 }
 
 /// An attempt to log in.
@@ -247,11 +305,11 @@ pub struct AuthenticationAttempt {
     pub login: u32,
     /// The user.
     pub username: String,
-    /// "none", "password", "keyboard-interactive", "key", "agent" or "keys".
-    pub method: String,
+    /// How.
+    pub method: AttemptMethod,
     /// For "password".
     pub password: Option<String>,
-    /// For "key": the content of a private key file.
+    /// For "key" and "hostbased": the content of a private key file.
     pub key: Option<Uint8Array>,
     /// What opens it.
     pub passphrase: Option<String>,
@@ -259,13 +317,29 @@ pub struct AuthenticationAttempt {
     pub agent: Option<String>,
     /// For "keys": public keys that the program signs with.
     pub keys: Option<Vec<Uint8Array>>,
+    /// For "hostbased": this machine's full name.
+    pub local_hostname: Option<String>,
+    /// For "hostbased": the user's name on this machine.
+    pub local_username: Option<String>,
+}
+
+/// What a session runs.
+#[napi(string_enum = "lowercase")]
+#[derive(Debug, Clone, Copy)]
+pub enum SessionKind {
+    /// A command line.
+    Exec,
+    /// The login shell.
+    Shell,
+    /// A subsystem.
+    Subsystem,
 }
 
 /// What to run in a session.
 #[napi(object)]
 pub struct SessionOptions {
-    /// "exec", "shell" or "subsystem".
-    pub kind: String,
+    /// What the text is.
+    pub kind: SessionKind,
     /// The command, or the subsystem's name.
     pub text: String,
     /// Names and values.
@@ -305,17 +379,18 @@ impl SessionOptions {
     }
 }
 
-/// What to run in a session, with nothing of JavaScript's.
-pub(crate) struct Wanted {
-    pub(crate) kind: String,
-    pub(crate) text: String,
-    pub(crate) env: Vec<Vec<String>>,
-    pub(crate) pty: Option<Pty>,
-    pub(crate) agent_forward: Option<bool>,
-}
-
-impl From<SessionOptions> for Wanted {
+/// With nothing of JavaScript's.
+impl From<SessionOptions> for trunkline_embed::SessionOptions {
     fn from(options: SessionOptions) -> Self {
+        let program = match options.kind {
+            SessionKind::Shell => Program::Shell,
+            SessionKind::Subsystem => Program::Subsystem(options.text),
+            SessionKind::Exec => Program::Exec(options.text.into_bytes()),
+        };
+        let env = options.env.into_iter().filter_map(|pair| {
+            let [name, value] = <[String; 2]>::try_from(pair).ok()?;
+            Some((name, value.into_bytes()))
+        });
         let pty = options.pty.map(|pty| Pty {
             size: TerminalSize {
                 columns: pty.cols,
@@ -327,33 +402,10 @@ impl From<SessionOptions> for Wanted {
             term: pty.term,
         });
         Self {
-            kind: options.kind,
-            text: options.text,
-            env: options.env,
+            env: env.collect(),
             pty,
-            agent_forward: options.agent_forward,
-        }
-    }
-}
-
-impl From<&Wanted> for Command {
-    fn from(wanted: &Wanted) -> Self {
-        let mut command = match wanted.kind.as_str() {
-            "shell" => Command::shell(),
-            "subsystem" => Command::subsystem(wanted.text.as_str()),
-            _ => Command::exec(wanted.text.as_bytes()),
-        };
-        for pair in &wanted.env {
-            if let [name, value] = &pair[..] {
-                command = command.env(name.as_str(), value.as_bytes());
-            }
-        }
-        if let Some(forward) = wanted.agent_forward {
-            command = command.agent_forwarding(forward);
-        }
-        match &wanted.pty {
-            Some(pty) => command.pty(pty.clone()),
-            None => command,
+            agent_forwarding: options.agent_forward.unwrap_or_default(),
+            ..Self::new(program)
         }
     }
 }

@@ -25,43 +25,63 @@ const PACE: Duration = Duration::from_millis(50);
 /// Calls into JavaScript without arguments; does not keep the event loop alive.
 pub(crate) type Wake = ThreadsafeFunction<(), (), (), Status, false, true>;
 
-/// What happens to one target (a client, a stream, a request). `lib/hub.js` has the same numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+/// The kinds of events, which are numbered from 0, and their names in JavaScript.
+macro_rules! kinds {
+    ($($(#[$doc:meta])+ $kind:ident = $name:literal,)+) => {
+        /// What happens to one target (a client, a stream, a request).
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Kind {
+            $($(#[$doc])+ $kind,)+
+        }
+
+        impl Kind {
+            /// The names, each at its number.
+            pub(crate) const NAMES: &[&str] = &[$($name,)+];
+        }
+    };
+}
+
+kinds! {
     /// A chunk of the first stream: `Buffer`.
-    Data = 0,
+    Data = "DATA",
     /// A chunk of the second stream (standard error): `Buffer`.
-    ErrorData = 1,
+    ErrorData = "ERROR_DATA",
     /// The first stream's end: whether it was the server's word.
-    End = 2,
+    End = "END",
     /// The second stream's end: as the first's.
-    ErrorEnd = 3,
+    ErrorEnd = "ERROR_END",
     /// There is room for more to be written.
-    Drain = 4,
+    Drain = "DRAIN",
     /// A client is ready, a stream open, a request granted: details.
-    Open = 5,
+    Open = "OPEN",
     /// It failed, before it was open: fault.
-    Fail = 6,
+    Fail = "FAIL",
     /// A command ended: details.
-    Exit = 7,
+    Exit = "EXIT",
     /// It is over; nothing more comes: fault, or null.
-    Close = 8,
+    Close = "CLOSE",
     /// The server's banner, or a warning: text.
-    Notice = 9,
+    Notice = "NOTICE",
     /// The program's opinion on a host key: `{ question, key }`.
-    HostKey = 10,
+    HostKey = "HOST_KEY",
+    /// The server lists keys as its own: whether the program wants them proven, `{ question }`.
+    ListedKeys = "LISTED_KEYS",
+    /// It has proven that it has them: the keys.
+    ProvenKeys = "PROVEN_KEYS",
     /// Questions that a server asks: `{ question, name, instruction, prompts }`.
-    Questions = 11,
+    Questions = "QUESTIONS",
     /// A client of a port or socket on the server: details with its number.
-    Incoming = 12,
+    Incoming = "INCOMING",
     /// A client's new streams go elsewhere than before: details.
-    Placement = 13,
+    Placement = "PLACEMENT",
     /// What the program tries next to log in: `{ question, methods, partial }`.
-    Authenticate = 14,
+    Authenticate = "AUTHENTICATE",
     /// A key or agent of its last attempt could not be used: why.
-    Unusable = 15,
+    Unusable = "UNUSABLE",
+    /// The password has to be changed: `{ question, login, prompt }`; the answer to the question is the new one, or nothing.
+    NewPassword = "NEW_PASSWORD",
     /// The program's signature is wanted: `{ question, key, algorithm, data }`.
-    Sign = 16,
+    Sign = "SIGN",
 }
 
 /// What an event tells.

@@ -4,6 +4,7 @@ use std::sync::{LazyLock, OnceLock};
 
 use tokio::runtime::{Builder, Runtime};
 use trunkline::{Engine, Settings};
+use trunkline_embed::{ErrorKind, Failure};
 
 use crate::fault::Fault;
 
@@ -25,7 +26,12 @@ static ENGINE: OnceLock<Engine> = OnceLock::new();
 /// The runtime, started when it is first needed. It lives as long as the process: an environment that ends leaves it
 /// to the others.
 pub(crate) fn runtime() -> Result<&'static Runtime, Fault> {
-    RUNTIME.as_ref().map_err(|reason| Fault::local(reason))
+    Ok(started()?)
+}
+
+fn started() -> Result<&'static Runtime, Failure> {
+    let failed = |reason: &String| Failure::new(ErrorKind::Local, reason);
+    RUNTIME.as_ref().map_err(failed)
 }
 
 /// Settings for the engine; `false` if it is there already.
@@ -40,8 +46,8 @@ pub(crate) fn configure(settings: Settings) -> Result<bool, Fault> {
 }
 
 /// The engine, made when it is first needed.
-pub(crate) fn engine() -> Result<Engine, Fault> {
-    let _inside = runtime()?.enter();
+pub(crate) fn engine() -> Result<Engine, Failure> {
+    let _inside = started()?.enter();
     let engine = ENGINE.get_or_init(|| Engine::new(Settings::default(), Default::default()));
     Ok(engine.clone())
 }

@@ -12,7 +12,9 @@ use napi_derive::napi;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_util::sync::CancellationToken;
-use trunkline::sftp::{File, FileAttributes, OpenFlags, Owner, Permissions, Sftp, Times};
+use trunkline::sftp::{
+    File, FileAttributes, OpenFlags, Owner, Permissions, Sftp, StatVfs, StatusCode, Times,
+};
 
 use crate::client::Client;
 use crate::fault::Fault;
@@ -32,7 +34,17 @@ pub struct SftpCall {
     /// Where in the file.
     pub offset: Option<f64>,
     /// How many bytes.
-    pub length: Option<u32>,
+    pub length: Option<f64>,
+    /// The open file that is copied into.
+    pub target_handle: Option<u32>,
+    /// Where in it.
+    pub target_offset: Option<f64>,
+    /// Users by their numbers.
+    pub uids: Option<Vec<u32>>,
+    /// Groups by their numbers.
+    pub gids: Option<Vec<u32>>,
+    /// Whether a directory's names are to have `.` and `..` among them.
+    pub full: Option<bool>,
     /// SSH_FXF_ flags.
     pub flags: Option<u32>,
     /// What to set.
@@ -98,8 +110,8 @@ impl SftpSession {
     pub(crate) async fn live(self: Arc<Self>, client: Arc<Client>) -> bool {
         let opening = async {
             let sftp = client.way().await?.sftp().await?;
-            sftp.ready().await?;
-            Ok::<_, Fault>(sftp)
+            let extensions = sftp.ready().await?;
+            Ok::<_, Fault>((sftp, extensions))
         };
         let opened = tokio::select! {
             biased;
@@ -113,9 +125,13 @@ impl SftpSession {
                 self.outbox.tell(self.target, Kind::Fail, fault.to_json());
                 return false;
             }
-            Some(Ok(sftp)) => {
+            Some(Ok((sftp, extensions))) => {
                 *self.sftp.lock().unwrap_or_else(PoisonError::into_inner) = Some(sftp);
-                self.outbox.tell(self.target, Kind::Open, Value::Null);
+                let announced: Value = extensions
+                    .iter()
+                    .map(|pair| json!([String::from_utf8_lossy(pair.0), String::from_utf8_lossy(pair.1)]))
+                    .collect();
+                self.outbox.tell(self.target, Kind::Open, announced);
                 tokio::select! {
                     () = self.cancel.cancelled() => {}
                     () = client.ended() => {}
@@ -162,6 +178,7 @@ impl SftpSession {
         };
         let attributes = || attributes(call.attributes.as_ref());
         let offset = call.offset.unwrap_or_default() as u64;
+        let length = call.length.unwrap_or_default() as u64;
         let value = match call.op.as_str() {
             "open" => {
                 let flags = OpenFlags(call.flags.unwrap_or_default());
@@ -172,7 +189,7 @@ impl SftpSession {
             }
             "close" => {
                 let file = call.handle.and_then(|handle| self.files().remove(&handle));
-                let file = file.ok_or_else(|| Fault::usage("the file is not open"))?;
+                let file = file.ok_or_else(|| not_open(StatusCode::NO_SUCH_FILE))?;
                 // Where reads are still under way, the last of them closes it.
                 if let Some(file) = Arc::into_inner(file) {
                     file.close().await?;
@@ -180,7 +197,7 @@ impl SftpSession {
                 Value::Null
             }
             "read" => {
-                let length = call.length.unwrap_or_default() as usize;
+                let length = length as usize;
                 let file = self.file(call.handle)?;
                 return Ok(Outcome::Bytes(file.read_at(offset, length).await?));
             }
@@ -196,17 +213,37 @@ impl SftpSession {
                 Value::Null
             }
             "fsync" => {
-                self.file(call.handle)?.sync().await?;
+                let file = self.file(call.handle);
+                let file = file.map_err(|_| not_open(StatusCode::NO_SUCH_FILE))?;
+                file.sync().await?;
                 Value::Null
+            }
+            "fstatvfs" => volume(&self.file(call.handle)?.statvfs().await?),
+            "copyData" => {
+                let (from, to) = (self.file(call.handle)?, self.file(call.target_handle)?);
+                let to_offset = call.target_offset.unwrap_or_default() as u64;
+                from.copy_data(offset, length, &to, to_offset).await?;
+                Value::Null
+            }
+            "homeDirectory" => text(&sftp.home_directory(path()?).await?),
+            "usersGroups" => {
+                let (uids, gids) = (call.uids.unwrap_or_default(), call.gids.unwrap_or_default());
+                let names = sftp.users_groups(uids, gids).await?;
+                json!({ "users": names.users, "groups": names.groups })
             }
             "readFile" => return Ok(Outcome::Bytes(sftp.read(path()?).await?)),
             "readdir" => {
-                let mut listing = sftp.read_dir(path()?);
+                let folder = path()?;
+                let mut listing = sftp.read_dir(folder);
                 let mut names = Vec::new();
                 while let Some(entry) = listing.next().await {
                     let entry = entry?;
                     let name = String::from_utf8_lossy(&entry.path).into_owned();
                     names.push(json!({ "filename": name, "attrs": shown(&entry.attributes) }));
+                }
+                for name in [".", ".."].iter().filter(|_| call.full == Some(true)) {
+                    let attributes = sftp.lstat(format!("{folder}/{name}")).await?;
+                    names.push(json!({ "filename": name, "attrs": shown(&attributes) }));
                 }
                 names.into()
             }
@@ -251,22 +288,7 @@ impl SftpSession {
             "readlink" => text(&sftp.readlink(path()?).await?),
             "realpath" => text(&sftp.realpath(path()?).await?),
             "expandPath" => text(&sftp.expand_path(path()?).await?),
-            "statvfs" => {
-                let state = sftp.statvfs(path()?).await?;
-                json!({
-                    "f_bsize": state.block_size,
-                    "f_frsize": state.fragment_size,
-                    "f_blocks": state.blocks,
-                    "f_bfree": state.blocks_free,
-                    "f_bavail": state.blocks_available,
-                    "f_files": state.files,
-                    "f_ffree": state.files_free,
-                    "f_favail": state.files_available,
-                    "f_sid": state.id,
-                    "f_flag": state.flags,
-                    "f_namemax": state.name_max,
-                })
-            }
+            "statvfs" => volume(&sftp.statvfs(path()?).await?),
             "get" => self.get(request, &sftp, path()?, target()?).await?,
             "put" => self.put(request, &sftp, path()?, target()?, attributes()).await?,
             other => return Err(Fault::usage(&format!("unknown operation {other}"))),
@@ -348,7 +370,7 @@ impl SftpSession {
     fn file(&self, handle: Option<u32>) -> Result<Arc<File>, Fault> {
         handle
             .and_then(|handle| self.files().get(&handle).cloned())
-            .ok_or_else(|| Fault::usage("the file is not open"))
+            .ok_or_else(|| not_open(StatusCode::FAILURE))
     }
 
     /// Guards the open files, for as long as a look-up takes.
@@ -396,6 +418,29 @@ impl Progress {
             json!({ "done": self.done, "chunk": chunk, "total": self.total }),
         ));
     }
+}
+
+/// A handle that names no open file, in our words: it is not asked of the server, which has handles of its own. sftp-server says
+/// SSH_FX_NO_SUCH_FILE (of EBADF) where it would close or sync one, and SSH_FX_FAILURE elsewhere.
+fn not_open(status: StatusCode) -> Fault {
+    Fault::of_file(status, "the file is not open")
+}
+
+/// A file system's state under the names of statvfs(3).
+fn volume(state: &StatVfs) -> Value {
+    json!({
+        "f_bsize": state.block_size,
+        "f_frsize": state.fragment_size,
+        "f_blocks": state.blocks,
+        "f_bfree": state.blocks_free,
+        "f_bavail": state.blocks_available,
+        "f_files": state.files,
+        "f_ffree": state.files_free,
+        "f_favail": state.files_available,
+        "f_sid": state.id,
+        "f_flag": state.flags,
+        "f_namemax": state.name_max,
+    })
 }
 
 fn text(path: &Bytes) -> Value {

@@ -1,20 +1,34 @@
 //! Where a session's streams go beside JavaScript: descriptors of this process, FIFOs, sockets and files, which the engine or
 //! the daemon reads and writes itself.
 
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use napi_derive::napi;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
-use trunkline_daemon::sink::{Sink, Target, open_input};
+use trunkline_embed::{Route, Target};
 
 use crate::fault::Fault;
+
+/// What a stream is.
+#[napi(string_enum = "lowercase")]
+#[derive(Debug, Clone, Copy)]
+pub enum StdioKind {
+    /// JavaScript's.
+    Pipe,
+    /// Nothing.
+    Ignore,
+    /// A descriptor.
+    Fd,
+    /// What a path names.
+    Path,
+}
 
 /// One of a session's streams, as JavaScript says it.
 #[napi(object)]
 pub struct StdioOption {
-    /// "pipe", "ignore", "fd" or "path".
-    pub kind: String,
+    /// What it is.
+    pub kind: StdioKind,
     /// A descriptor of this process.
     pub fd: Option<i32>,
     /// A path, or a target as of `trunkline stream`.
@@ -32,11 +46,11 @@ pub(crate) enum Choice {
 impl Choice {
     /// Takes what JavaScript says: its descriptor may be closed when this has returned.
     pub(crate) fn take(option: &StdioOption) -> Result<Self, Fault> {
-        Ok(match (option.kind.as_str(), option.fd, &option.path) {
-            ("fd", Some(fd), _) => Self::Fd(duplicate(fd)?),
-            ("path", _, Some(path)) => Self::Path(path.clone()),
-            ("ignore", ..) => Self::Ignore,
-            _ => Self::Pipe,
+        Ok(match (option.kind, option.fd, &option.path) {
+            (StdioKind::Fd, Some(fd), _) => Self::Fd(duplicate(fd)?),
+            (StdioKind::Path, _, Some(path)) => Self::Path(path.clone()),
+            (StdioKind::Ignore, ..) => Self::Ignore,
+            (StdioKind::Pipe | StdioKind::Fd | StdioKind::Path, ..) => Self::Pipe,
         })
     }
 }
@@ -54,70 +68,28 @@ fn duplicate(fd: i32) -> Result<OwnedFd, Fault> {
         })
 }
 
-/// Where one stream goes.
-pub(crate) enum Route {
-    /// To JavaScript, or from it.
-    Pipe,
-    /// Nowhere; from nowhere.
-    Ignore,
-    Fd(OwnedFd),
-    Sink(Sink),
+/// Opens what was named. Waits for nobody at the other end.
+pub(crate) async fn routes(choices: [Choice; 3], folder: &Path) -> Result<[Route; 3], Fault> {
+    let [stdin, stdout, stderr] = choices;
+    let stdin = match stdin {
+        Choice::Path(path) => Route::from_path(&folder.join(path)).await?,
+        choice => output(choice, folder).await?,
+    };
+    Ok([
+        stdin,
+        output(stdout, folder).await?,
+        output(stderr, folder).await?,
+    ])
 }
 
-impl Route {
-    /// What is passed to the daemon.
-    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        match self {
-            Self::Fd(fd) => Some(fd.as_fd()),
-            Self::Sink(sink) => Some(sink.descriptor()),
-            Self::Pipe | Self::Ignore => None,
+async fn output(choice: Choice, folder: &Path) -> Result<Route, Fault> {
+    Ok(match choice {
+        Choice::Pipe => Route::Pipe,
+        Choice::Ignore => Route::Ignore,
+        Choice::Fd(fd) => Route::Fd(fd),
+        Choice::Path(path) => {
+            let target = path.parse().unwrap_or_else(|_| Target::Path(PathBuf::from(path)));
+            Route::to_target(&target.seen_from(folder)).await?
         }
-    }
-
-    /// Waits until what was written to it has been taken.
-    pub(crate) async fn taken(&self) {
-        if let Self::Sink(sink) = self {
-            sink.taken().await;
-        }
-    }
-
-    async fn input(choice: Choice, folder: &Path) -> Result<Self, Fault> {
-        Ok(match choice {
-            Choice::Pipe => Self::Pipe,
-            Choice::Ignore => Self::Ignore,
-            Choice::Fd(fd) => Self::Fd(fd),
-            Choice::Path(path) => Self::Fd(open_input(&folder.join(path)).await?),
-        })
-    }
-
-    async fn output(choice: Choice, folder: &Path) -> Result<Self, Fault> {
-        Ok(match choice {
-            Choice::Pipe => Self::Pipe,
-            Choice::Ignore => Self::Ignore,
-            Choice::Fd(fd) => Self::Fd(fd),
-            Choice::Path(path) => {
-                let target = path.parse().unwrap_or_else(|_| Target::Path(PathBuf::from(path)));
-                Self::Sink(Sink::open(&target.seen_from(folder), None).await?)
-            }
-        })
-    }
-}
-
-/// Where all three go.
-pub(crate) struct Routes {
-    pub(crate) stdin: Route,
-    pub(crate) stdout: Route,
-    pub(crate) stderr: Route,
-}
-
-impl Routes {
-    /// Opens what was named. Waits for nobody at the other end.
-    pub(crate) async fn open(choices: [Choice; 3], folder: &Path) -> Result<Self, Fault> {
-        let [stdin, stdout, stderr] = choices;
-        Ok(Self {
-            stdin: Route::input(stdin, folder).await?,
-            stdout: Route::output(stdout, folder).await?,
-            stderr: Route::output(stderr, folder).await?,
-        })
-    }
+    })
 }

@@ -125,7 +125,7 @@ test('an encrypted key is opened by its passphrase, and not without', async (t) 
   await once(ssh, 'ready');
 });
 
-test('nonsense is no key, and says so at once', async () => {
+test('nonsense is not a key, and says so at once', async () => {
   assert.throws(() => new Client().connect({ username: 'me', privateKey: 'nonsense' }), /Cannot parse privateKey/);
   assert.throws(() => new Client().connect({}), /Invalid username/);
   assert.throws(() => new Client().connect({ username: 'me', port: 70000 }), /Invalid port/);

@@ -51,7 +51,7 @@ for (const daemon of [false, true]) {
     assert.ok(stdout.toString().endsWith('\n999999\n1000000\n'));
   });
 
-  test(`terminals pass, and variables that the server does not take are no error: over ${way}`, async (t) => {
+  test(`terminals pass, and variables that the server does not take are not an error: over ${way}`, async (t) => {
     const { connection } = await connected(t, daemon);
     const { stdout } = await connection.run('stty size', { pty: { rows: 33, cols: 101 } });
     assert.equal(stdout.trim(), '33 101');
@@ -208,7 +208,7 @@ for (const daemon of [false, true]) {
     (await arrival()).reject();
     assert.equal((await all(refused).catch(() => Buffer.alloc(0))).length, 0);
 
-    // What is carried goes on when the listening ends.
+    // What is carried continues when the listening ends.
     const carried = createConnection(port, '127.0.0.1');
     const echo = (await arrival()).accept();
     echo.pipe(echo);

@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import { test } from 'node:test';
 
 import { DIFFERENT, compare } from './parity/parity.mjs';
@@ -12,8 +13,28 @@ function asFull(ours, theirs) {
   return Array.isArray(ours) && Array.isArray(theirs) ? ours.map((each, at) => asFull(each, theirs[at])) : ours;
 }
 
+/** What of ssh2's SFTP class is its server's. */
+const SERVERS = ['attrs', 'data', 'handle', 'name', 'push', 'status'];
+
+const read = (path) => readFileSync(new URL(path, import.meta.url), 'utf8');
+
+test('each method, event and option of ssh2\'s documentation is in a program or in the guide', () => {
+  const require = createRequire(import.meta.url);
+  const readme = read('../node_modules/ssh2-original/README.md');
+  const text = readme.slice(readme.indexOf('### Client\n'), readme.indexOf('### Server\n'));
+  const documented = [...text.matchAll(/^ {0,4}\* \*\*([\w ]+)\*\*/gm)].map(([, name]) => name);
+  assert.ok(documented.length > 50);
+  const methods = [
+    require('ssh2-original').Client, require('ssh2-original/lib/Channel.js').Channel, require('ssh2-original/lib/protocol/SFTP.js').SFTP,
+  ].flatMap((kind) => Object.getOwnPropertyNames(kind.prototype)).filter((name) => !name.startsWith('_') && name !== 'constructor');
+  const [guide, programs] = [read('../../../docs/guide/node.md'), read('./parity/programs.mjs')];
+  const untold = [...documented, ...methods].filter((name) =>
+    !SERVERS.includes(name) && !new RegExp(`\\b${name}\\b`).test(programs) && !guide.includes(`\`${name}\``));
+  assert.deepEqual(untold, []);
+});
+
 test('programs for ssh2 see the same on trunkline', async (t) => {
-  const guide = readFileSync(new URL('../../../docs/guide/node.md', import.meta.url), 'utf8');
+  const guide = read('../../../docs/guide/node.md');
   await compare(t, (name, both) => t.test(name, { timeout: 30_000 }, async () => {
     const { ssh2, trunkline } = await both();
     const difference = DIFFERENT.get(name);

@@ -24,7 +24,7 @@ export async function ssh2Server(t, onConnection, options = {}) {
   const connections = new Set();
   const server = new Server({ hostKeys: [hostKey.private], ...options }, (connection) => {
     connections.add(connection);
-    // A client that goes is no error of the test's.
+    // A client that goes is not an error of the test's.
     connection.on('error', () => {}).on('close', () => connections.delete(connection));
     onConnection(connection);
   });

@@ -165,7 +165,7 @@ test('streams that are closed leave no descriptor behind, taken or not', async (
   assert.ok(!existsSync(join(dir, '1')));
 });
 
-test('what is no stream is refused where it is asked for', async (t) => {
+test('what is not a stream is refused where it is asked for', async (t) => {
   const { client: ssh } = await client(t);
   const exec = (stdio) => () => ssh.exec('true', { stdio }, () => {});
   assert.throws(exec('inherit'), /stdio/);

@@ -5,7 +5,6 @@
 //! begun (`trunkline.aio`, `trunkline.Group`), when its outcome goes to a [`Completions`](completions::Completions).
 
 mod completions;
-mod daemon;
 mod data;
 mod error;
 mod forward;
@@ -26,8 +25,6 @@ mod native {
     #[pymodule_export]
     use crate::completions::Completions;
     #[pymodule_export]
-    use crate::daemon::daemon_runs;
-    #[pymodule_export]
     use crate::forward::Forward;
     #[pymodule_export]
     use crate::hosts::{expand, inventory};
@@ -36,7 +33,7 @@ mod native {
     #[pymodule_export]
     use crate::operation::{Operation, Running};
     #[pymodule_export]
-    use crate::private::{Handover, Key, Listener, PrivateHost};
+    use crate::private::{Handover, Key, Listener, PrivateHost, algorithms};
     #[pymodule_export]
     use crate::process::{Engine, shut_down};
     #[pymodule_export]

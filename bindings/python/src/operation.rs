@@ -26,7 +26,7 @@ struct Work {
     future: BoxFuture<'static, Result<Outcome, Failure>>,
 }
 
-/// How long a wait goes on without a look at signals.
+/// How long a wait continues without a look at signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
 /// Something that may take time. Nothing happens before it is waited for or begun, which can be done once.

@@ -11,23 +11,48 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt};
 use tokio::sync::{Mutex, Notify};
 use tokio::task::AbortHandle;
 use trunkline::agent::{Agent, AgentError, Constraints};
-use trunkline::config::{ForwardAgent, HostConfig, Listen};
+use trunkline::config::{Algorithms, ForwardAgent, HostConfig};
 use trunkline::host_key::HostKeyError;
 use trunkline::keys::{KeyFile, key_type_of_algorithm};
-use trunkline::{HeldConnection, HostKeyVerifier, Login, RemoteListener, Verification, refused_by_program};
+use trunkline::{HeldConnection, HostKeyVerifier, Login, Verification, refused_by_program};
+use trunkline_embed::Way;
 
 use crate::data::{Data, duration};
 use crate::error::Failure;
 use crate::forward::Address;
 use crate::operation::Operation;
 use crate::process::{OfProcess, Process};
-use crate::reach::Wanted;
-use crate::session::{Parts, Session};
+use crate::reach::{ALL_OF_PYTHON, Wanted};
+use crate::session::Session;
 use crate::sftp::Sftp;
+
+/// The algorithms that the engine has, best first, under Paramiko's names for their lists.
+#[pyfunction]
+pub(crate) fn algorithms(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let Algorithms {
+        kex,
+        host_key,
+        cipher,
+        mac,
+        compression,
+    } = Algorithms::offered();
+    let lists = PyDict::new(py);
+    for (name, list) in [
+        ("ciphers", cipher),
+        ("digests", mac),
+        ("key_types", host_key),
+        ("kex", kex),
+        ("compression", compression),
+    ] {
+        lists.set_item(name, PyTuple::new(py, list)?)?;
+    }
+    Ok(lists)
+}
 
 /// Where to connect, and how.
 #[derive(FromPyObject)]
@@ -117,6 +142,7 @@ pub(crate) struct PrivateHost {
 
 struct Held {
     host: trunkline::Host,
+    way: Way,
     /// The first connection, which is not closed as idle.
     connection: HeldConnection,
     /// What asks the server from time to time whether it is there. Guarded while it is replaced.
@@ -140,7 +166,7 @@ impl Held {
     }
 }
 
-/// Asks for a sign of life every `interval`, until three in a row have not come: the connection is then closed.
+/// Checks every `interval` that the server answers, and closes the connection after three times in a row without.
 async fn keep_alive(held: Weak<Held>, interval: Duration) {
     let mut missed = 0;
     loop {
@@ -210,6 +236,7 @@ impl PrivateHost {
             .map_err(|error| crate::error::exception(py, error.into()))?;
         let connection = host.hold();
         let held = Arc::new(Held {
+            way: Way::from(host.clone()),
             host,
             connection,
             keepalive: StdMutex::default(),
@@ -262,22 +289,22 @@ impl PrivateHost {
     /// Starts a session.
     fn start(&self, wanted: Wanted) -> PyResult<Operation> {
         self.operation(|process, held| async move {
-            let session = held.host.start(&wanted.command()).await?;
-            Ok(Session::new(process, Parts::from(session.into_parts())))
+            let session = held.way.session(&wanted.into(), ALL_OF_PYTHON).await?;
+            Ok(Session::new(process, session))
         })
     }
 
     /// Opens an SFTP session.
     fn sftp(&self) -> PyResult<Operation> {
-        self.operation(|process, held| async move { Ok(Sftp::new(process, held.host.sftp().await?)) })
+        self.operation(|process, held| async move { Ok(Sftp::new(process, held.way.sftp().await?)) })
     }
 
     /// Opens a TCP connection from the server, for somebody at `originator`.
     fn tunnel(&self, host: String, port: u16, originator: (String, u16)) -> PyResult<Operation> {
         self.operation(move |process, held| async move {
             let originator = (originator.0.as_str(), originator.1);
-            let tunnel = held.host.direct_tcpip(&host, port, originator).await?;
-            Ok(Session::new(process, Parts::from(tunnel)))
+            let tunnel = held.way.tcp(&host, port, originator).await?;
+            Ok(Session::tunnel(process, tunnel))
         })
     }
 
@@ -285,13 +312,9 @@ impl PrivateHost {
     fn listen(&self, address: Address) -> PyResult<Operation> {
         let listen = address.listen();
         self.operation(move |process, held| async move {
-            let listener = held.host.listen_remote(&listen).await?;
-            let port = match listener.listening() {
-                Listen::Tcp { port, .. } => Some(*port),
-                Listen::Socket(_) => None,
-            };
+            let listener = held.way.listen(&listen).await?;
             let shared = Listening {
-                port,
+                port: listener.port(),
                 listener: Mutex::new(Some(listener)),
                 closing: Notify::new(),
             };
@@ -533,7 +556,7 @@ pub(crate) struct Listener {
 struct Listening {
     port: Option<u16>,
     /// Held while a client is waited for; `None` once it is closed.
-    listener: Mutex<Option<RemoteListener>>,
+    listener: Mutex<Option<trunkline_embed::Listener>>,
     /// Has whoever waits let go.
     closing: Notify,
 }
@@ -558,11 +581,12 @@ impl Listener {
                 incoming = open.next() => incoming,
                 () = listening.closing.notified() => None,
             };
-            Ok(incoming.map(|incoming| {
-                let originator = incoming.originator().to_owned();
-                let session = Session::new(process_of_session, Parts::from(incoming.accept()));
-                (session, originator)
-            }))
+            let Some(incoming) = incoming else {
+                return Ok(None);
+            };
+            let originator = incoming.originator().to_owned();
+            let tunnel = incoming.accept().await?;
+            Ok(Some((Session::tunnel(process_of_session, tunnel), originator)))
         }))
     }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Runtime};
 use trunkline::{MemoryPlace, Settings};
-use trunkline_daemon::place::Place;
+use trunkline_embed::Place;
 
-use crate::error::{self, Failure};
+use crate::error;
 
 /// The runtime of one process, and the engine that its connections share.
 pub(crate) struct Process {
@@ -44,6 +44,11 @@ impl Process {
             runtime,
             engine: OnceLock::new(),
         })
+    }
+
+    /// The engine, if it was made.
+    pub(crate) fn made_engine(&self) -> Option<&trunkline::Engine> {
+        self.engine.get()
     }
 
     /// The engine. To be called with the GIL held, under which Python changes the environment.
@@ -100,7 +105,12 @@ impl Engine {
         Ok(&self.inner.get()?.0)
     }
 
-    pub(crate) fn engine(&self) -> PyResult<&trunkline::Engine> {
+    /// `None`: the process's own.
+    pub(crate) fn apart_from_process(&self) -> PyResult<Option<trunkline::Engine>> {
+        Ok(self.inner.get()?.1.clone())
+    }
+
+    fn engine(&self) -> PyResult<&trunkline::Engine> {
         let (process, apart) = self.inner.get()?;
         Ok(apart.as_ref().unwrap_or_else(|| process.engine()))
     }
@@ -139,14 +149,11 @@ impl Engine {
     fn counters(&self) -> PyResult<Vec<(&'static str, u64)>> {
         let metrics = self.engine()?.metrics();
         Ok(vec![
-            ("bytes_sent", metrics.bytes_sent.value()),
-            ("bytes_received", metrics.bytes_received.value()),
             ("connections_started", metrics.connections_started.value()),
             (
                 "connections_authenticated",
                 metrics.connections_authenticated.value(),
             ),
-            ("channels_opened", metrics.channels_opened.value()),
         ])
     }
 }
@@ -175,15 +182,14 @@ impl<T> OfProcess<T> {
     /// # Errors
     /// `ForkError` in a child of its process.
     pub(crate) fn get(&self) -> Result<&T, PyErr> {
-        self.here()
-            .ok_or_else(|| Python::attach(|py| error::exception(py, Failure::forked())))
+        self.here().ok_or_else(|| Python::attach(error::forked))
     }
 
     pub(crate) fn take(mut self) -> Result<T, PyErr> {
         self.get()?;
         match self.value.take() {
             Some(value) => Ok(value),
-            None => Err(Python::attach(|py| error::exception(py, Failure::forked()))),
+            None => Err(Python::attach(error::forked)),
         }
     }
 }

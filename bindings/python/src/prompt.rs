@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use trunkline::Interaction;
-use trunkline::prompt::{Answer, Answers, Place, Prompt, PromptKind, Prompter, ServerQuestions, Turn};
+use trunkline::prompt::{Answer, Answers, Place, Prompt, Prompter, ServerQuestions, Turn};
 
 /// Asks a callable `(kind, text, echo) -> str | None`. One that raises has no answer; what it raised goes to
 /// `sys.unraisablehook`, because no Python code is waiting in the thread that asks.
@@ -18,7 +18,7 @@ impl Prompter for Callable {
     fn ask<'a>(&'a self, prompt: &'a Prompt) -> Answer<'a> {
         let callable = self.ask.clone();
         let (kind, text, echo) = (
-            name(prompt.kind),
+            prompt.kind.as_str(),
             prompt.text_with_host().into_owned(),
             prompt.echo,
         );
@@ -67,17 +67,6 @@ impl Prompter for Callable {
             let answers = answered.await.ok().flatten()?;
             Some(answers.into_iter().map(Into::into).collect())
         }))
-    }
-}
-
-/// The words of the control protocol.
-fn name(kind: PromptKind) -> &'static str {
-    match kind {
-        PromptKind::Passphrase => "passphrase",
-        PromptKind::Password => "password",
-        PromptKind::HostKey => "host key",
-        PromptKind::KeyboardInteractive => "keyboard-interactive",
-        _ => "confirm",
     }
 }
 

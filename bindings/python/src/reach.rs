@@ -1,28 +1,24 @@
 //! [`Host`]: a destination, and the way to it: an engine of this process, or the daemon.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tokio::sync::OnceCell;
-use tokio::time::Instant;
-use trunkline::config::{ForwardAgent, Request, World};
+use trunkline::config::{Request, World};
 use trunkline::transfer::Location;
-use trunkline::{Command, Interaction, LaneStatus, Pty, TerminalSize};
-use trunkline_daemon::client::Starter;
-use trunkline_daemon::place::Place;
-use trunkline_daemon::protocol::{self, Reply};
+use trunkline::{Pty, TerminalSize};
+use trunkline_embed::{
+    ConnectionReport, Destination, Handshake, Preference, Program, Route, SessionOptions, Starter, Way,
+};
 
-use crate::data::duration;
+use crate::data::{Data, duration};
 use crate::error::Failure;
 use crate::forward::{Address, Forward};
 use crate::operation::Operation;
 use crate::process::{Engine, OfProcess, Process};
-use crate::session::{Parts, Session};
+use crate::session::{Session, told};
 use crate::sftp::{Copying, Sftp};
 
 /// The surroundings in which destinations are understood: environment, working folder, umask. Many hosts share one.
@@ -58,32 +54,35 @@ pub(crate) struct Wanted {
     pub(crate) terminal: Option<(String, u32, u32)>,
 }
 
-impl Wanted {
-    /// The engine's form of it.
-    pub(crate) fn command(&self) -> Command {
-        let mut command = match (&self.program, self.subsystem) {
-            (Some(name), true) => Command::subsystem(String::from_utf8_lossy(name)),
-            (Some(line), false) => Command::exec(line.clone()),
-            (None, _) => Command::shell(),
+impl From<Wanted> for SessionOptions {
+    fn from(wanted: Wanted) -> Self {
+        let program = match (wanted.program, wanted.subsystem) {
+            (Some(name), true) => Program::Subsystem(String::from_utf8_lossy(&name).into_owned()),
+            (Some(line), false) => Program::Exec(line),
+            (None, _) => Program::Shell,
         };
-        for (name, value) in &self.env {
-            command = command.env(name, value.clone());
+        let pty = wanted.terminal.map(|(term, columns, rows)| Pty {
+            term,
+            size: TerminalSize {
+                columns,
+                rows,
+                width: 0,
+                height: 0,
+            },
+            modes: Vec::new(),
+        });
+        Self {
+            env: wanted.env,
+            pty,
+            ..Self::new(program)
         }
-        if let Some((term, columns, rows)) = &self.terminal {
-            command = command.pty(Pty {
-                term: term.clone(),
-                size: terminal_size(*columns, *rows),
-                modes: Vec::new(),
-            });
-        }
-        command
     }
 }
 
 #[pymethods]
 impl Host {
     /// `daemon`: `None` for an engine of this process; else the daemon, which is started with these arguments where none
-    /// runs (never, when there are no arguments).
+    /// runs. Without arguments, the daemon where one runs, and the engine elsewhere.
     #[new]
     #[pyo3(signature = (engine, world, destination, ssh_args, ask=None, daemon=None))]
     fn new(
@@ -101,23 +100,21 @@ impl Host {
         })?;
         let mut request = Request::new(destination, world.0.clone());
         request.ssh_args = ssh_args;
-        let way = match daemon {
-            None => Way::Engine {
-                engine: engine.engine()?.clone(),
-                host: OnceCell::new(),
-            },
-            Some(command) => Way::Daemon {
-                place: Place::find(|name| std::env::var_os(name).map(PathBuf::from))
-                    .map_err(|error| PyValueError::new_err(error.to_string()))?,
-                starter: (!command.is_empty()).then_some(Starter::Command(command)),
-                process: process.clone(),
-            },
+        let preference = match daemon {
+            None => Preference::Engine,
+            Some(command) if command.is_empty() => Preference::RunningDaemon,
+            Some(command) => Preference::Daemon(Starter::Command(command)),
         };
         let reach = Reach {
-            way,
-            request,
-            answers: ask.is_some(),
-            interaction: crate::prompt::interaction(ask.map(|ask| ask.clone_ref(py)), None),
+            process: process.clone(),
+            engine: engine.apart_from_process()?,
+            destination: Destination {
+                request,
+                preference,
+                answers: ask.is_some(),
+                interaction: crate::prompt::interaction(ask.map(|ask| ask.clone_ref(py)), None),
+            },
+            way: OnceCell::new(),
         };
         Ok(Self {
             inner: OfProcess::new((process.clone(), Arc::new(reach))),
@@ -131,15 +128,16 @@ impl Host {
         let (reach, limit) = (reach.clone(), duration(limit)?);
         Ok(Operation::new(process, async move {
             let Some(limit) = limit else {
-                return reach.connect().await;
+                return Ok(reach.way().await?.connect().await?);
             };
             let timed_out = |_| {
                 Err(Failure::from(trunkline::Error::Timeout {
-                    doing: format!("connecting to {}", reach.request.destination.host),
+                    doing: format!("connecting to {}", reach.destination.request.destination.host),
                     after: limit,
                 }))
             };
-            tokio::time::timeout(limit, reach.connect())
+            let connect = async { Ok(reach.way().await?.connect().await?) };
+            tokio::time::timeout(limit, connect)
                 .await
                 .unwrap_or_else(timed_out)
         }))
@@ -150,28 +148,17 @@ impl Host {
     fn run(&self, wanted: Wanted, input: Option<Vec<u8>>, limit: Option<f64>) -> PyResult<Operation> {
         let (process, reach) = self.inner.get()?;
         let (reach, limit) = (reach.clone(), duration(limit)?);
+        let (options, input) = (SessionOptions::from(wanted), input.map(Into::into));
         Ok(Operation::new(process, async move {
-            let deadline = limit.map(|limit| (Instant::now() + limit, limit));
-            let timed_out = |limit| {
-                Failure::from(trunkline::Error::Timeout {
-                    doing: "the command".into(),
-                    after: limit,
-                })
-            };
-            let with_input = input.is_some();
-            let parts = match deadline {
-                Some((at, limit)) => {
-                    tokio::time::timeout_at(at, reach.start(&wanted, with_input, Some(limit)))
-                        .await
-                        .map_err(|_| timed_out(limit))?
+            let ran = reach.way().await?.run(&options, input, limit).await;
+            let (stdout, stderr) = (Data::from(ran.stdout), Data::from(ran.stderr));
+            match ran.outcome {
+                Ok(status) => {
+                    let (code, signal) = told(&status);
+                    Ok((code, signal, stdout, stderr))
                 }
-                None => reach.start(&wanted, with_input, None).await,
-            }?;
-            // The daemon keeps the time itself, because it knows how far the command came.
-            let deadline = deadline.filter(|_| matches!(reach.way, Way::Engine { .. }));
-            let input = input.map(Bytes::from).unwrap_or_default();
-            let (status, stdout, stderr) = parts.output(input, deadline).await?;
-            Ok((status.0, status.1, stdout, stderr))
+                Err(failure) => Err(Failure::from(failure).with_output(stdout.into_vec(), stderr.into_vec())),
+            }
         }))
     }
 
@@ -180,8 +167,8 @@ impl Host {
         let (process, reach) = self.inner.get()?;
         let (reach, process_of_session) = (reach.clone(), process.clone());
         Ok(Operation::new(process, async move {
-            let parts = reach.start(&wanted, true, None).await?;
-            Ok(Session::new(process_of_session, parts))
+            let session = reach.way().await?.session(&wanted.into(), ALL_OF_PYTHON).await?;
+            Ok(Session::new(process_of_session, session))
         }))
     }
 
@@ -190,7 +177,7 @@ impl Host {
         let (process, reach) = self.inner.get()?;
         let (reach, process_of_session) = (reach.clone(), process.clone());
         Ok(Operation::new(process, async move {
-            Ok(Sftp::new(process_of_session, reach.sftp().await?))
+            Ok(Sftp::new(process_of_session, reach.way().await?.sftp().await?))
         }))
     }
 
@@ -205,18 +192,14 @@ impl Host {
         let (process, reach) = self.inner.get()?;
         let reach = reach.clone();
         Ok(Operation::new(process, async move {
-            match &reach.way {
-                Way::Engine { engine, host } => {
-                    let host = reach.host(engine, host).await?;
-                    let there = |path: Vec<u8>| Location::Host(host.clone(), path.into());
-                    crate::sftp::copied(sources, target, upload, options, there).await
-                }
-                Way::Daemon { .. } => {
-                    let sftp = reach.sftp().await?;
-                    let there = |path: Vec<u8>| Location::Session(sftp.clone(), path.into());
-                    crate::sftp::copied(sources, target, upload, options, there).await
-                }
+            let way = reach.way().await?;
+            if let Some(host) = way.host() {
+                let there = |path: Vec<u8>| Location::Host(host.clone(), path.into());
+                return crate::sftp::copied(sources, target, upload, options, there).await;
             }
+            let sftp = way.sftp().await?;
+            let there = |path: Vec<u8>| Location::Session(sftp.clone(), path.into());
+            crate::sftp::copied(sources, target, upload, options, there).await
         }))
     }
 
@@ -225,11 +208,17 @@ impl Host {
     fn forward(&self, remote: bool, listen: Address, target: Option<Address>) -> PyResult<Operation> {
         let (process, reach) = self.inner.get()?;
         let (reach, process_of_forward) = (reach.clone(), process.clone());
-        let (own, unresolved) = (process.engine().clone(), OnceCell::new());
         Ok(Operation::new(process, async move {
-            let host = match &reach.way {
-                Way::Engine { engine, host } => reach.host(engine, host).await?,
-                Way::Daemon { .. } => reach.host(&own, &unresolved).await?,
+            let unshared;
+            let host = match reach.way().await?.host() {
+                Some(host) => host,
+                None => {
+                    let Destination {
+                        request, interaction, ..
+                    } = &reach.destination;
+                    unshared = reach.engine().await?.host_for(request, interaction).await?;
+                    &unshared
+                }
             };
             let handle = crate::forward::start(host, remote, listen, target).await?;
             Ok(Forward::new(process_of_forward, handle))
@@ -239,9 +228,9 @@ impl Host {
     /// User, host name and port, as ssh_config resolves them.
     fn resolve(&self) -> PyResult<Operation> {
         let (process, reach) = self.inner.get()?;
-        let (reach, engine) = (reach.clone(), process.engine().clone());
+        let reach = reach.clone();
         Ok(Operation::new(process, async move {
-            let config = engine.resolve(&reach.request).await?;
+            let config = reach.engine().await?.resolve(&reach.destination.request).await?;
             Ok((config.user.clone(), config.hostname.clone(), config.port))
         }))
     }
@@ -251,167 +240,81 @@ impl Host {
     fn disconnect(&self) -> PyResult<Operation> {
         let (process, reach) = self.inner.get()?;
         let reach = reach.clone();
-        Ok(Operation::new(process, async move { reach.disconnect().await }))
+        Ok(Operation::new(process, async move {
+            Ok(reach.way().await?.disconnect().await?)
+        }))
     }
 
     /// Its connections, as names and values of each.
     fn lanes(&self) -> PyResult<Operation> {
         let (process, reach) = self.inner.get()?;
         let reach = reach.clone();
-        Ok(Operation::new(process, async move { reach.lanes().await }))
+        Ok(Operation::new(process, async move {
+            let connections = reach.way().await?.connections().await?;
+            Ok(connections.into_iter().map(lane).collect::<Vec<_>>())
+        }))
     }
 }
 
+/// No stream passes Python by.
+pub(crate) const ALL_OF_PYTHON: [Route; 3] = [Route::Pipe, Route::Pipe, Route::Pipe];
+
 /// A destination and the way to it.
-pub(crate) struct Reach {
-    pub(crate) way: Way,
-    pub(crate) request: Request,
-    pub(crate) interaction: Interaction,
-    /// Whether there is somebody to ask.
-    pub(crate) answers: bool,
+struct Reach {
+    process: Arc<Process>,
+    /// `None`: the process's own.
+    engine: Option<trunkline::Engine>,
+    destination: Destination,
+    /// Found when it is first needed.
+    way: OnceCell<Way>,
 }
 
-pub(crate) enum Way {
-    Engine {
-        engine: trunkline::Engine,
-        /// Resolved when it is first needed.
-        host: OnceCell<trunkline::Host>,
-    },
-    Daemon {
-        place: Place,
-        starter: Option<Starter>,
-        /// Whose engine does it where the daemon stands elsewhere in the system.
-        process: Arc<Process>,
-    },
+impl Reach {
+    async fn way(&self) -> Result<&Way, Failure> {
+        let find = || Way::find(&self.destination, async || self.engine().await);
+        Ok(self.way.get_or_try_init(find).await?)
+    }
+
+    /// The engine, which is made when it is first needed.
+    async fn engine(&self) -> Result<trunkline::Engine, trunkline_embed::Failure> {
+        if let Some(engine) = &self.engine {
+            return Ok(engine.clone());
+        }
+        if let Some(engine) = self.process.made_engine() {
+            return Ok(engine.clone());
+        }
+        // Python is waited for where that holds up no connection.
+        let process = self.process.clone();
+        let engine = move || Python::attach(|_| process.engine().clone());
+        tokio::task::spawn_blocking(engine).await.map_err(|_| {
+            let kind = trunkline_embed::ErrorKind::Local;
+            trunkline_embed::Failure::new(kind, "the interpreter is ending")
+        })
+    }
 }
 
 /// A connection as Python sees it: server, algorithms, round-trip time in seconds, sessions, tunnels, spares, busy, bytes
 /// sent and received.
 type Lane = (String, String, Option<f64>, u32, u32, usize, bool, u64, u64);
 
-impl Reach {
-    async fn host<'a>(
-        &self,
-        engine: &trunkline::Engine,
-        host: &'a OnceCell<trunkline::Host>,
-    ) -> Result<&'a trunkline::Host, Failure> {
-        host.get_or_try_init(|| async { Ok(engine.host_for(&self.request, &self.interaction).await?) })
-            .await
-    }
-
-    async fn connect(&self) -> Result<(), Failure> {
-        let Way::Engine { engine, host } = &self.way else {
-            let warm = protocol::Request::Warm {
-                host: self.host_request(),
-                pin: false,
-            };
-            return self.answer(&warm).await.map(drop);
-        };
-        let host = self.host(engine, host).await?;
-        Ok(host.warm().await?)
-    }
-
-    /// Starts a session. `with_input`: else its standard input is empty. `limit` is for the daemon.
-    async fn start(
-        &self,
-        wanted: &Wanted,
-        with_input: bool,
-        limit: Option<Duration>,
-    ) -> Result<Parts, Failure> {
-        let Way::Engine { engine, host } = &self.way else {
-            return self.start_in_daemon(wanted, with_input, limit).await;
-        };
-        let host = self.host(engine, host).await?;
-        let config = host.config();
-        let mut command = wanted.command();
-        for (name, value) in config.session_env(&self.request.world) {
-            command = command.env(name, value);
-        }
-        command = command.agent_forwarding(config.forward_agent != ForwardAgent::No);
-        Ok(Parts::from(host.start(&command).await?.into_parts()))
-    }
-
-    async fn sftp(&self) -> Result<trunkline::sftp::Sftp, Failure> {
-        if let Way::Engine { engine, host } = &self.way {
-            return Ok(self.host(engine, host).await?.sftp().await?);
-        }
-        let wanted = Wanted {
-            program: Some(b"sftp".to_vec()),
-            subsystem: true,
-            env: Vec::new(),
-            terminal: None,
-        };
-        let parts = self.start_in_daemon(&wanted, true, None).await?;
-        crate::daemon::sftp_over(parts, &self.request.destination.host).await
-    }
-
-    async fn disconnect(&self) -> Result<usize, Failure> {
-        if let Way::Engine { engine, host } = &self.way {
-            let config = self.host(engine, host).await?.config();
-            return Ok(engine.close(false, |other| config.is_same_account(other)));
-        }
-        let request = protocol::Request::Close {
-            host: Some(self.host_request()),
-            at_once: false,
-        };
-        match self.answer(&request).await? {
-            Reply::Closed(closed) => Ok(closed),
-            _ => Err(Failure::local("the daemon answered something else")),
-        }
-    }
-
-    async fn lanes(&self) -> Result<Vec<Lane>, Failure> {
-        if let Way::Engine { engine, host } = &self.way {
-            return Ok(self.host(engine, host).await?.lanes().iter().map(lane).collect());
-        }
-        let request = protocol::Request::Explain(self.host_request());
-        let Reply::Explained(explanation) = self.answer(&request).await? else {
-            return Err(Failure::local("the daemon answered something else"));
-        };
-        Ok(explanation
-            .connections
-            .into_iter()
-            .map(|report| {
-                let rtt = report.rtt.map(|rtt| rtt.as_secs_f64());
-                (
-                    report.server,
-                    report.algorithms,
-                    rtt,
-                    report.sessions,
-                    report.tunnels,
-                    report.spares,
-                    report.busy,
-                    report.sent,
-                    report.received,
-                )
-            })
-            .collect())
-    }
-}
-
-fn lane(status: &LaneStatus) -> Lane {
-    let (server, algorithms) = status.info.as_ref().map_or_else(Default::default, |info| {
-        let algorithms = format!("{} {} {}", info.kex.name(), info.host_key_algorithm, info.cipher);
-        (info.server.clone(), algorithms)
-    });
+fn lane(connection: ConnectionReport) -> Lane {
+    let agreed = |Handshake {
+                      server,
+                      kex,
+                      host_key,
+                      cipher,
+                      ..
+                  }| (server, format!("{kex} {host_key} {cipher}"));
+    let (server, algorithms) = connection.handshake.map(agreed).unwrap_or_default();
     (
         server,
         algorithms,
-        status.rtt.map(|rtt| rtt.as_secs_f64()),
-        status.sessions,
-        status.tunnels,
-        status.spares,
-        status.busy,
-        status.bytes.0,
-        status.bytes.1,
+        connection.rtt.map(|rtt| rtt.as_secs_f64()),
+        connection.sessions,
+        connection.tunnels,
+        connection.spares,
+        connection.busy,
+        connection.sent,
+        connection.received,
     )
-}
-
-fn terminal_size(columns: u32, rows: u32) -> TerminalSize {
-    TerminalSize {
-        columns,
-        rows,
-        width: 0,
-        height: 0,
-    }
 }

@@ -1,22 +1,13 @@
-//! [`Session`]: a command that runs on a server, whoever holds the connection: an engine in this process or the daemon.
+//! [`Session`]: a command that runs on a server, or a tunnel through it, whoever holds the connection.
 
-use std::sync::{Arc, Mutex as StdMutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
-use futures_util::FutureExt as _;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Mutex;
-use tokio::time::Instant;
-use trunkline::{
-    ChannelCloser, ChannelReader, ChannelStream, ChannelWriter, Execution, ExitStatus, SessionControl,
-    SessionEnd, SessionParts, TerminalSize,
-};
-use trunkline_daemon::client::session;
-use trunkline_daemon::protocol::{Exit, Request};
+use trunkline::{ExitStatus, TerminalSize};
+use trunkline_embed::{Control, End, Input, Output, Reader, Tunnel, Writer};
 
 use crate::data::{Data, duration};
 use crate::error::Failure;
@@ -26,354 +17,38 @@ use crate::process::{OfProcess, Process};
 /// How a command ended: its status as a shell would show it, and the signal's name without "SIG".
 pub(crate) type Status = (u32, Option<String>);
 
-/// How long a session that is closed because its time is up may take to say how far it came.
-const LAST_WORDS: Duration = Duration::from_secs(2);
-
-/// The most that one reading takes of what has already come.
-const GATHER: usize = 256 * 1024;
-
-/// A session's parts, wherever it runs.
-pub(crate) struct Parts {
-    pub(crate) stdin: Outgoing,
-    pub(crate) stdout: Incoming,
-    pub(crate) stderr: Incoming,
-    pub(crate) control: Control,
-    pub(crate) end: Ending,
-}
-
-impl From<SessionParts> for Parts {
-    fn from(parts: SessionParts) -> Self {
-        let SessionParts {
-            stdin,
-            stdout,
-            stderr,
-            control,
-            end,
-        } = parts;
-        Self {
-            stdin: Outgoing::Channel(stdin),
-            stdout: Incoming::Channel(stdout),
-            stderr: Incoming::Channel(stderr),
-            control: Control::Engine(control),
-            end: Ending::new(Source::Engine(end)),
-        }
-    }
-}
-
-impl From<ChannelStream> for Parts {
-    fn from(tunnel: ChannelStream) -> Self {
-        let control = Control::Tunnel(tunnel.closer());
-        let (reader, writer) = tunnel.into_split();
-        Self {
-            stdin: Outgoing::Channel(writer),
-            stdout: Incoming::Channel(reader),
-            stderr: Incoming::Ended,
-            control,
-            end: Ending::new(Source::Tunnel),
-        }
-    }
-}
-
-impl Parts {
-    /// Gives the command `input`, reads all its output and waits for its end: status, output, error output. When `limit`
-    /// is over, the command's session is closed, and the failure brings what had come.
-    pub(crate) async fn output(
-        self,
-        input: Bytes,
-        deadline: Option<(Instant, Duration)>,
-    ) -> Result<(Status, Data, Data), Failure> {
-        let Self {
-            mut stdin,
-            mut stdout,
-            mut stderr,
-            control,
-            mut end,
-        } = self;
-        let (mut output, mut error_output) = (Data::default(), Data::default());
-        let ended = {
-            let feed = async {
-                // A command that does not read its input is not an error.
-                if stdin.send(input).await.is_ok() {
-                    let _ = stdin.finish().await;
-                }
-            };
-            let read = async {
-                let streams =
-                    async { tokio::join!(stdout.collect(&mut output), stderr.collect(&mut error_output)) };
-                tokio::join!(streams, end.wait()).1
-            };
-            let whole = until(read, feed);
-            match deadline {
-                Some((at, limit)) => tokio::time::timeout_at(at, whole).await.map_err(|_| limit),
-                None => Ok(whole.await),
-            }
-        };
-        let failure = match ended {
-            Ok(Ok(status)) => return Ok((status, output, error_output)),
-            Ok(Err(failure)) => failure,
-            Err(limit) => timed_out(&control, &mut end, limit).await,
-        };
-        Err(failure.with_output(output.into_vec(), error_output.into_vec()))
-    }
-}
-
-/// Does both, until `work` is done: input is fed to a command for as long as it runs, whether or not it reads it.
-async fn until<T>(work: impl Future<Output = T>, feed: impl Future<Output = ()>) -> T {
-    let feed = async {
-        feed.await;
-        std::future::pending().await
-    };
-    tokio::select! {
-        biased;
-        done = work => done,
-        done = feed => done,
-    }
-}
-
-/// Closes a session whose time is up, and says how far its command came.
-async fn timed_out(control: &Control, end: &mut Ending, limit: Duration) -> Failure {
-    let error = trunkline::Error::Timeout {
-        doing: "the command".into(),
-        after: limit,
-    };
-    if control.is_waiting() {
-        return error.into();
-    }
-    control.close();
-    let execution = match tokio::time::timeout(LAST_WORDS, end.wait()).await {
-        Ok(Ok(_)) => Execution::Finished,
-        Ok(Err(_)) | Err(_) => Execution::MayHaveStarted,
-    };
-    error.with_execution(execution).into()
-}
-
-/// A stream from the command.
-pub(crate) enum Incoming {
-    Channel(ChannelReader),
-    /// The other end is the daemon's.
-    Socket(UnixStream, BytesMut),
-    /// There is none.
-    Ended,
-}
-
-impl Incoming {
-    /// The next piece, of at most `limit` bytes; `None` at the end. Cancel-safe.
-    async fn chunk(&mut self) -> Option<Bytes> {
-        match self {
-            Self::Channel(reader) => reader.chunk().await,
-            Self::Socket(socket, buffer) => {
-                buffer.reserve(GATHER);
-                // The daemon's end is gone with the daemon: the session's outcome tells of it.
-                let read = socket.read_buf(buffer).await.unwrap_or(0);
-                (read > 0).then(|| buffer.split().freeze())
-            }
-            Self::Ended => None,
-        }
-    }
-
-    async fn collect(&mut self, all: &mut Data) {
-        while let Some(chunk) = self.chunk().await {
-            all.push(chunk);
-        }
-    }
-
-    /// What has come, of at least one byte, with what is there already; empty at the end.
-    async fn gather(&mut self) -> Data {
-        let mut all = Data::default();
-        let mut next = self.chunk().await;
-        while let Some(chunk) = next {
-            all.push(chunk);
-            if all.len() >= GATHER {
-                break;
-            }
-            next = self.chunk().now_or_never().flatten();
-        }
-        all
-    }
-
-    /// Whether the end was the server's word. The daemon's streams do not tell.
-    fn is_complete(&self) -> bool {
-        match self {
-            Self::Channel(reader) => reader.is_complete(),
-            Self::Socket(..) => false,
-            Self::Ended => true,
-        }
-    }
-}
-
-/// What has come on one of two streams, and on which (1 or 2); empty at the end of both. Cancel-safe.
-async fn either(one: &mut Incoming, two: &mut Incoming) -> (u8, Data) {
-    let (stream, data) = tokio::select! {
-        data = one.gather() => (1, data),
-        data = two.gather() => (2, data),
-    };
-    match (stream, data.len()) {
-        (1, 0) => (2, two.gather().await),
-        (_, 0) => (1, one.gather().await),
-        _ => (stream, data),
-    }
-}
-
-/// A stream to the command.
-pub(crate) enum Outgoing {
-    Channel(ChannelWriter),
-    Socket(UnixStream),
-    /// It was ended.
-    Ended,
-}
-
-impl Outgoing {
-    async fn send(&mut self, data: Bytes) -> std::io::Result<()> {
-        match self {
-            Self::Channel(writer) => writer.send(data).await,
-            Self::Socket(socket) => socket.write_all(&data).await,
-            Self::Ended if data.is_empty() => Ok(()),
-            Self::Ended => Err(std::io::ErrorKind::BrokenPipe.into()),
-        }
-    }
-
-    /// Waits until nothing that was sent can be lost by closing.
-    async fn drained(&self) -> std::io::Result<()> {
-        match self {
-            Self::Channel(writer) => writer.drained().await,
-            Self::Socket(_) | Self::Ended => Ok(()),
-        }
-    }
-
-    async fn finish(&mut self) -> std::io::Result<()> {
-        match self {
-            Self::Channel(writer) => {
-                writer.finish();
-                Ok(())
-            }
-            Self::Socket(socket) => socket.shutdown().await,
-            Self::Ended => Ok(()),
-        }
-    }
-}
-
-/// What can be done to a session while it runs.
-pub(crate) enum Control {
-    Engine(SessionControl),
-    /// A tunnel can only be closed.
-    Tunnel(ChannelCloser),
-    /// Of the daemon; dropped when the session is closed. Guarded while it is looked at.
-    Daemon(StdMutex<Option<session::Control>>),
-}
-
-impl Control {
-    fn request(&self, request: Request) {
-        let Self::Daemon(control) = self else { return };
-        if let Some(control) = &*control.lock().unwrap_or_else(PoisonError::into_inner) {
-            control.send(request);
-        }
-    }
-
-    fn signal(&self, name: &str) {
-        match self {
-            Self::Engine(control) => control.signal(name),
-            Self::Tunnel(_) => {}
-            Self::Daemon(_) => self.request(Request::Signal(name.into())),
-        }
-    }
-
-    fn resize(&self, size: TerminalSize) {
-        match self {
-            Self::Engine(control) => control.resize(size),
-            Self::Tunnel(_) => {}
-            Self::Daemon(_) => {
-                self.request(Request::Resize(size.columns, size.rows, size.width, size.height));
-            }
-        }
-    }
-
-    fn close(&self) {
-        match self {
-            Self::Engine(control) => control.close(),
-            Self::Tunnel(closer) => closer.close(),
-            Self::Daemon(control) => {
-                control.lock().unwrap_or_else(PoisonError::into_inner).take();
-            }
-        }
-    }
-
-    /// Whether nothing of the session was sent to the server. Of the daemon's, the daemon knows.
-    fn is_waiting(&self) -> bool {
-        match self {
-            Self::Engine(control) => control.is_waiting(),
-            Self::Tunnel(_) | Self::Daemon(_) => false,
-        }
-    }
-}
-
-/// A session's start and end, which can be asked for any number of times.
-pub(crate) struct Ending {
-    source: Source,
-    started: Option<Result<(), Failure>>,
-    outcome: Option<Result<Status, Failure>>,
-}
-
-/// Who tells of start and end.
-pub(crate) enum Source {
-    Engine(SessionEnd),
-    Daemon(session::End),
-    /// A tunnel has begun when it is there, and has no status.
-    Tunnel,
-}
-
-impl Ending {
-    pub(crate) fn new(source: Source) -> Self {
-        Self {
-            source,
-            started: None,
-            outcome: None,
-        }
-    }
-
-    /// Waits until the server has confirmed the start.
-    pub(crate) async fn started(&mut self) -> Result<(), Failure> {
-        if self.started.is_none() {
-            self.started = Some(match &mut self.source {
-                Source::Engine(end) => end.started().await.map_err(Failure::from),
-                Source::Daemon(end) => end.started().await.map_err(Failure::from),
-                Source::Tunnel => Ok(()),
-            });
-        }
-        self.started.clone().unwrap_or(Ok(()))
-    }
-
-    /// Waits for the end. Cancel-safe.
-    pub(crate) async fn wait(&mut self) -> Result<Status, Failure> {
-        if let Some(outcome) = &self.outcome {
-            return outcome.clone();
-        }
-        let outcome = match &mut self.source {
-            Source::Engine(end) => end
-                .wait()
-                .await
-                .map(|status| told(&status))
-                .map_err(Failure::from),
-            Source::Daemon(end) => end.wait().await.map(told_by_daemon).map_err(Failure::from),
-            Source::Tunnel => Err(Failure::closed("tunnel").after_start()),
-        };
-        self.outcome.insert(outcome).clone()
-    }
-}
-
-fn told_by_daemon(exit: Exit) -> Status {
-    told(&match exit {
-        Exit::Status(status) => ExitStatus::Exited(status),
-        Exit::Signal(signal, core_dumped) => ExitStatus::Signaled { signal, core_dumped },
-        Exit::Unknown => ExitStatus::Unknown,
-    })
-}
-
-fn told(status: &ExitStatus) -> Status {
+/// As Python is told of it.
+pub(crate) fn told(status: &ExitStatus) -> Status {
     let signal = match status {
         ExitStatus::Signaled { signal, .. } => Some(signal.clone()),
         ExitStatus::Exited(_) | ExitStatus::Unknown => None,
     };
     (status.code(), signal)
+}
+
+/// What has come, of at least one byte; empty at the end.
+async fn gather(reader: &mut Reader) -> Data {
+    let mut pieces = Vec::new();
+    reader.chunks(&mut pieces).await;
+    pieces.into()
+}
+
+/// What has come on one of two streams, and on which (1 or 2); empty at the end of both. Cancel-safe.
+async fn either(one: &mut Reader, two: &mut Reader) -> (u8, Data) {
+    let (stream, data) = tokio::select! {
+        data = gather(one) => (1, data),
+        data = gather(two) => (2, data),
+    };
+    match (stream, data.len()) {
+        (1, 0) => (2, gather(two).await),
+        (_, 0) => (1, gather(one).await),
+        _ => (stream, data),
+    }
+}
+
+/// Waits for the end: status and signal.
+async fn ended(end: &Mutex<End>) -> Result<Status, Failure> {
+    Ok(told(&end.lock().await.wait().await?))
 }
 
 /// A session, with streams that threads and tasks may use at the same time.
@@ -384,22 +59,47 @@ pub(crate) struct Session {
 
 /// Each lock is held while its stream is used: readers of one stream come one after the other.
 struct Shared {
-    stdin: Mutex<Outgoing>,
-    stdout: Mutex<Incoming>,
-    stderr: Mutex<Incoming>,
+    stdin: Mutex<Writer>,
+    stdout: Mutex<Reader>,
+    stderr: Mutex<Reader>,
     control: Control,
-    end: Mutex<Ending>,
+    end: Mutex<End>,
 }
 
 impl Session {
-    pub(crate) fn new(process: Arc<Process>, parts: Parts) -> Self {
-        let Parts {
+    /// A session whose streams are all the program's.
+    pub(crate) fn new(process: Arc<Process>, session: trunkline_embed::Session) -> Self {
+        let trunkline_embed::Session {
             stdin,
             stdout,
             stderr,
             control,
             end,
-        } = parts;
+        } = session;
+        let stdin = match stdin {
+            Input::Program(writer) => writer,
+            Input::Routed(_) => Writer::ended(),
+        };
+        let reader = |output| match output {
+            Output::Program(reader) => reader,
+            Output::Routed(_) => Reader::ended(),
+        };
+        Self::of(process, stdin, [reader(stdout), reader(stderr)], control, end)
+    }
+
+    /// A tunnel, which has no standard error.
+    pub(crate) fn tunnel(process: Arc<Process>, tunnel: Tunnel) -> Self {
+        let Tunnel {
+            reader,
+            writer,
+            control,
+            end,
+        } = tunnel;
+        Self::of(process, writer, [reader, Reader::ended()], control, end)
+    }
+
+    fn of(process: Arc<Process>, stdin: Writer, outputs: [Reader; 2], control: Control, end: End) -> Self {
+        let [stdout, stderr] = outputs;
         let shared = Shared {
             stdin: Mutex::new(stdin),
             stdout: Mutex::new(stdout),
@@ -421,14 +121,9 @@ impl Session {
         let unusable = || PyValueError::new_err("a channel to connect over must be open, and used by nobody");
         let mut stdin = shared.stdin.try_lock().map_err(|_| unusable())?;
         let mut stdout = shared.stdout.try_lock().map_err(|_| unusable())?;
-        let taken = (
-            std::mem::replace(&mut *stdin, Outgoing::Ended),
-            std::mem::replace(&mut *stdout, Incoming::Ended),
-        );
-        match taken {
-            (Outgoing::Channel(writer), Incoming::Channel(reader)) => Ok(tokio::io::join(reader, writer)),
-            _ => Err(unusable()),
-        }
+        let writer = std::mem::replace(&mut *stdin, Writer::ended());
+        let reader = std::mem::replace(&mut *stdout, Reader::ended());
+        trunkline_embed::joined(reader, writer).ok_or_else(unusable)
     }
 }
 
@@ -439,7 +134,7 @@ impl Session {
         let (process, shared) = self.inner.get()?;
         let shared = shared.clone();
         Ok(Operation::new(process, async move {
-            shared.end.lock().await.started().await
+            Ok(shared.end.lock().await.started().await?)
         }))
     }
 
@@ -455,11 +150,10 @@ impl Session {
                     2 => shared.stderr.lock().await,
                     _ => shared.stdout.lock().await,
                 };
-                let data = reader.gather().await;
-                let complete = reader.is_complete();
-                drop(reader);
-                if data.len() == 0 && !complete {
-                    shared.end.lock().await.wait().await?;
+                let data = gather(&mut reader).await;
+                if data.len() == 0 && !reader.is_complete().await {
+                    drop(reader);
+                    ended(&shared.end).await?;
                 }
                 Ok(data)
             };
@@ -479,10 +173,9 @@ impl Session {
             let read = async {
                 let (mut stdout, mut stderr) = tokio::join!(shared.stdout.lock(), shared.stderr.lock());
                 let (stream, data) = either(&mut stdout, &mut stderr).await;
-                let complete = stdout.is_complete();
-                drop((stdout, stderr));
-                if data.len() == 0 && !complete {
-                    shared.end.lock().await.wait().await?;
+                if data.len() == 0 && !stdout.is_complete().await {
+                    drop((stdout, stderr));
+                    ended(&shared.end).await?;
                 }
                 Ok((stream, data))
             };
@@ -514,8 +207,7 @@ impl Session {
         let (process, shared) = self.inner.get()?;
         let shared = shared.clone();
         Ok(Operation::new(process, async move {
-            // One that is closed already needs no end.
-            let _ = shared.stdin.lock().await.finish().await;
+            shared.stdin.lock().await.finish().await;
             Ok(())
         }))
     }
@@ -527,7 +219,7 @@ impl Session {
         let shared = shared.clone();
         let limit = duration(limit)?;
         Ok(Operation::new(process, async move {
-            let wait = async { shared.end.lock().await.wait().await };
+            let wait = ended(&shared.end);
             match limit {
                 Some(limit) => tokio::time::timeout(limit, wait).await.ok().transpose(),
                 None => wait.await.map(Some),
@@ -542,27 +234,36 @@ impl Session {
         let (process, shared) = self.inner.get()?;
         let (shared, limit) = (shared.clone(), duration(limit)?);
         Ok(Operation::new(process, async move {
-            let (mut output, mut error_output) = (Data::default(), Data::default());
+            let (mut output, mut error_output) = (Vec::new(), Vec::new());
             let ended = {
                 let feed = async {
                     let mut stdin = shared.stdin.lock().await;
-                    // A command that does not read its input is not an error.
+                    // A command that does not read its input is not an error, and has it for as long as it runs.
                     if stdin.send(input.unwrap_or_default().into()).await.is_ok() {
-                        let _ = stdin.finish().await;
+                        stdin.finish().await;
                     }
+                    std::future::pending().await
                 };
                 let read = async {
                     let (mut stdout, mut stderr) = tokio::join!(shared.stdout.lock(), shared.stderr.lock());
-                    tokio::join!(stdout.collect(&mut output), stderr.collect(&mut error_output));
-                    shared.end.lock().await.wait().await
+                    tokio::join!(async { while stdout.chunks(&mut output).await > 0 {} }, async {
+                        while stderr.chunks(&mut error_output).await > 0 {}
+                    });
+                    ended(&shared.end).await
                 };
-                let whole = until(read, feed);
+                let whole = async {
+                    tokio::select! {
+                        biased;
+                        done = read => done,
+                        done = feed => done,
+                    }
+                };
                 match limit {
                     Some(limit) => tokio::time::timeout(limit, whole).await.ok(),
                     None => Some(whole.await),
                 }
             };
-            Ok((ended.transpose()?, output, error_output))
+            Ok((ended.transpose()?, Data::from(output), Data::from(error_output)))
         }))
     }
 

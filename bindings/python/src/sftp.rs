@@ -210,7 +210,10 @@ pub(crate) async fn copied(
     let failures = Arc::new(StdMutex::new(Vec::new()));
     let seen = failures.clone();
     let progress = Arc::new(Progress::watched(move |event| {
-        if let CopyEvent::Failed { path, message, errno } = event {
+        if let CopyEvent::Failed {
+            path, message, errno, ..
+        } = event
+        {
             let mut failures = seen.lock().unwrap_or_else(PoisonError::into_inner);
             failures.push((path.into(), message, errno));
         }

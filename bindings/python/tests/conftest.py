@@ -140,6 +140,14 @@ def ansible(environment: Path, daemon: None, testbed: Testbed, tmp_path: Path) -
     return Ansible(environment, tmp_path, testbed)
 
 
+@pytest.fixture
+def ansible_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reads inventories is found there."""
+    if not ANSIBLE_ENVIRONMENTS:
+        pytest.fail("TRUNKLINE_ANSIBLE is not set: run scripts/python")
+    monkeypatch.setenv("PATH", f"{ANSIBLE_ENVIRONMENTS[0]}/bin:{os.environ['PATH']}")
+
+
 def run_python(program: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     """Runs a program in an interpreter of its own, which must end by itself."""
     return subprocess.run(

@@ -134,6 +134,42 @@ def test_a_command_whose_connection_is_lost_is_not_run_again(ansible: Ansible) -
     assert ansible.task("raw", "echo again")["stdout"].strip() == "again"
 
 
+#: What people look for in what is shown with -vvv.
+SHOWN = (
+    "Pipelining is enabled",
+    "ESTABLISH SSH CONNECTION FOR USER: ",
+    "PUT ",
+    "FETCH ",
+    "Escalation succeeded",
+    "Escalation failed",
+    "Escalation requires password",
+    "stdout and stderr censored due to no log",
+)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ping",),
+        ("ping", "-b", "-e", f"ansible_become_exe={PLAYBOOKS}/sudo.free"),
+        ("ping", "-b", "-e", f"ansible_become_exe={PLAYBOOKS}/sudo", "-e", "ansible_become_password=wrong"),
+        ("ping", "-b", "-e", f"ansible_become_exe={PLAYBOOKS}/sudo"),
+        ("ping", "-e", "ansible_pipelining=false"),
+        ("copy", "-a", "content=x dest={there}"),
+        ("fetch", "-a", "src=/etc/hostname dest={there} flat=yes"),
+    ],
+    ids=["module", "sudo", "wrong password", "missing password", "not pipelined", "copy", "fetch"],
+)
+def test_it_shows_what_the_ssh_plugin_shows(ansible: Ansible, arguments: tuple[str, ...]) -> None:
+    counts = []
+    for plugin in ("ssh", PLUGIN):
+        module, *more = (word.format(there=ansible.folder / plugin) for word in arguments)
+        done = ansible.run("ansible", "box1", "-vvvv", "-c", plugin, "-m", module, "-e", "ansible_pipelining=true", *more)
+        counts.append({phrase: done.stdout.count(phrase) for phrase in SHOWN})
+    assert counts[0] == counts[1]
+    assert sum(counts[0].values()) > 0
+
+
 def test_modules_leave_the_input_alone_where_arguments_ask_for_a_terminal(ansible: Ansible) -> None:
     for arguments in ("-tt", "-o RequestTTY=force"):
         result = ansible.task("command", "echo there", "-e", f"ansible_ssh_extra_args='{arguments}'")
@@ -241,6 +277,27 @@ def test_the_plugin_can_be_loaded_before_workers_fork(ansible: Ansible) -> None:
     assert done.returncode == 0, done.stderr
     pinged = ansible.run("ansible", "all", "-m", "ping", "-vv", ANSIBLE_CALLBACKS_ENABLED="trunkline.ssh.preload")
     assert pinged.stdout.count("SUCCESS") == 3, pinged.stdout
+
+
+def test_every_exit_status_is_the_task_s(ansible: Ansible) -> None:
+    play = [
+        {
+            "hosts": "box1",
+            "gather_facts": False,
+            "tasks": [
+                {
+                    "raw": "exit {{ item }}",
+                    "loop": "{{ range(256) | list }}",
+                    "register": "done",
+                    "failed_when": "done.rc != item",
+                },
+            ],
+        }
+    ]
+    (ansible.folder / "statuses.json").write_text(json.dumps(play))
+    done = ansible.run("ansible-playbook", "statuses.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("changed: [box1] =>") == 256, done.stdout
 
 
 def documented(ansible: Ansible, plugin: str) -> dict[str, Any]:

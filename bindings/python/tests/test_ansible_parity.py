@@ -96,6 +96,11 @@ SILENT: Variables = {
 }
 SU: Variables = {"ansible_become": True, "ansible_become_method": "su", "ansible_become_exe": f"{ANSIBLE_PLAYBOOKS}/su"}
 SECRET: Variables = {"ansible_become_password": "secret"}
+DOAS: Variables = {
+    "ansible_become": True,
+    "ansible_become_method": "doas",
+    "ansible_become_exe": f"{ANSIBLE_PLAYBOOKS}/doas",
+}
 BY_PASSWORD: Variables = {"ansible_ssh_args": "-o PubkeyAuthentication=no"}
 COPY: Variables = {"copy": {"src": "{{ folder }}/large", "dest": "{{ there }}/copied"}}
 FETCH: Variables = {"fetch": {"src": "{{ folder }}/large", "dest": "{{ there }}/fetched", "flat": True}}
@@ -232,6 +237,15 @@ CASES = {
     "sudo-silent-module": command(
         "true", "Timeout (3s) waiting for privilege escalation prompt:", outcome=None, **SILENT, **SECRET
     ),
+    "sudo-stuck-without-terminal": raw(
+        "true",
+        "Timeout (3s) waiting for privilege escalation prompt:",
+        outcome=None,
+        **{**SILENT, **SECRET, **PLAIN, "ansible_become_exe": f"{ANSIBLE_PLAYBOOKS}/sudo.stuck"},
+    ),
+    "doas": raw("printenv BECAME; exit 3", outcome="failed", **DOAS, **SECRET),
+    "doas-module": command("printenv BECAME", **DOAS, **SECRET),
+    "doas-wrong": raw("true", "Incorrect doas password", outcome="failed", **DOAS, ansible_become_password="wrong"),
     "su": raw("printenv BECAME; exit 3", outcome="failed", **SU, **SECRET),
     "su-module": command("printenv BECAME", **SU, **SECRET),
     "su-wrong": raw("true", "Incorrect su password", outcome="failed", **SU, ansible_become_password="wrong"),
@@ -323,6 +337,7 @@ class Parity:
                 "hosts.json",
                 ANSIBLE_CALLBACK_PLUGINS=f"{ANSIBLE_PLAYBOOKS}/callback_plugins",
                 ANSIBLE_CALLBACKS_ENABLED="record",
+                ANSIBLE_BECOME_PLUGINS=f"{ANSIBLE_PLAYBOOKS}/become_plugins",
                 ANSIBLE_SSH_CONTROL_PATH_DIR=sockets,
                 ANSIBLE_FORKS="12",
                 ANSIBLE_TASK_TIMEOUT="60",

@@ -101,7 +101,7 @@ def test_a_wrong_value_runs_nothing(box: trunkline.Connection) -> None:
         box.run("true", timeout=-1)
     with pytest.raises(TypeError, match="must be real number, not str"):
         box.run("true", timeout="1")  # type: ignore[call-overload]
-    with pytest.raises(ValueError, match="-1 is no size of a terminal"):
+    with pytest.raises(ValueError, match="-1 is not a terminal size"):
         trunkline.Terminal(columns=-1)
     with pytest.raises(ValueError, match="at_once is at least 1"):
         trunkline.Group("box1").run("true", at_once=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -49,8 +50,24 @@ def test_its_errors_are_the_same(box: trunkline.Connection) -> None:
     with pytest.raises(trunkline.TimeoutError) as caught:
         box.run("echo early; exec sleep 1000", timeout=0.5)
     assert (caught.value.stdout, caught.value.execution) == (b"early\n", "may have started")
-    with pytest.raises(trunkline.NetworkError):
+    with pytest.raises(trunkline.NetworkError) as unreached:
         trunkline.connect("127.0.0.1", port=1, config="none", daemon=True)
+    assert (unreached.value.errno, unreached.value.address) == (errno.ECONNREFUSED, ("127.0.0.1", 1))
+    with pytest.raises(trunkline.UnknownHostError):
+        trunkline.connect("nowhere.invalid", config="none", daemon=True)
+
+
+def test_a_refused_log_in_says_what_the_server_would_take(daemon: None, testbed: Testbed) -> None:
+    with pytest.raises(trunkline.AuthenticationError) as caught:
+        trunkline.connect("box1", config=testbed.config, options={"PubkeyAuthentication": "no"}, daemon=True)
+    assert "publickey" in caught.value.allowed
+
+
+def test_connections_are_told_in_one_form(box: trunkline.Connection, testbed: Testbed) -> None:
+    with trunkline.connect("box1", config=testbed.config, daemon=False) as own:
+        [here], [there] = own.stats(), box.stats()
+    assert here.algorithms == there.algorithms
+    assert len(here.algorithms.split()) == 3
 
 
 def test_processes_have_streams(box: trunkline.Connection) -> None:

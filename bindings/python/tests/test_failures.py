@@ -18,7 +18,7 @@ from trunkline.compat.pssh.exceptions import SSHError
 
 NOT, MAYBE = "did not start", "may have started"
 
-#: What a terminal acts on: controls, and what turns text around; as well as bytes that are no text.
+#: What a terminal acts on: controls, and what turns text around; as well as bytes that are not text.
 STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 #: The places in which a server has words (the testkit's `Steering`), and what comes of a command there. ``None``: it runs.

@@ -83,7 +83,7 @@ def test_what_is_cancelled_ends(group: trunkline.Group) -> None:
         group.run("sleep 1000").wait(0.1)
 
 
-def test_an_inventory_names_the_hosts(testbed: Testbed, tmp_path: Path) -> None:
+def test_an_inventory_names_the_hosts(testbed: Testbed, ansible_on_path: None, tmp_path: Path) -> None:
     inventory = tmp_path / "hosts.ini"
     inventory.write_text(
         "[web]\nweb1 ansible_host=box1\nweb2 ansible_host=box2\n[db]\ndb1 ansible_host=box3\nhere ansible_connection=local\n"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import Testbed
-from parity import programs_paramiko, programs_pssh
+from parity import programs_closed, programs_paramiko, programs_pssh
 from parity.differences import DIFFERENCES
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs/guide/python.md"
@@ -73,7 +73,7 @@ def about(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         }
 
 
-def _seen(library: str, tables: list[str], about: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _seen(library: str, tables: list[tuple[str, str]], about: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What each program saw, on the original and on trunkline."""
     environment = {name: value for name, value in os.environ.items() if name != "SSH_AUTH_SOCK"}
     seen = {}
@@ -93,15 +93,18 @@ def _seen(library: str, tables: list[str], about: dict[str, Any]) -> dict[str, d
 
 @pytest.fixture(scope="module")
 def on_paramiko(about: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return _seen("paramiko", ["on_openssh", "on_paramiko"], about)
+    tables = [("programs_paramiko", "on_openssh"), ("programs_closed", "on_openssh"), ("programs_paramiko", "on_paramiko")]
+    return _seen("paramiko", tables, about)
 
 
 @pytest.fixture(scope="module")
 def on_pssh(about: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return _seen("pssh", ["on_openssh"], about)
+    return _seen("pssh", [("programs_pssh", "on_openssh")], about)
 
 
-@pytest.mark.parametrize("program", [*programs_paramiko.on_openssh, *programs_paramiko.on_paramiko])
+@pytest.mark.parametrize(
+    "program", [*programs_paramiko.on_openssh, *programs_closed.on_openssh, *programs_paramiko.on_paramiko]
+)
 def test_a_program_for_paramiko_sees_the_same(program: str, on_paramiko: dict[str, dict[str, Any]]) -> None:
     assert on_paramiko["trunkline"][program] == on_paramiko["original"][program]
 

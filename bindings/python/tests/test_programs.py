@@ -89,7 +89,202 @@ with ParamikoMachine(host, user=user, port=int(port), keyfile=key, load_system_h
         print(remote["pwd"]())
 """
 
-PROGRAMS = {"sshtunnel": SSHTUNNEL, "pysftp": PYSFTP, "jumpssh": JUMPSSH, "scp": SCP, "plumbum": PLUMBUM}
+SPUR = """
+import io, sys, tempfile, spur
+host, port, user, key = sys.argv[1:]
+shell = spur.SshShell(hostname=host, port=int(port), username=user, private_key_file=key, load_system_host_keys=False,
+                      missing_host_key=spur.ssh.MissingHostKey.accept, look_for_private_keys=False)
+with shell, tempfile.TemporaryDirectory() as folder:
+    print(shell.run(["echo", "-n", "hello"]).output, shell.run(["sh", "-c", "exit 4"], allow_error=True).return_code)
+    try:
+        shell.run(["sh", "-c", "echo oops >&2; exit 3"])
+    except spur.RunProcessError as error:
+        print(error.return_code, error.stderr_output)
+    print(shell.run(["sh", "-c", "pwd; echo $X"], cwd="/", update_env={"X": "y"}, encoding="utf-8").output)
+    process = shell.spawn(["cat"], store_pid=True)
+    process.stdin_write(b"in")
+    print(process.is_running(), process.pid > 0)
+    process.send_signal(15)
+    try:
+        process.wait_for_result()
+    except spur.RunProcessError as error:
+        print(error.return_code, error.output)
+    written = io.BytesIO()
+    shell.run(["echo", "streamed"], stdout=written)
+    print(written.getvalue(), shell.run(["tty"], use_pty=True, allow_error=True).output.startswith(b"/dev/pts"))
+    try:
+        shell.run(["no-such-command"])
+    except spur.NoSuchCommandError as error:
+        print(type(error).__name__)
+    with shell.open(folder + "/file", "w") as file:
+        file.write("content")
+    with shell.open(folder + "/file") as file:
+        print(file.read())
+for more in {"password": "wrong", "missing_host_key": spur.ssh.MissingHostKey.accept}, {"private_key_file": key}:
+    try:
+        spur.SshShell(hostname=host, port=int(port), username=user, look_for_private_keys=False, **more).run(["true"])
+    except spur.ssh.ConnectionError as error:
+        print(type(error.__cause__ or error.__context__).__name__)
+"""
+
+EXPECT = """
+import sys, paramiko
+from paramiko_expect import SSHClientInteraction
+host, port, user, key = sys.argv[1:]
+client = paramiko.SSHClient()
+client.set_missing_host_key_policy(paramiko.AutoAddPolicy())
+client.connect(host, port=int(port), username=user, key_filename=key, allow_agent=False, look_for_keys=False)
+# It looks at the last lines that have come. With one, what is waited for is missed when the prompt behind it comes along.
+with SSHClientInteraction(client, timeout=60, display=False, lines_to_check=20) as shell:
+    # Written in two, so that the terminal's echo is not it.
+    shell.send("echo o'n'e")
+    print(shell.expect([".*one.*", ".*two.*"]))
+    shell.send("echo re'a'dy; read x; echo g'o't $x")
+    # Paramiko-expect ends a line with a carriage return. One that arrives while the shell's line editor has the terminal
+    # in raw mode stays one, and `read` waits for ever: type when the command runs.
+    shell.expect(".*ready.*")
+    shell.send("word")
+    print(shell.expect(".*got word.*"))
+    shell.send("exit")
+    shell.expect()
+client.close()
+"""
+
+FABRIC = """
+import io, os, sys, tempfile, fabric
+from invoke.exceptions import CommandTimedOut, UnexpectedExit
+from paramiko.ssh_exception import AuthenticationException, SSHException
+host, port, user, key = sys.argv[1:]
+quiet = fabric.config.Config(overrides={"run": {"in_stream": False, "hide": True}, "load_ssh_configs": False})
+def connection(**more):
+    given = {"key_filename": key, "look_for_keys": False, "allow_agent": False, **more.pop("connect_kwargs", {})}
+    return fabric.Connection(host, user=user, port=int(port), config=quiet, connect_kwargs=given, **more)
+with connection() as box, tempfile.TemporaryDirectory() as folder:
+    print(box.is_connected, box.run("echo out; echo err >&2").stderr, box.is_connected, box.transport.active)
+    print(repr(box.run("exit 4", warn=True)), box.run("echo $NAME", env={"NAME": "value"}).stdout)
+    print(box.run("cat", in_stream=io.StringIO("typed")).stdout, box.run("stty size", pty=True).stdout != "")
+    try:
+        box.run("echo oops; exit 3")
+    except UnexpectedExit as error:
+        print(error.result.return_code, error.result.stdout)
+    try:
+        box.run("sleep 100", timeout=0.3)
+    except CommandTimedOut as error:
+        print(error.timeout)
+    with open(folder + "/source", "wb") as file:
+        file.write(b"x" * 100000)
+    os.chmod(folder + "/source", 0o640)
+    put = box.put(folder + "/source", folder + "/there")
+    print(put.remote == folder + "/there", oct(os.stat(put.remote).st_mode))
+    print(box.get(put.remote, folder + "/back").local == folder + "/back")
+    into = io.BytesIO()
+    box.get(put.remote, into)
+    print(len(into.getvalue()), box.put(io.StringIO("text"), folder + "/text").remote == folder + "/text")
+    print(box.run("cat " + folder + "/text").stdout)
+    for call in (lambda: box.get(folder + "/none", folder + "/x"), lambda: box.put(folder + "/none")):
+        try:
+            call()
+        except Exception as error:
+            print(type(error).__name__, error.errno)
+    box.close()
+    print(box.is_connected, box.run("echo again").stdout)
+with connection(gateway=connection()) as inner:
+    print(inner.run("echo through the gate").stdout)
+for more in {"connect_kwargs": {"key_filename": [], "password": "wrong"}}, {"connect_timeout": 5, "gateway": "sh -c false"}:
+    try:
+        connection(**more).run("true")
+    except SSHException as error:
+        # Of a command that ends at once Paramiko may hear in two ways.
+        print(isinstance(error, AuthenticationException))
+group = fabric.ThreadingGroup.from_connections([connection(), connection()])
+print(sorted(each.stdout for each in group.run("echo all").values()))
+try:
+    group.run("exit 2")
+except fabric.exceptions.GroupException as error:
+    print(len(error.result.failed), [type(each).__name__ for each in error.result.failed.values()])
+group.close()
+"""
+
+NETMIKO = """
+import socket, sys, tempfile
+from netmiko import ConnectHandler, NetmikoAuthenticationException, NetmikoTimeoutException, file_transfer
+from netmiko.exceptions import ReadTimeout
+host, port, user, key = sys.argv[1:]
+device = {"device_type": "linux", "host": host, "port": int(port), "username": user, "use_keys": True, "key_file": key}
+with tempfile.TemporaryDirectory() as folder, ConnectHandler(**device, session_log=folder + "/log") as box:
+    print(box.is_alive(), box.find_prompt()[:-1] == box.base_prompt, box.send_command("echo one; echo two"))
+    print(len(box.send_command("seq 5000").split()), box.send_command_timing("echo ti'm'ed").strip())
+    print(box.send_command("echo $((6 * 7))"), "done" in box.send_command("echo d'o'ne", expect_string=r"done"))
+    print(box.send_multiline(["echo a'b'c", "echo d'e'f"]).count("\\n") > 1)
+    try:
+        box.send_command("sleep 100", read_timeout=0.5)
+    except ReadTimeout as error:
+        print(type(error).__name__)
+    box.write_channel("\\x03")
+    box.clear_buffer()
+with tempfile.TemporaryDirectory() as folder, ConnectHandler(**device) as box:
+    with open(folder + "/source", "w") as file:
+        file.write("content" * 1000)
+    options = {"file_system": folder, "overwrite_file": True, "verify_file": False, "disable_md5": True}
+    print(file_transfer(box, source_file=folder + "/source", dest_file="there", direction="put", **options))
+    print(file_transfer(box, source_file="there", dest_file=folder + "/back", direction="get", **options))
+    with open(folder + "/back") as file:
+        print(len(file.read()))
+    box.disconnect()
+    print(box.is_alive())
+with socket.socket() as unused:
+    # Nobody listens there, and nobody else is given it.
+    unused.bind(("127.0.0.1", 0))
+    wrong = {"use_keys": False, "key_file": None, "password": "wrong"}
+    for more in wrong, {"port": unused.getsockname()[1], "conn_timeout": 3}, {"host": "no-such-host.invalid"}:
+        try:
+            ConnectHandler(**{**device, **more})
+        except (NetmikoAuthenticationException, NetmikoTimeoutException) as error:
+            print(type(error).__name__, str(error).split("\\n")[0].split(":")[0])
+"""
+
+#: Netmiko on the command line of a switch.
+SWITCH = """
+import sys
+from netmiko import ConnectHandler
+from netmiko.exceptions import ReadTimeout
+host, port, user, key = sys.argv[1:]
+device = {"device_type": "cisco_ios", "host": host, "port": int(port), "username": user, "use_keys": True, "key_file": key,
+          "secret": "swordfish"}
+with ConnectHandler(**device) as switch:
+    print(switch.find_prompt(), switch.check_enable_mode(), switch.send_command("show version"))
+    switch.enable()
+    print(switch.find_prompt(), switch.check_config_mode(), len(switch.send_command("show log")))
+    print(switch.send_config_set(["interface Gi1", "description up'link", "no shutdown"]))
+    print(switch.send_command("show running-config"), switch.send_command("show nonsense"))
+    print(switch.send_command("reload", expect_string="confirm"), switch.send_command("y", expect_string="#"))
+    print(switch.save_config(), switch.is_alive())
+    try:
+        switch.send_command("show version", expect_string="never", read_timeout=0.5)
+    except ReadTimeout as error:
+        print(type(error).__name__)
+try:
+    with ConnectHandler(**{**device, "secret": "wrong"}) as switch:
+        switch.enable()
+except ValueError as error:
+    print(type(error).__name__)
+"""
+
+PROGRAMS = {
+    "sshtunnel": SSHTUNNEL,
+    "pysftp": PYSFTP,
+    "jumpssh": JUMPSSH,
+    "fabric": FABRIC,
+    "netmiko": NETMIKO,
+    "scp": SCP,
+    "plumbum": PLUMBUM,
+    "spur": SPUR,
+    "paramiko-expect": EXPECT,
+}
+
+
+#: How many seconds a program may take.
+TIMEOUT = 180
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
@@ -102,17 +297,27 @@ def test_a_program_runs(program: str, testbed: Testbed, tmp_path: Path) -> None:
         with authorized.open("a") as file:
             file.write(f"\n{key.get_name()} {key.get_base64()}\n")
     arguments = about["address"], str(about["port"]), about["user"], str(tmp_path / "key")
-    ours = run_python(OURS + program, *arguments)
+    ours = run_python(OURS + program, *arguments, timeout=TIMEOUT)
     assert ours.returncode == 0, ours.stderr
     # pysftp wants names that Paramiko 4 dropped.
     if "pysftp" in program:
         assert "['file', 'there'] True True 7" in ours.stdout
         assert "content [b'ran\\n'] True" in ours.stdout
         return
-    theirs = run_python(program, *arguments)
+    theirs = run_python(program, *arguments, timeout=TIMEOUT)
     assert theirs.returncode == 0 or "DSSKey" in theirs.stderr, theirs.stderr
     if theirs.returncode == 0:
         assert ours.stdout == theirs.stdout
+
+
+def test_netmiko_runs_on_a_switch() -> None:
+    bed = Testbed("--config", f"ForceCommand {sys.executable} {Path(__file__).with_name('cli_of_a_switch.py')}")
+    about = bed.about["hosts"][0]
+    arguments = about["address"], str(about["port"]), about["user"], about["key"]
+    ours, theirs = (run_python(before + SWITCH, *arguments, timeout=TIMEOUT) for before in (OURS, ""))
+    bed.close()
+    assert ours.returncode == theirs.returncode == 0, ours.stderr + theirs.stderr
+    assert ours.stdout == theirs.stdout
 
 
 def test_they_are_the_ones_that_are_named() -> None:

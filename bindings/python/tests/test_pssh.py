@@ -14,6 +14,7 @@ from conftest import Testbed, wait_until
 from trunkline.compat.pssh import config as pssh_config
 from trunkline.compat.pssh import exceptions, utils
 from trunkline.compat.pssh.clients import ParallelSSHClient, SSHClient
+from trunkline.compat.pssh.clients.base import single
 
 
 @pytest.fixture
@@ -45,6 +46,20 @@ def test_a_host_that_fails_is_raised_or_a_value(client: ParallelSSHClient) -> No
     assert isinstance(output.exception, ConnectionError)
     assert (output.stdout, output.exit_code) == (None, None)
     client.join([output])
+
+
+def test_a_status_is_known_when_the_end_of_one_stream_is(
+    testbed: Testbed, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(single, "_END_IS_NEAR", 60)
+    client = SSHClient("127.0.0.1", port=testbed.ports[0], **arguments)
+    output = client.run_command("read x; exit 3")
+    assert output.channel is not None
+    assert output.stdin is not None
+    output.channel.readers[0].buffer.eof.set()
+    output.stdin.write("go\n")
+    assert output.exit_code == 3
+    client.disconnect()
 
 
 def test_a_wrong_key_is_not_tried_again(testbed: Testbed, tmp_path: Path, arguments: dict[str, Any]) -> None:

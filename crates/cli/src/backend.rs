@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use anyhow::Context as _;
-use trunkline_control::client::{Client, ClientError, Starter};
+use trunkline_control::client::{Call, Client, ClientError, Starter};
 use trunkline_control::place::Place;
-use trunkline_control::private::{Log, Private};
+use trunkline_control::private::Private;
 use trunkline_control::protocol::{HostRequest, Request, SessionRequest};
 use trunkline_request::World;
 
@@ -31,18 +31,14 @@ impl Backend {
         }
     }
 
-    /// The same, without the daemon, and with a log.
-    pub(crate) fn logging(self, log: Log) -> anyhow::Result<Self> {
-        Ok(Self {
-            no_daemon: true,
-            private: OnceLock::from(Private::start(Some(log))?),
-            questions: self.questions,
-        })
-    }
-
     /// Whether the command has a daemon of its own.
     pub(crate) fn is_private(&self) -> bool {
         self.no_daemon || self.private.get().is_some()
+    }
+
+    /// Whether the user wants it so (`--no-daemon`).
+    pub(crate) fn is_told_to_be_private(&self) -> bool {
+        self.no_daemon
     }
 
     /// A connection for one request. Starts a daemon where one is wanted and none runs.
@@ -79,6 +75,24 @@ impl Backend {
         let client = self.connect_privately().await?;
         client.send_with(&request, fds).await?;
         Ok(client)
+    }
+
+    /// The same without a runtime, of the shared daemon. `None` where that takes more than asking, and nothing was begun.
+    pub(crate) fn call(
+        &self,
+        session: SessionRequest,
+        fds: &[BorrowedFd<'_>],
+    ) -> anyhow::Result<Option<Call>> {
+        if self.is_private() {
+            return Ok(None);
+        }
+        let here = session.host.world.vantage.clone();
+        Ok(Call::begin(
+            &place()?,
+            &here,
+            &Request::Session(Box::new(session)),
+            fds,
+        )?)
     }
 
     /// A connection to a daemon that runs, of whatever version, to end it; `None` where there is none.
@@ -119,7 +133,7 @@ impl Backend {
     /// A connection to a daemon of the command's own.
     pub(crate) async fn connect_privately(&self) -> anyhow::Result<Client> {
         if self.private.get().is_none() {
-            let private = Private::start(None)?;
+            let private = Private::start()?;
             self.private.get_or_init(|| private);
         }
         let private = self

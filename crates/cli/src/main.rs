@@ -1,11 +1,39 @@
 //! The `trunkline` program.
 
+/// Prints a line as std's macro does, which panics where the line cannot be written: where nobody reads it any more
+/// (`| head`), the program ends without a word.
+macro_rules! println {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        crate::printed(writeln!(std::io::stdout(), $($words)*))
+    }};
+}
+
+/// The same for messages, for which there is no other place.
+macro_rules! eprint {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = write!(std::io::stderr(), $($words)*);
+    }};
+}
+
+/// The same for lines.
+macro_rules! eprintln {
+    ($($words:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
 mod backend;
 mod commands;
+mod duration;
+mod first_steps;
 mod questions;
 mod report;
 mod spool;
 mod ssh_args;
+mod ssh_options;
 mod terminal;
 
 use std::ffi::{OsStr, OsString};
@@ -15,6 +43,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::backend::Backend;
+use trunkline_control::client::ClientError;
 use trunkline_text::Printable;
 
 /// One warm SSH connection per host, shared by everything you run.
@@ -31,35 +60,39 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Drop-in for ssh(1), over a shared connection: takes ssh's own options.
+    /// Log in to a host, or run a command on it: ssh(1) with its own options, over a shared connection.
     #[command(disable_help_flag = true)]
     Ssh {
         /// As for ssh(1).
         #[arg(allow_hyphen_values = true, trailing_var_arg = true)]
         arguments: Vec<OsString>,
     },
-    /// Let the ssh that runs this use a shared connection; used by the lines that `setup ssh` adds to ssh_config.
+    /// Let ssh use a shared connection; run by the lines that `setup ssh` adds to ssh_config.
     Up,
-    /// Set up other programs to use shared connections: ssh and whatever runs it, git, rsync, Ansible.
+    /// Have other programs use the shared connections: ssh and everything that runs it, git, rsync, Ansible.
     Setup(commands::setup::Args),
     /// Run one command on many hosts.
     Run(commands::run::Args),
-    /// Write the output of commands on hosts to FIFOs, sockets or files, and reconnect when a connection is lost.
+    /// Write the output of long-running commands to FIFOs, sockets or files, and reconnect when a connection is lost.
     Stream(commands::stream::Args),
-    /// Copy files and trees to and from hosts, over shared connections.
+    /// Copy files and trees to, from and between hosts.
     Cp(commands::cp::Args),
-    /// Measure what moves data fastest to and from a host, and have `cp` use it.
+    /// Measure which settings move data to and from a host fastest, and have `cp` use them.
     Tune(commands::tune::Args),
-    /// List connections.
-    Ls(commands::hosts::LsArgs),
-    /// Check that a host's connection is alive, and measure the round trip.
+    /// List the open connections.
+    Ls(commands::hosts::ls::Args),
+    /// Show the daemon's process, memory, sockets and load.
+    Status(commands::daemon::status::Args),
+    /// Print the daemon's metrics for Prometheus.
+    Metrics(commands::daemon::metrics::Args),
+    /// Check that the connection to a host is alive, and measure the round trip.
     Check(commands::hosts::HostArgs),
     /// Close connections once running sessions have ended, or at once with --now.
     Close(commands::hosts::CloseArgs),
-    /// Connect ahead of time.
+    /// Connect to hosts ahead of time.
     Warm(commands::hosts::WarmArgs),
-    /// Show what a destination resolves to, which transport it uses and why, and what may share its connections.
-    Explain(commands::hosts::ExplainArgs),
+    /// Show what a host resolves to, how it is reached and why, its connections, and what may share them.
+    Explain(commands::hosts::explain::Args),
     /// Stop the daemon once running sessions have ended, or at once with --now.
     Stop(commands::hosts::StopArgs),
     /// Run the daemon. It starts by itself when first needed; this is for service managers.
@@ -69,16 +102,20 @@ enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
-    /// Write man pages.
+    /// Print what may come next on a command line; run by the scripts of `completions`.
+    #[command(hide = true)]
+    Complete(commands::complete::Args),
+    /// Write the man pages to a directory.
     Man {
         /// The directory to write them to.
         folder: std::path::PathBuf,
     },
-    /// Print every setting of config.toml with its default and meaning.
-    Settings,
+    /// Print every setting of config.toml with its value, its default and its meaning.
+    Settings(commands::daemon::settings::Args),
 }
 
 fn main() -> ExitCode {
+    terminal::raw::restore_at_a_panic();
     trunkline_control::descriptors::close_inherited(&named_descriptors());
     let mut typed = std::env::args_os();
     if typed.next().is_some_and(|name| is_named_ssh(&name)) {
@@ -114,7 +151,7 @@ fn main() -> ExitCode {
     if command.is_some_and(|command| command == "up") && arguments.len() == 0 && !no_daemon {
         return commands::up::main(&Backend::new(false));
     }
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| first_steps::explain(error));
     let backend = Backend::new(cli.no_daemon);
     let result = match cli.command {
         Command::Ssh { arguments } => return commands::ssh::main(arguments, backend),
@@ -124,24 +161,36 @@ fn main() -> ExitCode {
         Command::Stream(args) => commands::stream::main(args, &backend),
         Command::Cp(args) => commands::cp::main(args, &backend),
         Command::Tune(args) => commands::tune::main(&args, &backend),
-        Command::Ls(args) => commands::hosts::ls(&args, &backend),
+        Command::Ls(args) => commands::hosts::ls::main(&args, &backend),
+        Command::Status(args) => commands::daemon::status::main(&args, &backend),
+        Command::Metrics(args) => commands::daemon::metrics::main(&args, &backend),
         Command::Check(args) => commands::hosts::check(&args, &backend),
         Command::Close(args) => commands::hosts::close(&args, &backend),
         Command::Warm(args) => commands::hosts::warm(&args, &backend),
-        Command::Explain(args) => commands::hosts::explain(&args, &backend),
+        Command::Explain(args) => commands::hosts::explain::main(&args, &backend),
         Command::Stop(args) => commands::hosts::stop(&args, &backend),
         Command::Daemon(args) => commands::daemon::main(&args),
         Command::Completions { shell } => commands::generate::completions(shell),
+        Command::Complete(args) => commands::complete::main(&args),
         Command::Man { folder } => commands::generate::man_pages(&folder),
-        Command::Settings => commands::daemon::settings(),
+        Command::Settings(args) => commands::daemon::settings::main(&args, &backend),
     };
-    match result {
-        Ok(code) => code,
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("trunkline: {}", Printable::text(format!("{error:#}")));
-            ExitCode::from(OWN_ERROR)
-        }
+    result.unwrap_or_else(|error| ExitCode::from(status_of(&error)))
+}
+
+/// Tells what went wrong; the exit status.
+fn status_of(error: &anyhow::Error) -> u8 {
+    if is_broken_pipe(error) {
+        return 0;
+    }
+    eprintln!("trunkline: {}", Printable::text(format!("{error:#}")));
+    OWN_ERROR
+}
+
+/// What became of words on standard output: if they were not written, the program ends here.
+fn printed(result: std::io::Result<()>) {
+    if let Err(error) = result {
+        std::process::exit(status_of(&error.into()).into());
     }
 }
 
@@ -184,11 +233,15 @@ pub(crate) fn is_named_ssh(name: &OsStr) -> bool {
 /// The exit status for errors of our own, as ssh's.
 pub(crate) const OWN_ERROR: u8 = 255;
 
+/// Whether nobody reads what the program prints. A daemon that has gone is another matter.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let io = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind)
+    let kind = |cause: &(dyn std::error::Error + 'static)| {
+        let io = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        io.or_else(|| cause.downcast_ref::<serde_json::Error>()?.io_error_kind())
     };
-    error
-        .chain()
-        .any(|cause| io(cause) == Some(std::io::ErrorKind::BrokenPipe))
+    let is_daemons = |cause: &(dyn std::error::Error + 'static)| cause.is::<ClientError>();
+    !error.chain().any(is_daemons)
+        && error
+            .chain()
+            .any(|cause| kind(cause) == Some(std::io::ErrorKind::BrokenPipe))
 }

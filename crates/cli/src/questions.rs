@@ -87,6 +87,11 @@ impl Questions {
         self.turn.lock().await
     }
 
+    /// Puts a question of the command's own.
+    pub(crate) async fn ask(&self, prompt: &Prompt) -> Option<Zeroizing<String>> {
+        self.turn.lock().await.ask(prompt).await
+    }
+
     /// Whether there is anybody to ask.
     pub(crate) fn can_ask() -> bool {
         standard().can_ask()
@@ -243,6 +248,8 @@ type Asking<'q> = Pin<Box<dyn Future<Output = Given> + Send + 'q>>;
 /// A talk with the daemon about one host, in which its questions are answered.
 pub(crate) struct Conversation<'q, C = Client> {
     client: C,
+    /// What the client has received already.
+    received: Option<Result<Reply, ClientError>>,
     questions: &'q Questions,
     asking: Option<Asking<'q>>,
     verdict: Option<watch::Sender<Option<bool>>>,
@@ -256,6 +263,7 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
     pub(crate) fn new(client: C, questions: &'q Questions) -> Self {
         Self {
             client,
+            received: None,
             questions,
             asking: None,
             verdict: None,
@@ -264,21 +272,32 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
         }
     }
 
+    /// The same, where the client has received a reply that is yet to be seen to.
+    pub(crate) fn after(received: Result<Reply, ClientError>, client: C, questions: &'q Questions) -> Self {
+        Self {
+            received: Some(received),
+            ..Self::new(client, questions)
+        }
+    }
+
     /// Sends a request.
     pub(crate) async fn send(&self, request: &Request) -> Result<(), ClientError> {
         self.client.borrow().send(request).await
     }
 
-    /// The next reply that is no question. A question is taken back when the daemon goes away. Cancel-safe.
+    /// The next reply that is not a question. A question is taken back when the daemon goes away. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Reply, ClientError> {
         loop {
-            let reply = tokio::select! {
-                biased;
-                given = answered(&mut self.asking) => {
-                    self.give(given).await?;
-                    continue;
-                }
-                reply = self.client.borrow_mut().next() => reply,
+            let reply = match self.received.take() {
+                Some(reply) => reply,
+                None => tokio::select! {
+                    biased;
+                    given = answered(&mut self.asking) => {
+                        self.give(given).await?;
+                        continue;
+                    }
+                    reply = self.client.borrow_mut().next() => reply,
+                },
             };
             match reply {
                 Ok(Reply::Ask {
@@ -287,13 +306,6 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
                     kind,
                     host,
                 }) => {
-                    let kind = match kind.as_str() {
-                        "passphrase" => PromptKind::Passphrase,
-                        "password" => PromptKind::Password,
-                        "host key" => PromptKind::HostKey,
-                        "confirm" => PromptKind::Confirm,
-                        _ => PromptKind::KeyboardInteractive,
-                    };
                     let mut prompt = Prompt::new(kind, text, echo);
                     prompt.host = host;
                     self.judge(false);

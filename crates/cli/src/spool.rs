@@ -3,25 +3,32 @@
 //! Each host reads all of it, at its own speed and from whenever its turn comes. A file is opened anew for each of them.
 //! Anything else is read once into a file without a name in the folder for temporary files, and from there by each
 //! host: memory holds none of it. The file grows by at most [`AHEAD`] beyond the slowest host that runs, and what
-//! all have read is given back; only for hosts that have not begun yet it holds everything.
+//! all have read is given back; only for hosts that have not begun yet it holds everything. A host that reads nothing at all
+//! while others wait for it loses its place after [`PATIENCE`]: it ends well if it never reads on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
+#[cfg(not(target_os = "linux"))]
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::fs::{FallocateFlags, FileType, SeekFrom};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use trunkline_control::stdio::Input;
 
 /// How far the fastest host may be ahead of the slowest one that runs.
 const AHEAD: u64 = 64 << 20;
+
+/// How long a host may read nothing while others wait for it.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is moved at a time.
 const CHUNK: usize = 64 * 1024;
@@ -57,19 +64,20 @@ impl Stdin {
         {
             return Ok(Self::File(fd, position));
         }
-        let spool = Spool::new().context("creating a temporary file for the input")?;
+        let spool = Spool::new(PATIENCE).context("creating a temporary file for the input")?;
         let input = Input::new(fd).context("reading the input")?;
         tokio::spawn(spool.clone().fill(input));
         Ok(Self::Spool(spool))
     }
 
-    /// One host's own. All hosts must have theirs before the first one reads.
-    pub(crate) fn for_host(&self) -> anyhow::Result<HostInput> {
-        Ok(match self {
-            Self::Nothing => HostInput::Nothing,
-            Self::File(fd, position) => HostInput::File(fd.try_clone()?, *position),
-            Self::Spool(spool) => HostInput::Spool(Reader::new(spool)),
-        })
+    /// One host's own, behind a text that comes first. All hosts must have theirs before the first one reads.
+    pub(crate) fn for_host(&self, first: Arc<[u8]>) -> anyhow::Result<HostInput> {
+        let source = match self {
+            Self::Nothing => Source::Nothing,
+            Self::File(fd, position) => Source::File(fd.try_clone()?, *position),
+            Self::Spool(spool) => Source::Spool(Reader::new(spool)),
+        };
+        Ok(HostInput { first, source })
     }
 }
 
@@ -81,32 +89,39 @@ fn reopen(fd: &OwnedFd) -> rustix::io::Result<OwnedFd> {
 }
 
 /// One host's standard input.
-pub(crate) enum HostInput {
+pub(crate) struct HostInput {
+    first: Arc<[u8]>,
+    source: Source,
+}
+
+enum Source {
     Nothing,
     File(OwnedFd, u64),
     Spool(Reader),
 }
 
 impl HostInput {
-    /// What to pass to the session, from the beginning, and what has to be written to it meanwhile.
-    pub(crate) fn begin(&self) -> io::Result<Option<(OwnedFd, Option<Feed>)>> {
-        match self {
-            Self::Nothing => Ok(None),
-            Self::File(fd, position) => {
+    /// What to pass to the session, from the beginning, and what has to be written to it meanwhile. `behind_answers`: before
+    /// the input, the session is to get answers ([`Feed::answer`]).
+    pub(crate) fn begin(&self, behind_answers: bool) -> io::Result<Option<(OwnedFd, Option<Feed>)>> {
+        let plain = self.first.is_empty() && !behind_answers;
+        let rest = match &self.source {
+            Source::Nothing if plain => return Ok(None),
+            Source::Nothing => Rest::Nothing,
+            Source::File(fd, position) => {
                 let own = reopen(fd)?;
                 rustix::fs::seek(&own, SeekFrom::Start(*position))?;
-                Ok(Some((own, None)))
+                if plain {
+                    return Ok(Some((own, None)));
+                }
+                Rest::File(Arc::new(own.into()))
             }
-            Self::Spool(reader) => {
-                let (sender, receiver) = pipe::pipe()?;
-                let feed = Feed {
-                    spool: reader.spool.clone(),
-                    number: reader.number,
-                    sender,
-                };
-                Ok(Some((receiver.into_blocking_fd()?, Some(feed))))
-            }
-        }
+            Source::Spool(reader) => Rest::Spool(reader.spool.clone(), reader.number),
+        };
+        let (sender, receiver) = pipe::pipe()?;
+        let first = self.first.clone();
+        let feed = Feed { first, rest, sender };
+        Ok(Some((receiver.into_blocking_fd()?, Some(feed))))
     }
 }
 
@@ -117,6 +132,7 @@ pub(crate) struct Spool {
     readers: Mutex<Readers>,
     /// A reader has come further, or has left.
     moved: Notify,
+    patience: Duration,
 }
 
 /// How much has been read.
@@ -130,6 +146,8 @@ struct Filled {
 struct Readers {
     /// Where each reader is; `None` before it has begun.
     positions: BTreeMap<usize, Option<u64>>,
+    /// Those that have lost their place.
+    left_behind: BTreeSet<usize>,
     made: usize,
     freed: u64,
 }
@@ -143,6 +161,16 @@ impl Readers {
         }
     }
 
+    /// Takes their places from those that hold up the others.
+    fn leave_behind(&mut self) {
+        if let Some(slowest) = self.slowest() {
+            let slow = self
+                .positions
+                .extract_if(.., |_, position| *position == Some(slowest));
+            self.left_behind.extend(slow.map(|(number, _)| number));
+        }
+    }
+
     /// Where the slowest is; `None` while some have not begun.
     fn slowest(&self) -> Option<u64> {
         let positions: Option<Vec<u64>> = self.positions.values().copied().collect();
@@ -151,12 +179,13 @@ impl Readers {
 }
 
 impl Spool {
-    fn new() -> io::Result<Arc<Self>> {
+    fn new(patience: Duration) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             file: tempfile::tempfile()?,
             filled: watch::channel(Filled::default()).0,
             readers: Mutex::default(),
             moved: Notify::new(),
+            patience,
         }))
     }
 
@@ -169,12 +198,29 @@ impl Spool {
 
     async fn try_fill(self: &Arc<Self>, input: &mut Input) -> io::Result<()> {
         let mut bytes = 0;
+        // Where the slowest host was when waiting for it began.
+        let mut waiting: Option<(Option<u64>, Instant)> = None;
         loop {
             let moved = self.moved.notified();
-            if bytes > self.readers().limit() {
-                moved.await;
+            let slowest = {
+                let readers = self.readers();
+                (bytes > readers.limit()).then(|| readers.slowest())
+            };
+            if let Some(slowest) = slowest {
+                // Others that move wake this up, too.
+                let since = *waiting.get_or_insert_with(|| (slowest, Instant::now()));
+                if since.0 != slowest {
+                    waiting = None;
+                } else if tokio::time::timeout_at(since.1 + self.patience, moved)
+                    .await
+                    .is_err()
+                {
+                    waiting = None;
+                    self.readers().leave_behind();
+                }
                 continue;
             }
+            waiting = None;
             let data = input.read().await?;
             if data.is_empty() {
                 return Ok(());
@@ -194,6 +240,7 @@ impl Spool {
     fn set(&self, number: usize, position: Option<u64>) {
         let mut readers = self.readers();
         match position {
+            Some(_) if readers.left_behind.contains(&number) => {}
             Some(position) => drop(readers.positions.insert(number, Some(position))),
             None => drop(readers.positions.remove(&number)),
         }
@@ -238,45 +285,100 @@ impl Drop for Reader {
 
 /// The data on its way to one host.
 pub(crate) struct Feed {
-    spool: Arc<Spool>,
-    number: usize,
+    first: Arc<[u8]>,
+    rest: Rest,
     sender: pipe::Sender,
 }
 
+enum Rest {
+    Nothing,
+    File(Arc<File>),
+    Spool(Arc<Spool>, usize),
+}
+
+/// Why the input is not whole, and the pipe, still open, so that nobody takes what there was for all of it.
+pub(crate) type NotWhole = (String, pipe::Sender);
+
 impl Feed {
+    /// Writes what is not of the input, before it.
+    ///
+    /// # Errors
+    /// The session takes no more.
+    pub(crate) async fn answer(&mut self, answer: &[u8]) -> io::Result<()> {
+        self.sender.write_all(answer).await
+    }
+
     /// Writes all of the input, then its end. Returns early when the session takes no more.
     ///
     /// # Errors
-    /// The input is not whole: the pipe is given back open, so that nobody takes what there was for all of it.
-    pub(crate) async fn run(mut self) -> Result<(), (String, pipe::Sender)> {
-        let mut filled = self.spool.filled.subscribe();
-        let mut position = 0;
-        loop {
-            self.spool.set(self.number, Some(position));
-            let known = filled.borrow_and_update().clone();
-            if position < known.bytes {
-                let len = usize::try_from(known.bytes - position).map_or(CHUNK, |left| left.min(CHUNK));
-                let spool = self.spool.clone();
-                let read = blocking(move || {
-                    let mut data = vec![0; len];
-                    spool.file.read_exact_at(&mut data, position).map(|()| data)
-                });
-                let data = match read.await {
-                    Ok(data) => data,
-                    Err(error) => return Err((format!("the input cannot be read: {error}"), self.sender)),
-                };
-                if self.sender.write_all(&data).await.is_err() {
+    /// See [`NotWhole`].
+    pub(crate) async fn run(mut self) -> Result<(), NotWhole> {
+        let first = self.first.clone();
+        if self.sender.write_all(&first).await.is_err() {
+            return Ok(());
+        }
+        match self.rest {
+            Rest::Nothing => Ok(()),
+            Rest::File(file) => from_file(&file, self.sender).await,
+            Rest::Spool(spool, number) => from_spool(&spool, number, self.sender).await,
+        }
+    }
+}
+
+async fn from_file(file: &Arc<File>, mut sender: pipe::Sender) -> Result<(), NotWhole> {
+    loop {
+        let file = file.clone();
+        let read = blocking(move || {
+            let mut data = vec![0; CHUNK];
+            let len = io::Read::read(&mut &*file, &mut data)?;
+            data.truncate(len);
+            Ok(data)
+        });
+        match read.await {
+            Ok(data) if data.is_empty() => return Ok(()),
+            Ok(data) => {
+                if sender.write_all(&data).await.is_err() {
                     return Ok(());
                 }
-                position += data.len() as u64;
-                continue;
             }
-            match known.end {
-                Some(Ok(())) => return Ok(()),
-                Some(Err(error)) => return Err((error, self.sender)),
-                // The spool lives as long as this does, and says its end.
-                None => drop(filled.changed().await),
+            Err(error) => return Err((format!("the input cannot be read: {error}"), sender)),
+        }
+    }
+}
+
+async fn from_spool(spool: &Arc<Spool>, number: usize, mut sender: pipe::Sender) -> Result<(), NotWhole> {
+    let mut filled = spool.filled.subscribe();
+    let mut position = 0;
+    loop {
+        spool.set(number, Some(position));
+        if spool.readers().left_behind.contains(&number) {
+            let seconds = spool.patience.as_secs();
+            let why = format!("it did not read its input for {seconds} s while other hosts waited for it");
+            return Err((why, sender));
+        }
+        let known = filled.borrow_and_update().clone();
+        if position < known.bytes {
+            let len = usize::try_from(known.bytes - position).map_or(CHUNK, |left| left.min(CHUNK));
+            let reading = spool.clone();
+            let read = blocking(move || {
+                let mut data = vec![0; len];
+                reading.file.read_exact_at(&mut data, position).map(|()| data)
+            });
+            let data = match read.await {
+                Ok(data) => data,
+                Err(error) => return Err((format!("the input cannot be read: {error}"), sender)),
+            };
+            if sender.write_all(&data).await.is_err() {
+                return Ok(());
             }
+            position += data.len() as u64;
+            continue;
+        }
+        match known.end {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(error)) => return Err((error, sender)),
+            // The spool lives as long as this does, and says its end.
+            None => drop(filled.changed().await),
         }
     }
 }
@@ -290,7 +392,15 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
 pub(crate) fn is_null_device(found: &rustix::fs::Stat) -> bool {
     let is_device =
         rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::CharacterDevice;
-    is_device && std::fs::metadata("/dev/null").is_ok_and(|null| null.rdev() == found.st_rdev)
+    #[cfg(target_os = "linux")]
+    {
+        // Its number is the kernel's (Documentation/admin-guide/devices.txt).
+        is_device && found.st_rdev == rustix::fs::makedev(1, 3)
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        is_device && std::fs::metadata("/dev/null").is_ok_and(|null| null.rdev() == found.st_rdev)
+    }
 }
 
 #[cfg(test)]
@@ -313,10 +423,35 @@ mod tests {
         assert_eq!(readers(&[Some(5), None]).slowest(), None);
     }
 
+    #[test]
+    fn who_holds_up_the_others_loses_its_place() {
+        let mut readers = readers(&[Some(5), Some(900), Some(5)]);
+        readers.leave_behind();
+        assert_eq!(readers.limit(), 900 + AHEAD);
+        assert_eq!(readers.left_behind, BTreeSet::from([0, 2]));
+    }
+
+    #[tokio::test]
+    async fn a_host_that_reads_nothing_does_not_stop_the_input() {
+        let spool = Spool::new(Duration::ZERO).unwrap();
+        let (deaf, other) = (Reader::new(&spool), Reader::new(&spool));
+        let length = 2 * AHEAD;
+        let input = tempfile::tempfile().unwrap();
+        input.set_len(length).unwrap();
+        let filling = tokio::spawn(spool.clone().fill(Input::new(input.into()).unwrap()));
+        spool.set(deaf.number, Some(0));
+        spool.set(other.number, Some(length));
+        filling.await.unwrap();
+        assert_eq!(spool.filled.borrow().bytes, length);
+        let (sender, _receiver) = pipe::pipe().unwrap();
+        let (why, _sender) = from_spool(&spool, deaf.number, sender).await.unwrap_err();
+        assert!(why.contains("did not read its input"), "{why}");
+    }
+
     #[tokio::test]
     async fn what_all_hosts_have_read_is_given_back() {
         use std::os::unix::fs::MetadataExt as _;
-        let spool = Spool::new().unwrap();
+        let spool = Spool::new(PATIENCE).unwrap();
         let (one, two) = (Reader::new(&spool), Reader::new(&spool));
         let data = vec![7; 8 << 20];
         spool.file.write_all_at(&data, 0).unwrap();

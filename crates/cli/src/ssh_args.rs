@@ -2,7 +2,7 @@
 //!
 //! There are two levels. [`LowArgs`] is what was typed: options in order, a destination, the words of a
 //! command. [`SshArgs`] is what it means, after OpenSSH's rules of precedence. `ssh` reads its options with
-//! the BSD `getopt` of its own compatibility library, stops at the first word that is no option, takes that
+//! the BSD `getopt` of its own compatibility library, stops at the first word that is not an option, takes that
 //! word for the destination, and then reads options again up to the command (`main()` in OpenSSH's ssh.c);
 //! [`LowArgs::parse`] does the same.
 //!
@@ -13,6 +13,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use trunkline_request::LogLevel;
+use trunkline_request::ssh_options::{BadOption, BearsOn, TypedOption, TypedOptions, keyword_and_value};
 
 /// What a command line of `ssh` asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub(crate) struct SshArgs {
     pub(crate) command: Option<OsString>,
     /// `-s` or `-o SessionType=subsystem`: the command names a subsystem.
     pub(crate) subsystem: bool,
+    /// The files of `-i`.
+    pub(crate) identities: Vec<OsString>,
     /// `-t`, `-T` and `-o RequestTTY`. [`TtyRequest::Auto`] leaves it to the configuration.
     pub(crate) tty: TtyRequest,
     /// `-n` (or `-f`, which implies it): read nothing from standard input.
@@ -63,6 +66,8 @@ pub(crate) struct SshArgs {
     pub(crate) quiet: bool,
     /// `-e`, or `None` to leave it to `EscapeChar`.
     pub(crate) escape: Option<EscapeChar>,
+    /// `-I`, `-K`, `-X`, `-Y` or `-w`: an ssh with a connection of its own carries them out.
+    pub(crate) own_connection: bool,
     /// Every argument as typed, without the program's name, for handing over to the system's ssh.
     pub(crate) original: Vec<OsString>,
     system_ssh: Option<&'static str>,
@@ -108,7 +113,7 @@ pub(crate) enum UsageError {
     /// `-s` without the name of a subsystem.
     #[error("-s needs the name of a subsystem after the destination.\n{USAGE}")]
     NoSubsystem,
-    /// `-e` with something that is no character.
+    /// `-e` with something that is not a character.
     #[error("Bad escape character '{0}'.")]
     BadEscapeCharacter(String),
     /// `-N` and `-s`, or either against `-o SessionType`.
@@ -120,6 +125,15 @@ pub(crate) enum UsageError {
     /// `-1`.
     #[error("SSH protocol version 1 is not supported; remove -1.")]
     ProtocolOne,
+}
+
+impl From<BadOption> for UsageError {
+    fn from(bad: BadOption) -> Self {
+        match bad {
+            BadOption::Unknown(letter) => Self::UnknownOption(letter.into()),
+            BadOption::MissingValue(letter) => Self::MissingValue(letter.into()),
+        }
+    }
 }
 
 impl UsageError {
@@ -177,20 +191,12 @@ struct LowArgs {
     command: Vec<OsString>,
 }
 
-/// One option as typed: `-v`, or `-p 22`.
+/// An option, and where it was typed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LowOption {
-    letter: u8,
-    /// Present exactly for the letters that take one.
-    value: Option<OsString>,
-    /// It stood behind the destination.
+    typed: TypedOption,
     behind_destination: bool,
 }
-
-/// The letters without a value. `1` and `2` are relics that ssh still reads.
-const SWITCHES: &[u8] = b"1246AaCfGgKkMNnqsTtVvXxYy";
-/// The letters with one.
-const VALUED: &[u8] = b"BbcDEeFIiJLlmOopQRSWw";
 
 impl LowArgs {
     fn parse(arguments: &[OsString]) -> Result<Self, UsageError> {
@@ -218,52 +224,18 @@ impl LowArgs {
         Ok(low)
     }
 
-    /// Reads options from `next` on, and returns the index of the first word that is none. As BSD getopt:
-    /// words are not reordered, `--` is skipped, a lone `-` is a word, and so is a cluster that ends in `-`.
-    fn read_options(&mut self, arguments: &[OsString], mut next: usize) -> Result<usize, UsageError> {
-        let behind_destination = self.destination.is_some();
-        while let Some(word) = arguments.get(next) {
-            let Some(cluster) = word.as_bytes().strip_prefix(b"-").filter(|rest| !rest.is_empty()) else {
-                break;
-            };
-            if cluster == b"-" {
-                return Ok(next + 1);
-            }
-            let mut letters = cluster;
-            while let Some((&letter, rest)) = letters.split_first() {
-                letters = rest;
-                if letter == b'-' && letters.is_empty() {
-                    return Ok(next);
-                }
-                let value = if VALUED.contains(&letter) {
-                    let value = if letters.is_empty() {
-                        next += 1;
-                        arguments
-                            .get(next)
-                            .cloned()
-                            .ok_or(UsageError::MissingValue(letter.into()))?
-                    } else {
-                        OsStr::from_bytes(letters).to_owned()
-                    };
-                    letters = b"";
-                    Some(value)
-                } else if SWITCHES.contains(&letter) || letter == b'P' {
-                    None
-                } else {
-                    return Err(UsageError::UnknownOption(letter.into()));
-                };
-                self.options.push(LowOption {
-                    letter,
-                    value,
-                    behind_destination,
-                });
-                if self.ends_the_line() {
-                    return Ok(next + 1);
-                }
-            }
-            next += 1;
+    /// Reads options from `next` on, and returns the index of the first word that is none.
+    fn read_options(&mut self, arguments: &[OsString], next: usize) -> Result<usize, UsageError> {
+        let mut options = TypedOptions::from(arguments, next);
+        while !self.ends_the_line()
+            && let Some(typed) = options.next()
+        {
+            self.options.push(LowOption {
+                typed: typed?,
+                behind_destination: self.destination.is_some(),
+            });
         }
-        Ok(next)
+        Ok(options.position())
     }
 
     /// The last option read makes the rest of the line meaningless to us. `-V` and `-Q` print and exit where
@@ -272,7 +244,7 @@ impl LowArgs {
     fn ends_the_line(&self) -> bool {
         self.options
             .last()
-            .is_some_and(|option| matches!(option.letter, b'V' | b'Q' | b'P'))
+            .is_some_and(|option| matches!(option.typed.option.letter, b'V' | b'Q' | b'P'))
     }
 }
 
@@ -284,7 +256,6 @@ struct Meaning {
     /// `Some` once a switch or an `-o` line has settled it; switches overrule, `-o` lines do not.
     no_stdin: Option<bool>,
     background: Option<bool>,
-    x11: bool,
     /// The first ControlMaster and ControlPath of the `-o` lines.
     control_master: Option<String>,
     control_path: Option<String>,
@@ -308,7 +279,7 @@ impl Meaning {
                 meaning.pin_destination(low.destination.as_deref());
                 destination_read = true;
             }
-            meaning.option(option)?;
+            meaning.option(&option.typed)?;
         }
         if !ends_the_line {
             meaning.args.destination = low.destination.ok_or(UsageError::NoDestination)?;
@@ -329,6 +300,7 @@ impl Meaning {
             destination: OsString::new(),
             command: None,
             subsystem: false,
+            identities: Vec::new(),
             tty: TtyRequest::Auto,
             no_stdin: false,
             background: false,
@@ -344,6 +316,7 @@ impl Meaning {
             verbosity: 0,
             quiet: false,
             escape: None,
+            own_connection: false,
             original,
             system_ssh: None,
         };
@@ -353,7 +326,6 @@ impl Meaning {
             session: None,
             no_stdin: None,
             background: None,
-            x11: false,
             control_master: None,
             control_path: None,
         }
@@ -372,29 +344,32 @@ impl Meaning {
         }
     }
 
-    fn option(&mut self, LowOption { letter, value, .. }: &LowOption) -> Result<(), UsageError> {
+    fn option(&mut self, TypedOption { option, value }: &TypedOption) -> Result<(), UsageError> {
         let value = value.as_ref();
-        match letter {
+        match option.bears_on {
+            BearsOn::Connection if option.letter == b'o' => {
+                self.directive(value.map_or(OsStr::new(""), OsString::as_os_str));
+            }
+            BearsOn::Connection => self.resolve_with(option.letter, value),
+            BearsOn::OwnConnection => {
+                self.resolve_with(option.letter, value);
+                self.args.own_connection = true;
+            }
+            BearsOn::SystemSsh(reason) => self.needs(reason),
+            BearsOn::Session => {}
+        }
+        match option.letter {
             b'1' => return Err(UsageError::ProtocolOne),
-            b'2' => {}
-            // What decides who talks to whom, and over what.
-            b'4' | b'6' | b'A' | b'a' | b'B' | b'b' | b'C' | b'c' | b'D' | b'F' | b'g' | b'i' | b'J'
-            | b'k' | b'L' | b'l' | b'm' | b'p' | b'R' => self.resolve_with(*letter, value),
-            b'o' => self.directive(value.map_or(OsStr::new(""), OsString::as_os_str)),
+            b'i' => self.args.identities.extend(value.cloned()),
             b'W' => {
-                // Resolved with, because it turns on ClearAllForwardings and ExitOnForwardFailure where they
-                // are unset.
-                self.resolve_with(*letter, value);
                 self.args.stdio_forward = value.cloned();
                 self.session = Some(Session::None);
                 self.tty = Some(TtyRequest::No);
             }
             b'N' => {
-                self.resolve_with(*letter, None);
                 self.session_type(Session::None, 'N')?;
                 self.tty = Some(TtyRequest::No);
             }
-            // What goes on inside the session, or around it.
             b's' => self.session_type(Session::Subsystem, 's')?,
             b't' if self.tty == Some(TtyRequest::Yes) => self.tty = Some(TtyRequest::Force),
             b't' => self.tty = Some(TtyRequest::Yes),
@@ -409,54 +384,20 @@ impl Meaning {
                 self.args.quiet = false;
                 self.args.verbosity = (self.args.verbosity + 1).min(3);
             }
-            // What only the system's ssh does.
-            b'G' => {
-                self.args.print_config = true;
-                self.needs("-G prints the configuration as ssh resolves it");
-            }
-            b'O' => {
-                self.args.mux_command = value.cloned();
-                self.needs("-O speaks to a ControlMaster of ssh's own");
-            }
-            b'Q' => {
-                self.args.query = value.cloned();
-                self.needs("-Q lists what ssh supports");
-            }
-            b'V' => {
-                self.args.version = true;
-                self.needs("-V prints ssh's version");
-            }
-            b'y' => {
-                self.args.syslog = true;
-                self.needs("-y sends ssh's log to syslog");
-            }
-            b'I' => {
-                self.resolve_with(*letter, value);
-                self.needs("-I uses keys of a PKCS#11 provider");
-            }
-            b'K' => {
-                self.resolve_with(*letter, None);
-                self.needs("-K authenticates with GSSAPI");
-            }
-            b'w' => {
-                self.resolve_with(*letter, value);
-                self.needs("-w forwards a tunnel device");
-            }
-            b'X' | b'Y' | b'x' => {
-                self.resolve_with(*letter, None);
-                self.x11 = *letter != b'x';
-            }
+            b'G' => self.args.print_config = true,
+            b'O' => self.args.mux_command = value.cloned(),
+            b'Q' => self.args.query = value.cloned(),
             b'S' => self.args.control_path = value.cloned(),
-            b'M' => self.needs("-M makes ssh the master of its own control socket"),
-            b'P' => self.needs("-P means different things to different versions of ssh"),
-            other => return Err(UsageError::UnknownOption((*other).into())),
+            b'V' => self.args.version = true,
+            b'y' => self.args.syslog = true,
+            _ => {}
         }
         Ok(())
     }
 
     /// An `-o` line. Those that a switch can settle too are followed here, because the first to speak wins.
     fn directive(&mut self, line: &OsStr) {
-        let parsed = line.to_str().and_then(keyword_and_value);
+        let parsed = keyword_and_value(line);
         let value = parsed.as_ref().map_or("", |(_, value)| value.as_str());
         let yes = matches!(value, "yes" | "true");
         match parsed.as_ref().map(|(keyword, _)| keyword.as_str()) {
@@ -517,9 +458,6 @@ impl Meaning {
         if self.args.syslog && self.args.log_file.is_some() && !ends_the_line {
             return Err(UsageError::TwoLogs);
         }
-        if self.x11 {
-            self.needs("-X and -Y forward X11");
-        }
         if self.args.control_path.as_ref().is_some_and(|path| path != "none") {
             self.needs("-S names a control socket of ssh's own");
         }
@@ -554,21 +492,6 @@ fn escape_char(value: &[u8]) -> Result<EscapeChar, UsageError> {
             String::from_utf8_lossy(value).into_owned(),
         )),
     }
-}
-
-/// Splits a line of ssh_config(5): `User x`, `User=x`, `User = "x"`. The keyword is returned in lower case.
-fn keyword_and_value(line: &str) -> Option<(String, String)> {
-    let line = line.trim_start();
-    let end = line.find(|c: char| c.is_ascii_whitespace() || c == '=' || c == '"')?;
-    let (keyword, rest) = line.split_at(end);
-    let rest = rest.trim_start();
-    let rest = rest.strip_prefix('=').unwrap_or(rest).trim();
-    let value = rest
-        .strip_prefix('"')
-        .and_then(|inner| inner.split('"').next())
-        .unwrap_or(rest);
-    let value = value.split_ascii_whitespace().next().unwrap_or("");
-    Some((keyword.to_ascii_lowercase(), value.to_owned()))
 }
 
 /// The user and port that a destination itself names (`parse_ssh_uri` in OpenSSH's misc.c).
@@ -623,335 +546,4 @@ fn percent_decoded(text: &[u8]) -> OsString {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeMap;
-    use std::process::{Command, Stdio};
-
-    fn parse(words: &[&str]) -> Result<SshArgs, UsageError> {
-        SshArgs::parse(words.iter().map(OsString::from))
-    }
-
-    /// A line that is a shell's way of writing it: words at spaces, single quotes group.
-    fn words(line: &str) -> Vec<OsString> {
-        let mut words = Vec::new();
-        for (index, part) in line.split('\'').enumerate() {
-            if index % 2 == 1 {
-                words.push(part.into());
-            } else {
-                words.extend(part.split_whitespace().map(OsString::from));
-            }
-        }
-        words
-    }
-
-    fn read(line: &str) -> SshArgs {
-        SshArgs::parse(words(line)).unwrap_or_else(|error| panic!("{line}: {error}"))
-    }
-
-    #[test]
-    fn a_line_splits_into_options_destination_and_command_as_in_ssh() {
-        let table: &[(&str, &[&str], &str, Option<&str>)] = &[
-            ("host", &[], "host", None),
-            ("host uptime", &[], "host", Some("uptime")),
-            ("-p2222 host", &["-p", "2222"], "host", None),
-            ("-vvTp2222 -- host -x", &["-p", "2222"], "host", Some("-x")),
-            ("host -l u cmd -x", &["-l", "u"], "host", Some("cmd -x")),
-            ("host -- cmd -x", &[], "host", Some("cmd -x")),
-            ("-- host -- cmd", &[], "host", Some("-- cmd")),
-            ("-oUser=x host", &["-o", "User=x"], "host", None),
-            ("-o 'User x' host", &["-o", "User x"], "host", None),
-            ("-e none -4A host ls  -l", &["-4", "-A"], "host", Some("ls -l")),
-            ("-l -- host -v", &["-l", "--"], "host", Some("-v")),
-            ("host 'a  b' c", &[], "host", Some("a  b c")),
-            ("u@host -l x", &["-l", "u", "-l", "x"], "u@host", None),
-            (
-                "ssh://u%40corp@host:44 -p 22",
-                &["-l", "u@corp", "-p", "44", "-p", "22"],
-                "ssh://u%40corp@host:44",
-                None,
-            ),
-            (
-                "-C host -i key -- -weird",
-                &["-C", "-i", "key"],
-                "host",
-                Some("-weird"),
-            ),
-            ("-2tt host", &[], "host", None),
-            ("- x", &[], "-", Some("x")),
-            ("-v- x", &[], "-v-", Some("x")),
-        ];
-        for (line, config_args, destination, command) in table {
-            let args = read(line);
-            assert_eq!(args.config_args, *config_args, "{line}");
-            assert_eq!(args.destination, *destination, "{line}");
-            assert_eq!(args.command.as_deref(), command.map(OsStr::new), "{line}");
-            assert_eq!(args.original, words(line), "{line}");
-        }
-    }
-
-    #[test]
-    fn switches_settle_what_goes_on_inside_the_session() {
-        for (line, tty) in [
-            ("host", TtyRequest::Auto),
-            ("-t host", TtyRequest::Yes),
-            ("-tt host", TtyRequest::Force),
-            ("-t host -t", TtyRequest::Force),
-            ("-ttt host", TtyRequest::Yes),
-            ("-t -T host", TtyRequest::No),
-            ("-N host", TtyRequest::No),
-            ("-oRequestTTY=yes -t host", TtyRequest::Force),
-            ("-t -o 'requesttty no' host", TtyRequest::Yes),
-            ("-o RequestTTY=force host", TtyRequest::Force),
-        ] {
-            assert_eq!(read(line).tty, tty, "{line}");
-        }
-        for (line, verbosity, quiet) in [
-            ("-v -q host", 1, true),
-            ("-q -v host", 1, false),
-            ("-vvvv host", 3, false),
-            ("host", 0, false),
-        ] {
-            let args = read(line);
-            assert_eq!((args.verbosity, args.quiet), (verbosity, quiet), "{line}");
-        }
-        for (line, escape) in [
-            ("-e none host", Some(EscapeChar::None)),
-            ("-e ^A host", Some(EscapeChar::Byte(1))),
-            ("-e% host", Some(EscapeChar::Byte(b'%'))),
-            ("-e ^ host", Some(EscapeChar::Byte(b'^'))),
-            ("host", None),
-        ] {
-            assert_eq!(read(line).escape, escape, "{line}");
-        }
-        let args = read("-f -s -E log host sftp");
-        assert!(args.background && args.no_stdin && args.subsystem && !args.no_command);
-        assert_eq!(
-            (args.log_file, args.command),
-            (Some("log".into()), Some("sftp".into()))
-        );
-        let args = read("-W db:5432 jump");
-        assert!(args.no_command);
-        assert_eq!(args.stdio_forward, Some("db:5432".into()));
-        assert!(read("-n host").no_stdin && read("-o StdinNull=yes host").no_stdin);
-        assert!(!read("-o StdinNull=no host").no_stdin);
-        assert!(read("-s -o SessionType=none host sftp").subsystem);
-    }
-
-    #[test]
-    fn what_only_the_system_ssh_does_is_named() {
-        let lines = "-G host|-Q cipher|-V|-I lib.so host|-w 0 host|-X host|-Y host|-M host|-S /s host\
-            |-O check host|-y host|-P tag host|-P host|-K host";
-        for line in lines.split('|') {
-            let args = read(line);
-            let reason = args
-                .needs_system_ssh()
-                .unwrap_or_else(|| panic!("{line} needs the system's ssh"));
-            assert!(
-                reason.starts_with(&line[..2]) || line.starts_with("-Y"),
-                "{line}: {reason}"
-            );
-            assert_eq!(args.original, words(line));
-        }
-        let args = read("-O check host");
-        assert_eq!(
-            (args.mux_command, args.print_config, args.version),
-            (Some("check".into()), false, false)
-        );
-        for line in [
-            "-oControlMaster=yes -oControlPath=/p host",
-            "-o 'ControlMaster ask' host",
-            "-o ControlPath=/p host",
-            "-o ControlMaster=no -oControlPath=/p host",
-        ] {
-            let reason = read(line).needs_system_ssh();
-            assert!(
-                reason.is_some_and(|reason| reason.starts_with("-o Control")),
-                "{line}: {reason:?}"
-            );
-        }
-        assert_eq!(read("-Q cipher").query, Some("cipher".into()));
-        assert!(read("-V").version && read("-G host").print_config && read("-y host").syslog);
-        for line in [
-            "host",
-            "-X -x host",
-            "-S none host",
-            "-S none -o ControlPath=/p host",
-            "-o ControlPath=none host",
-            "-o ControlMaster=auto -o ControlPath=/p -o ControlPersist=60 host",
-            "-o ControlMaster=no -o ControlMaster=yes host",
-            "-A -C -J j -L 1:h:2 -t host",
-            "-W a:1 host",
-        ] {
-            assert_eq!(read(line).needs_system_ssh(), None, "{line}");
-        }
-    }
-
-    #[test]
-    fn what_ssh_refuses_is_refused() {
-        for (line, error) in [
-            ("", UsageError::NoDestination),
-            ("-v", UsageError::NoDestination),
-            ("@host", UsageError::NoDestination),
-            ("ssh://@host", UsageError::NoDestination),
-            ("-Z host", UsageError::UnknownOption('Z')),
-            ("--help", UsageError::UnknownOption('-')),
-            ("host -p", UsageError::MissingValue('p')),
-            ("-s host", UsageError::NoSubsystem),
-            ("-e ab host", UsageError::BadEscapeCharacter("ab".into())),
-            ("-N -s host sftp", UsageError::SessionTypeConflict('s')),
-            ("-s -N host sftp", UsageError::SessionTypeConflict('N')),
-            (
-                "-o SessionType=default -N host",
-                UsageError::SessionTypeConflict('N'),
-            ),
-            ("-y -E log host", UsageError::TwoLogs),
-            ("-1 host", UsageError::ProtocolOne),
-        ] {
-            let words = words(line);
-            assert_eq!(SshArgs::parse(words.clone()), Err(error.clone()), "{line}");
-            let real = Command::new("ssh")
-                .arg("-F/dev/null")
-                .args(["-o", "BatchMode=yes", "-G"])
-                .args(&words)
-                .stdin(Stdio::null())
-                .output()
-                .expect("this test needs the program ssh (openssh-client)");
-            assert_eq!(real.status.code(), Some(UsageError::EXIT_STATUS.into()), "{line}");
-            let shows_usage = |text: &str| text.contains("usage: ssh");
-            assert_eq!(
-                shows_usage(&error.to_string()),
-                shows_usage(&String::from_utf8_lossy(&real.stderr)),
-                "{line}: usage is shown exactly where ssh shows it"
-            );
-        }
-    }
-
-    #[test]
-    fn arguments_need_not_be_text() {
-        let odd = OsString::from_vec(b"-o\xff=\xfe".to_vec());
-        let args = SshArgs::parse([odd, "h".into(), OsString::from_vec(vec![0xff])]).expect("a valid line");
-        assert_eq!(
-            args.config_args,
-            [OsString::from("-o"), OsString::from_vec(b"\xff=\xfe".to_vec())]
-        );
-        assert_eq!(args.command, Some(OsString::from_vec(vec![0xff])));
-        assert_eq!(
-            parse(&["-p", "", "h"]).map(|args| args.config_args),
-            Ok(vec!["-p".into(), "".into()])
-        );
-    }
-
-    /// What `ssh -G` prints for a line, by keyword, or `None` where it refuses the line.
-    fn ssh_g<S: AsRef<OsStr>>(arguments: &[S]) -> Option<BTreeMap<String, Vec<String>>> {
-        let output = Command::new("ssh")
-            .args(["-F/dev/null", "-G"])
-            .args(arguments)
-            .stdin(Stdio::null())
-            .output()
-            .expect("this test needs the program ssh (openssh-client)");
-        if !output.status.success() {
-            return None;
-        }
-        let mut printed = BTreeMap::<String, Vec<String>>::new();
-        for line in String::from_utf8_lossy(&output.stdout).lines() {
-            let (keyword, value) = line.split_once(' ').unwrap_or((line, ""));
-            printed
-                .entry(keyword.to_owned())
-                .or_default()
-                .push(value.to_owned());
-        }
-        Some(printed)
-    }
-
-    /// What `ssh -G` prints about things that [`SshArgs`] carries in a field or leaves to the pool.
-    const IN_FIELDS: &str = "requesttty sessiontype stdinnull forkafterauthentication escapechar loglevel \
-        controlmaster controlpath";
-
-    /// Options to combine, in a shell's way of writing.
-    const OPTIONS: &str = "-4|-6|-A|-a|-C|-x|-g|-k|-vv|-q|-t|-tt|-T|-n|-f|-N|-s|-Tn|-2|-K|-X|-M|--|-p 2201\
-        |-p2202|-l lena|-lmax|-vlnina|-o 'User olga'|-oUser=otto|-o 'Port = 2203'|-oRequestTTY=yes\
-        |-o 'RequestTTY no'|-oSessionType=none|-oSessionType=subsystem|-oStdinNull=no|-oStdinNull=yes\
-        |-oForkAfterAuthentication=yes|-oForkAfterAuthentication=no|-oLogLevel=DEBUG|-o 'bogus yes'\
-        |-J j1,u@j2:23|-c aes128-ctr|-m hmac-sha2-256|-b 127.0.0.1|-B lo|-L 8080:web:80|-R8081:web:81\
-        |-D 1080|-W db:5432|-e none|-e ^B|-e%|-i /dev/null|-S /none.sock|-w 1:2|-E /dev/null";
-
-    fn options(at_most: usize) -> impl Strategy<Value = Vec<OsString>> {
-        let option = prop::sample::select(OPTIONS.split('|').collect::<Vec<_>>());
-        prop::collection::vec(option.prop_map(words), 0..=at_most).prop_map(|options| options.concat())
-    }
-
-    const DESTINATIONS: &str = "web1|anna@web1|a@b@web1|ssh://web1|ssh://bert@web1:2299|ssh://web1:2298/\
-        |ssh://c%64@web1|ssh://dora;fp=1@web1|10.1.2.3|user@|@web1|ssh://web1:port|-bad";
-
-    proptest! {
-        #![proptest_config(ProptestConfig {
-            cases: 300,
-            failure_persistence: None,
-            ..ProptestConfig::default()
-        })]
-
-        #[test]
-        fn config_args_resolve_as_the_whole_line_does(
-            before in options(4),
-            destination in prop::sample::select(DESTINATIONS.split('|').collect::<Vec<_>>()),
-            after in options(3),
-            command in prop::collection::vec(prop::sample::select(vec!["ls", "-l", "--", "-p", "22"]), 0..3),
-        ) {
-            let mut line = before;
-            line.push(destination.into());
-            line.extend(after);
-            line.extend(command.into_iter().map(OsString::from));
-            let whole = ssh_g(&line);
-            let ours = SshArgs::parse(line.clone()).ok().and_then(|args| {
-                let mut words = args.config_args.clone();
-                words.extend(["--".into(), args.destination.clone()]);
-                // ssh refuses to fork without a command only after it has read its configuration.
-                let forks_for_nothing = args.background && args.command.is_none() && !args.no_command;
-                ssh_g(&words).filter(|_| !forks_for_nothing).map(|printed| (args, printed))
-            });
-            let (Some(whole), Some((args, ours))) = (&whole, &ours) else {
-                prop_assert_eq!(whole.is_some(), ours.is_some(), "one refuses {:?}", line);
-                return Ok(());
-            };
-            for (keyword, values) in whole {
-                if IN_FIELDS.split(' ').all(|field| field != keyword) {
-                    prop_assert_eq!(Some(values), ours.get(keyword), "{} of {:?}", keyword, &line);
-                }
-            }
-            let printed = |keyword: &str| whole.get(keyword).map_or("", |values| values[0].as_str());
-            let truth = |value: bool| if value { "yes" } else { "no" };
-            prop_assert_eq!(truth(args.no_stdin), printed("stdinnull"), "{:?}", &line);
-            prop_assert_eq!(truth(args.background), printed("forkafterauthentication"), "{:?}", &line);
-            let session = match (args.no_command, args.subsystem) {
-                (true, _) => "none",
-                (_, true) => "subsystem",
-                _ => "default",
-            };
-            prop_assert_eq!(session, printed("sessiontype"), "{:?}", &line);
-            let tty = match args.tty {
-                TtyRequest::Auto => "auto",
-                TtyRequest::No => "false",
-                TtyRequest::Yes => "true",
-                TtyRequest::Force => "force",
-            };
-            prop_assert_eq!(tty, printed("requesttty"), "{:?}", &line);
-            let escape = match args.escape {
-                None => "~".to_owned(),
-                Some(EscapeChar::None) => "none".to_owned(),
-                Some(EscapeChar::Byte(byte)) if byte < 32 => format!("\\^{}", char::from(byte | 64)),
-                Some(EscapeChar::Byte(byte)) => char::from(byte).to_string(),
-            };
-            prop_assert_eq!(escape, printed("escapechar"), "{:?}", &line);
-        }
-
-        #[test]
-        fn no_line_panics_or_loses_a_word(words in prop::collection::vec("[-@:a-zA-Z0-9 =]{0,6}", 0..6)) {
-            let line: Vec<&str> = words.iter().map(String::as_str).collect();
-            if let Ok(args) = parse(&line) {
-                prop_assert_eq!(args.original, line);
-            }
-        }
-    }
-}
+mod tests;

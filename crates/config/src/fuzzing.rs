@@ -1,9 +1,6 @@
 //! Ways for the fuzz targets in `fuzz/` to what nothing public reaches with bytes of one's own choice. No part of the API.
 
-use std::path::Path;
-
 use crate::agent::Agent;
-use crate::hosts::Inventory;
 
 /// Lets an agent answer with `replies`, as bytes in a row, to a listing of its keys, a signature and a binding.
 pub fn agent(replies: &[u8]) {
@@ -33,16 +30,4 @@ pub fn agent(replies: &[u8]) {
             tokio::join!(asking, answering);
         }
     });
-}
-
-/// Reads an inventory in each of the forms that there are.
-pub fn inventory(text: &str) {
-    let file = Path::new("inventory");
-    for read in [Inventory::read_ini, Inventory::read_yaml] {
-        let mut inventory = Inventory::default();
-        if read(&mut inventory, text, file).is_ok() {
-            let _ = inventory.select("all:!a:&b*", Some("~x"));
-        }
-    }
-    let _ = Inventory::from_json(text.as_bytes(), file);
 }

@@ -3,7 +3,8 @@
 mod aliases;
 mod inventory;
 
-pub use aliases::in_list;
-pub use aliases::matching_aliases;
+pub use aliases::{aliases, in_list, known_host_names, matching_aliases};
 pub use inventory::{Inventory, InventoryError};
-pub use trunkline_request::hosts::{HostListError, MOST_HOSTS, Selection, Skipped, Target, expand};
+pub use trunkline_request::hosts::{
+    HostListError, MOST_HOSTS, Selection, Skipped, Target, Unmatched, expand,
+};

@@ -5,7 +5,9 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::SystemTime;
 
+pub use trunkline_request::{LogLevel, LogLine};
 use trunkline_text::Printable;
 
 use crate::prompt::{Answer, Answers, Never, Prompt, Prompter, ServerQuestions, Standard};
@@ -20,6 +22,8 @@ pub struct Interaction {
     /// The warnings that have been told, each by its hash. Guards them for as long as a look takes.
     told: Arc<Mutex<HashSet<u64>>>,
     client: Client,
+    /// What was logged, where that is kept; guarded for as long as a line takes.
+    record: Option<Arc<Mutex<Vec<LogLine>>>>,
 }
 
 type Tell = dyn Fn(Told, &str) + Send + Sync;
@@ -31,8 +35,10 @@ pub enum Told {
     Notice,
     /// What ssh logs from `LogLevel ERROR` on.
     Warning,
-    /// The server's banner, which ssh prints and does not log.
+    /// The server's banner, or what a ProxyCommand says, which ssh prints and does not log.
     Banner,
+    /// What ssh logs from this level on.
+    Log(LogLevel),
 }
 
 /// One client of a program that lends its connections: all that is done for the same one is one use of them. Clones of an
@@ -41,7 +47,7 @@ pub enum Told {
 pub struct Client(Arc<()>);
 
 /// A client that may be gone.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct KnownClient(Weak<()>);
 
 impl Client {
@@ -67,10 +73,17 @@ impl KnownClient {
 /// As many warnings are remembered as told. There is one for each host that was not verified.
 const MOST_TOLD: usize = 4096;
 
+/// So many lines are kept of the making of a connection: a server can have more written, by refusing keys.
+const MOST_RECORDED: usize = 128;
+
 impl Interaction {
     /// Questions go to `prompter`; warnings and the server's banner go to `notice`, a text at a time.
     pub fn new(prompter: Arc<dyn Prompter>, notice: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self::telling(prompter, move |_, text| notice(text))
+        Self::telling(prompter, move |told, text| {
+            if !matches!(told, Told::Log(_)) {
+                notice(text);
+            }
+        })
     }
 
     /// The same, with what each text is.
@@ -81,6 +94,7 @@ impl Interaction {
             banner: Arc::default(),
             client: Client::default(),
             told: Arc::default(),
+            record: None,
         }
     }
 
@@ -117,10 +131,45 @@ impl Interaction {
         (self.tell)(Told::Warning, &Printable::text(text));
     }
 
+    /// Says what is being done, for whoever looks for faults: never a secret.
+    pub fn log(&self, level: LogLevel, text: &str) {
+        let text = Printable::line(text);
+        (self.tell)(Told::Log(level), &text);
+        let Some(record) = &self.record else { return };
+        let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+        if record.len() < MOST_RECORDED {
+            record.push(LogLine {
+                at: SystemTime::now(),
+                level,
+                text: text.into_string(),
+            });
+        }
+    }
+
+    /// The same, which keeps what it logs from now on for [`Self::recorded`].
+    #[must_use]
+    pub fn recording(mut self) -> Self {
+        self.record = Some(Arc::default());
+        self
+    }
+
+    /// What was logged.
+    pub fn recorded(&self) -> Vec<LogLine> {
+        let record = self.record.as_ref();
+        record.map_or_else(Vec::new, |record| {
+            record.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        })
+    }
+
     /// Shows the server's banner.
     pub fn banner(&self, text: &str) {
         self.banner.store(true, Ordering::Relaxed);
         (self.tell)(Told::Banner, &Printable::text(text));
+    }
+
+    /// Shows a line of a ProxyCommand's standard error.
+    pub fn proxy(&self, line: &Printable) {
+        (self.tell)(Told::Banner, line);
     }
 
     /// Whether a banner was shown.

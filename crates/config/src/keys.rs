@@ -8,6 +8,7 @@
 //! Everything here blocks: files are read, and a passphrase costs the deliberate hundreds of milliseconds
 //! of its key derivation. Call it from a blocking thread.
 
+mod curve;
 mod file;
 mod formats;
 mod private;
@@ -38,7 +39,7 @@ pub struct PublicKey {
 impl PublicKey {
     /// Reads one line in the format of sshd(8)'s `authorized_keys` without options: type, base64, comment.
     ///
-    /// Returns `None` when the line is no such line, or when its type name is not the one in the blob.
+    /// Returns `None` when the line is not such a line, or when its type name is not the one in the blob.
     pub fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.trim_ascii().splitn(3, |b| matches!(b, b' ' | b'\t'));
         let algorithm = std::str::from_utf8(fields.next()?).ok()?;
@@ -237,7 +238,7 @@ pub fn key_type(blob: &[u8]) -> Option<&'static str> {
         .find(|known| *known == name)
 }
 
-/// The plain key in a certificate's blob; a blob that is no certificate as it is. `None` for a certificate that cannot be
+/// The plain key in a certificate's blob; a blob that is not a certificate as it is. `None` for a certificate that cannot be
 /// read.
 pub(crate) fn without_certificate(blob: Bytes) -> Option<Bytes> {
     match Reader::new(&blob).name() {

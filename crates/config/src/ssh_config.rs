@@ -19,20 +19,23 @@
 //! ```
 
 mod account;
+mod algorithms;
 mod command_world;
 mod dump;
 pub(crate) mod files;
 #[doc(hidden)]
 pub mod fuzzing;
 mod host;
+mod irrelevant;
 mod resolver;
 mod sharing;
 mod support;
 mod tokens;
 mod values;
 
+pub use algorithms::Algorithms;
 pub use command_world::CommandWorld;
-pub use dump::Directive;
+pub use dump::{Departure, Directive};
 pub use files::control_paths;
 pub use host::{HostConfig, IdentityFile, LocalCommand, Proxy};
 pub use resolver::{RESOLVING, Request, Resolver, complaint, ssh_program};
@@ -113,6 +116,9 @@ pub enum ConfigError {
     /// Jump hosts without end.
     #[error("more than {0} jump hosts, each behind the next: does ProxyJump form a loop?")]
     TooManyJumps(usize),
+    /// A command where the configuration has one.
+    #[error("Cannot execute command-line and remote command; use -o RemoteCommand=none")]
+    TwoCommands,
     /// A jump host that cannot be read.
     #[error("ProxyJump: {0}")]
     Jump(#[from] crate::destination::DestinationError),

@@ -2,21 +2,28 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::sockopt::PeerCredentials;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::retry_on_intr;
 use serde::Serialize;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
+use trunkline_request::failure::{ErrorKind, Failure};
 use trunkline_request::{Difference, Vantage};
 
 use crate::place::{Place, PlaceError};
 use crate::program::{self, ProgramError};
 use crate::protocol::{Reply, Request, VERSION};
-use crate::socket::{FrameError, FrameReader, FrameWriter, encode, split};
+use crate::socket::{
+    FrameError, FrameReader, FrameWriter, at_the_end, encode, receive, send_blocking, split, split_after,
+    take_frame,
+};
 
 /// Why the daemon could not be reached.
 #[derive(Debug, thiserror::Error)]
@@ -86,11 +93,24 @@ pub enum ClientError {
         protocol: u32,
     },
     /// It stands where other hosts are reached, or other files are meant.
-    #[error("the daemon runs in another {0} than this program")]
+    #[error("the daemon runs in a different {0} from this program")]
     Elsewhere(Difference),
     /// It went away in the middle.
     #[error("the daemon ended during the request")]
     Gone,
+}
+
+/// Where the daemon cannot be reached, nothing has begun.
+impl From<&ClientError> for Failure {
+    fn from(error: &ClientError) -> Self {
+        Self::new(ErrorKind::Local, error.to_string())
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        Self::from(&error)
+    }
 }
 
 /// How to start a daemon.
@@ -124,7 +144,7 @@ struct Opening<'a> {
     fds: &'a [BorrowedFd<'a>],
 }
 
-impl Opening<'_> {
+impl<'a> Opening<'a> {
     /// The greeting alone.
     fn hello() -> Result<Self, ClientError> {
         let hello = Request::Hello {
@@ -135,6 +155,14 @@ impl Opening<'_> {
             bytes: encode(&hello)?,
             fds: &[],
         })
+    }
+
+    /// The greeting, and a request that brings descriptors.
+    fn with(request: &Request, fds: &'a [BorrowedFd<'a>]) -> Result<Self, ClientError> {
+        let mut opening = Self::hello()?;
+        opening.bytes.extend(encode(request)?);
+        opening.fds = fds;
+        Ok(opening)
     }
 }
 
@@ -174,10 +202,7 @@ impl Client {
         request: &Request,
         fds: &[BorrowedFd<'_>],
     ) -> Result<Self, ClientError> {
-        let mut opening = Opening::hello()?;
-        opening.bytes.extend(encode(request)?);
-        opening.fds = fds;
-        Self::open(place, starter, here, &opening).await
+        Self::open(place, starter, here, &Opening::with(request, fds)?).await
     }
 
     async fn open(
@@ -289,14 +314,7 @@ impl Client {
         let Ok(stream) = UnixStream::connect(place.socket()).await else {
             return Err(ClientError::NotRunning);
         };
-        // Whoever listens there gets our streams and our environment.
-        let peer = stream.peer_cred().map_err(FrameError::from)?;
-        if peer.uid() != rustix::process::getuid().as_raw() {
-            return Err(ClientError::Stranger {
-                uid: peer.uid(),
-                socket: place.socket(),
-            });
-        }
+        check_peer(&stream, place)?;
         let mut client = Self::new(stream);
         client.requests.open(opening).await?;
         match tokio::time::timeout(ANSWER_LIMIT, client.next()).await {
@@ -343,6 +361,115 @@ impl Client {
     pub fn into_split(self) -> (ReplyReader, RequestWriter) {
         (self.replies, self.requests)
     }
+}
+
+/// A connection on which a request has been put to the daemon, of a process that waits for nothing but its replies: it
+/// blocks, and needs no runtime.
+///
+/// A runtime's descriptors and its calls beside each read are a third of what a warm command costs its process.
+#[derive(Debug)]
+pub struct Call {
+    stream: std::os::unix::net::UnixStream,
+    /// Received, and not part of a reply yet.
+    buffer: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+impl Call {
+    /// Puts a request as [`Client::connect_with`] does, to a daemon that runs. `None` where that takes more than asking:
+    /// none runs, or it is just ending, of another version, or stands elsewhere. Nothing was begun then, as where there is
+    /// an error.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn begin(
+        place: &Place,
+        here: &Vantage,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Option<Self>, ClientError> {
+        let Ok(stream) = std::os::unix::net::UnixStream::connect(place.socket()) else {
+            return Ok(None);
+        };
+        check_peer(&stream, place)?;
+        let opening = Opening::with(request, fds)?;
+        let mut call = Self {
+            stream,
+            buffer: Vec::new(),
+            fds: Vec::new(),
+        };
+        if send_blocking(&call.stream, &opening.bytes, opening.fds).is_err() {
+            return Ok(None);
+        }
+        if !call.is_answered_within(ANSWER_LIMIT)? {
+            let socket = place.socket();
+            return Err(ClientError::Silent { socket });
+        }
+        match call.wait() {
+            Ok(Reply::Welcome {
+                protocol, vantage, ..
+            }) => {
+                let elsewhere = vantage.and_then(|there| there.difference(here)).is_some();
+                Ok((protocol == VERSION && !elsewhere).then_some(call))
+            }
+            Ok(_) => Err(FrameError::Malformed("no welcome".into()).into()),
+            Err(ClientError::Gone) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn is_answered_within(&self, limit: Duration) -> Result<bool, ClientError> {
+        let limit = Timespec::try_from(limit).map_err(io::Error::other);
+        let limit = limit.map_err(FrameError::from)?;
+        let mut awaited = [PollFd::new(&self.stream, PollFlags::IN)];
+        let ready = retry_on_intr(|| rustix::event::poll(&mut awaited, Some(&limit)));
+        Ok(ready.map_err(|error| FrameError::Io(error.into()))? > 0)
+    }
+
+    /// Waits for the next reply.
+    ///
+    /// # Errors
+    /// [`ClientError::Gone`] when the daemon has closed the socket.
+    pub fn wait(&mut self) -> Result<Reply, ClientError> {
+        loop {
+            if let Some(reply) = take_frame(&mut self.buffer)? {
+                return Ok(reply);
+            }
+            match receive(&self.stream, &mut self.buffer, &mut self.fds) {
+                Ok(0) => return at_the_end(&self.buffer)?.ok_or(ClientError::Gone),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(gone(error.into())),
+            }
+        }
+    }
+
+    /// The same connection in the hands of a runtime, which has to be the calling one.
+    ///
+    /// # Errors
+    /// [`ClientError::Frame`].
+    pub fn into_client(self) -> Result<Client, ClientError> {
+        self.stream.set_nonblocking(true).map_err(FrameError::from)?;
+        let stream = UnixStream::from_std(self.stream).map_err(FrameError::from)?;
+        let (reader, writer) = split_after(stream, self.buffer, self.fds);
+        Ok(Client {
+            replies: ReplyReader(reader),
+            requests: RequestWriter(writer),
+        })
+    }
+}
+
+/// Whoever listens on the daemon's socket gets our streams and our environment.
+fn check_peer(stream: &impl AsFd, place: &Place) -> Result<(), ClientError> {
+    let peer = nix::sys::socket::getsockopt(stream, PeerCredentials);
+    let peer = peer.map_err(|error| FrameError::Io(error.into()))?;
+    if peer.uid() == rustix::process::getuid().as_raw() {
+        return Ok(());
+    }
+    Err(ClientError::Stranger {
+        uid: peer.uid(),
+        socket: place.socket(),
+    })
 }
 
 /// The replies of a [`Client`].

@@ -1,5 +1,8 @@
 //! The descriptors of this process: those that it was started with, and how many it may have.
 
+use std::os::fd::AsRawFd as _;
+
+use rustix::fs::{Dir, Mode, OFlags};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Descriptors beyond these are closed where /proc does not tell which there are.
@@ -12,17 +15,28 @@ const GUESSED: i32 = 1024;
 ///
 /// To be called before anything of this process's own is open, and before it has a second thread.
 pub fn close_inherited(kept: &[i32]) {
-    let listed = std::fs::read_dir("/proc/self/fd").map(|entries| {
-        let names = entries.flatten().map(|entry| entry.file_name());
-        names
-            .filter_map(|name| name.to_str()?.parse().ok())
-            .collect::<Vec<i32>>()
-    });
-    let open = listed.unwrap_or_else(|_| (0..GUESSED).collect());
+    let open = listed().unwrap_or_else(|_| (0..GUESSED).collect());
     for fd in open.into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)) {
-        // One that is not open any more is the folder's that was read.
+        // Nothing could be done about one that is not open.
         let _ = nix::unistd::close(fd);
     }
+}
+
+/// All that are open.
+fn listed() -> rustix::io::Result<Vec<i32>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open("/proc/self/fd", flags, Mode::empty())?;
+    let itself = folder.as_raw_fd();
+    let mut open = Vec::new();
+    for entry in Dir::new(folder)? {
+        let number = entry?
+            .file_name()
+            .to_str()
+            .ok()
+            .and_then(|name| name.parse::<i32>().ok());
+        open.extend(number.filter(|fd| *fd != itself));
+    }
+    Ok(open)
 }
 
 /// A client brings up to four descriptors, a connection is one: thousands do not fit into the usual limit of 1024.

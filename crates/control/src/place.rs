@@ -83,6 +83,11 @@ impl Place {
         self.runtime.join("control.sock")
     }
 
+    /// The socket on which the daemon tells its metrics.
+    pub fn metrics(&self) -> PathBuf {
+        self.runtime.join("metrics.sock")
+    }
+
     /// The folder of the mux sockets, to which stock ssh clients come.
     pub fn mux(&self) -> PathBuf {
         self.runtime.join("mux")

@@ -1,5 +1,5 @@
-//! A daemon of a program's own: `trunklined --private`, for a command that shares nothing (`--no-daemon`), that wants the
-//! engine's log (`ssh -v`), or that stands where the user's daemon does not.
+//! A daemon of a program's own: `trunklined --private`, for a command that shares nothing (`--no-daemon`), or that
+//! stands where the user's daemon does not.
 //!
 //! Its standard input is a socket, the *line*, on which the program hands it the far end of each connection. It has no
 //! place in the file system that anybody else could come to. The end of the line is its end, so that it is never left
@@ -18,15 +18,6 @@ use crate::client::{Client, ClientError};
 use crate::program;
 use crate::socket::{FrameError, FrameReader, decode, encode, send_blocking, split};
 
-/// The log that a private daemon writes.
-#[derive(Debug)]
-pub struct Log {
-    /// Which events, as `TRUNKLINE_LOG` says it.
-    pub filter: String,
-    /// Where to. Standard error where there is none.
-    pub file: Option<File>,
-}
-
 /// A private daemon, which ends when this is dropped: that takes as long as its servers need to hear of it, and two
 /// seconds at the most.
 #[derive(Debug)]
@@ -42,7 +33,7 @@ impl Private {
     ///
     /// # Errors
     /// There is no program, or it cannot be run.
-    pub fn start(log: Option<Log>) -> Result<Self, ClientError> {
+    pub fn start() -> Result<Self, ClientError> {
         let program = program::find()?;
         let failed = |error: io::Error| ClientError::Private {
             program: program.clone(),
@@ -50,16 +41,10 @@ impl Private {
         };
         let (line, theirs) = UnixStream::pair().map_err(failed)?;
         let mut command = Command::new(&program);
-        command.arg("--private").stdin(OwnedFd::from(theirs));
-        if let Some(Log { filter, file }) = log {
-            let output = match file {
-                Some(file) => Ok(OwnedFd::from(file)),
-                None => io::stderr().as_fd().try_clone_to_owned(),
-            };
-            command.args(["--log", &filter]).stdout(output.map_err(failed)?);
-        } else {
-            command.stdout(Stdio::null());
-        }
+        command
+            .arg("--private")
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null());
         let child = command.spawn().map_err(failed)?;
         Ok(Self {
             child,
@@ -98,7 +83,7 @@ impl Drop for Private {
     }
 }
 
-/// What it said when it could not go on.
+/// What it said when it could not continue.
 fn last_words(line: &UnixStream) -> Option<String> {
     // It is of no more use, and is to end if it has not.
     line.shutdown(Shutdown::Write).ok()?;
@@ -128,7 +113,7 @@ impl Line {
         Ok(Self(line))
     }
 
-    /// Says why it cannot go on.
+    /// Says why it cannot continue.
     pub fn fail(&self, why: &str) {
         // Whoever has gone does not mind.
         if let Ok(words) = encode(&why) {

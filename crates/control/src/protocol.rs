@@ -9,15 +9,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+pub use trunkline_request::connection::{ConnectionReport, Handshake};
 pub use trunkline_request::copy::{CopyEvent, CopyOptions, Snapshot as CopyProgress};
 use trunkline_request::destination::Destination;
-use trunkline_request::failure::ErrorKind;
+pub use trunkline_request::failure::Failure;
 use trunkline_request::hosts::Selection;
 use trunkline_request::tuning::{Choice, LocalReport, Report, Step, TuneOptions};
-use trunkline_request::{LogLevel, Vantage, World};
+use trunkline_request::{LogLevel, LogLine, PromptKind, Vantage, World};
 
 /// The protocol's version. A daemon answers clients of its own version only; see [`Reply::Welcome`].
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 8;
 
 /// The longest frame, without its length. A caller's environment is the largest thing in one.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
@@ -50,7 +51,7 @@ pub enum Request {
     Rekey,
     /// Changes or lists the session's forwardings. What became of it comes as [`Reply::Notice`].
     Forward(ForwardRequest),
-    /// The session goes on without its client (ssh's `~&`): it is sent an end-of-file character, what it still prints is
+    /// The session continues without its client (ssh's `~&`): it is sent an end-of-file character, what it still prints is
     /// thrown away, and its local forwardings take no new connections. Answered by [`Reply::Done`], after which the
     /// client may leave.
     Background,
@@ -60,7 +61,7 @@ pub enum Request {
     Refuse(u64),
     /// The answer to [`Reply::Ask`]; `None` where there is nobody to answer.
     Answer(Option<String>),
-    /// Connects, and keeps the connection for ever if `pin`.
+    /// Connects, and keeps the connection forever if `pin`.
     Warm {
         /// To what.
         host: HostRequest,
@@ -83,6 +84,13 @@ pub enum Request {
     Copy(Box<CopyRequest>),
     /// What has connections: answered by [`Reply::Hosts`].
     List,
+    /// What the daemon itself is doing: answered by [`Reply::Status`].
+    Status,
+    /// Numbers for Prometheus: answered by [`Reply::Metrics`].
+    Metrics {
+        /// In the format OpenMetrics, and not in Prometheus' own.
+        open_metrics: bool,
+    },
     /// Whether a host has a live connection: answered by [`Reply::Checked`] or [`Reply::Failed`].
     Check(HostRequest),
     /// What a destination resolves to: answered by [`Reply::Explained`].
@@ -123,6 +131,26 @@ pub enum Request {
         /// What `-F` names.
         #[serde(with = "trunkline_request::os_bytes::option")]
         config_file: Option<OsString>,
+    },
+    /// The hosts whose names begin so, for a shell to complete: answered by [`Reply::HostNames`].
+    HostNames {
+        /// How they begin.
+        prefix: String,
+        /// The caller.
+        world: World,
+        /// What `-F` names.
+        #[serde(with = "trunkline_request::os_bytes::option")]
+        config_file: Option<OsString>,
+    },
+    /// The names in a directory of a host that begin so, for a shell to complete, over a connection that is there already:
+    /// answered by [`Reply::RemoteNames`], which has none where there is no connection.
+    RemoteNames {
+        /// The host.
+        host: HostRequest,
+        /// The directory, with a slash behind it; empty for where SFTP begins.
+        folder: String,
+        /// How they begin.
+        prefix: String,
     },
     /// The hosts of Ansible inventories: answered by [`Reply::Selection`].
     Inventory(Box<InventoryRequest>),
@@ -180,7 +208,7 @@ pub struct SessionRequest {
 }
 
 /// A client that stands for ssh(1): it does what ssh_config says of ssh itself, and not of a session. It is told with
-/// [`Reply::LogLevel`], [`Reply::Banner`] and [`Reply::Warning`] what others hear as [`Reply::Notice`], and runs
+/// [`Reply::LogLevel`], [`Reply::Log`], [`Reply::Banner`] and [`Reply::Warning`] what others hear as [`Reply::Notice`], and runs
 /// LocalCommand ([`Reply::LocalCommand`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SshClient {
@@ -202,6 +230,8 @@ pub struct CopyRequest {
     pub options: CopyOptions,
     /// Tell of every name, and not only of those that fail.
     pub names: bool,
+    /// Copies with the same number share the rate that the first one's options have. Any number that nobody else has.
+    pub rate: Option<u64>,
 }
 
 /// One end of a copy.
@@ -282,7 +312,7 @@ pub struct MasterFound {
 pub enum ForwardRequest {
     /// Open one, given as to ssh's `-L`, `-R` or `-D`.
     Open(ForwardKind, String),
-    /// End one, by where it listens: `[address:]port`. What it carries goes on.
+    /// End one, by where it listens: `[address:]port`. What it carries continues.
     Cancel(ForwardKind, String),
     /// List them.
     List,
@@ -393,9 +423,11 @@ pub enum Reply {
     Warning(String),
     /// To an [`SshClient`]: the server's banner, also where the connection was there before.
     Banner(String),
-    /// To an [`SshClient`] that does not overrule it: what LogLevel says, where that is not INFO. From DEBUG1 on it is the
-    /// last frame, and nothing was begun: the log is that of the client's own process, if it runs the engine itself.
+    /// To an [`SshClient`] that does not overrule it: what LogLevel says, where that is not INFO.
     LogLevel(LogLevel),
+    /// To an [`SshClient`]: what is being done, as far as its log level lets it through; and what was done while a connection
+    /// was made that it shares.
+    Log(LogLine),
     /// To an [`SshClient`], before the session begins: LocalCommand, for the caller's shell. Answered by
     /// [`Request::LocalCommandDone`].
     LocalCommand(String),
@@ -405,8 +437,8 @@ pub enum Reply {
         text: String,
         /// Whether the answer may be seen.
         echo: bool,
-        /// "passphrase", "password", "host key", "keyboard-interactive" or "confirm".
-        kind: String,
+        /// What the answer is for.
+        kind: PromptKind,
         /// Whom it is about, as `user@host`: a client that asks about several hosts shows it. Empty for none.
         #[serde(default)]
         host: String,
@@ -468,6 +500,10 @@ pub enum Reply {
     Copied(CopyEnd),
     /// The answer to [`Request::List`].
     Hosts(Vec<HostReport>),
+    /// The answer to [`Request::Status`].
+    Status(Box<DaemonStatus>),
+    /// The answer to [`Request::Metrics`], as text.
+    Metrics(String),
     /// The answer to [`Request::Check`].
     Checked {
         /// The round trip just measured; `None` where a master of the system's ssh has answered for itself.
@@ -487,6 +523,10 @@ pub enum Reply {
     Masters(Vec<MasterFound>),
     /// The answer to [`Request::Aliases`].
     Aliases(Vec<String>),
+    /// The answer to [`Request::HostNames`], sorted.
+    HostNames(Vec<HostName>),
+    /// The answer to [`Request::RemoteNames`], sorted.
+    RemoteNames(Vec<RemoteName>),
     /// The answer to [`Request::Inventory`].
     Selection(Selection),
     /// The answer to [`Request::ConfigFile`].
@@ -530,23 +570,102 @@ pub enum Exit {
     Unknown,
 }
 
-/// An error, with what it means.
+/// The name of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
-    /// [`ErrorKind`]'s name.
-    pub kind: String,
-    /// A sentence for the user.
-    pub message: String,
-    /// [`Execution`](trunkline_request::failure::Execution)'s words: may the command have run?
-    pub execution: String,
+pub struct HostName {
+    /// As it would be typed.
+    pub name: String,
+    /// Where it was found.
+    pub source: HostSource,
 }
 
-impl Failure {
-    /// Whether it may pass by itself, so that it is worth trying again later; a kind that this version does not know may
-    /// not.
-    pub fn may_pass(&self) -> bool {
-        ErrorKind::from_name(&self.kind).is_some_and(ErrorKind::may_pass)
+/// Where the name of a host was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HostSource {
+    /// It has a connection.
+    Connected,
+    /// It is an alias of ssh_config.
+    Config,
+    /// Its key is in known_hosts.
+    KnownHosts,
+}
+
+impl HostSource {
+    /// The words that people see.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Connected => "connected",
+            Self::Config => "ssh_config",
+            Self::KnownHosts => "known_hosts",
+        }
     }
+}
+
+/// A name in a directory of a host. What could not be typed and looked at is left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteName {
+    /// The name.
+    pub name: String,
+    /// Whether it is a directory, or leads to one.
+    pub is_folder: bool,
+}
+
+/// The daemon itself, as `trunkline status` shows it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DaemonStatus {
+    /// Its process.
+    pub pid: u32,
+    /// Its program's version.
+    pub version: String,
+    /// [`VERSION`].
+    pub protocol: u32,
+    /// Seconds since 1970 when it was started.
+    pub since: u64,
+    /// Bytes of memory that it has in use; `None` where the system does not tell.
+    pub memory: Option<u64>,
+    /// Descriptors that it has open.
+    pub descriptors: usize,
+    /// How many of them it may have; `None` for any number.
+    pub descriptor_limit: Option<u64>,
+    /// Its control socket.
+    pub socket: PathBuf,
+    /// Where stock ssh clients come to.
+    pub mux_sockets: Vec<PathBuf>,
+    /// Its log.
+    pub log: PathBuf,
+    /// Its settings' file, which need not exist.
+    pub config: PathBuf,
+    /// Hosts with connections, connections, and the sessions and tunnels on them.
+    pub load: DaemonLoad,
+    /// Every setting, as it is in force.
+    pub settings: Vec<SettingReport>,
+}
+
+/// A setting of config.toml. Values are written as in that file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettingReport {
+    /// What it is called.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+    /// Its default.
+    pub default: String,
+    /// What it means.
+    pub meaning: String,
+}
+
+/// How much goes through the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct DaemonLoad {
+    /// Hosts with connections.
+    pub hosts: usize,
+    /// Connections.
+    pub connections: usize,
+    /// Sessions that run.
+    pub sessions: u32,
+    /// Tunnels.
+    pub tunnels: u32,
 }
 
 /// A host with connections, as `trunkline ls` shows it.
@@ -556,9 +675,9 @@ pub struct HostReport {
     pub name: String,
     /// `user@hostname:port`.
     pub address: String,
-    /// "native" or "openssh".
-    pub transport: String,
-    /// Whether it is kept for ever.
+    /// What carries them.
+    pub transport: Transport,
+    /// Whether it is kept forever.
     pub pinned: bool,
     /// What decides who may share its connections.
     pub sharing: String,
@@ -566,8 +685,54 @@ pub struct HostReport {
     pub mux_sockets: Vec<PathBuf>,
     /// Its connections.
     pub connections: Vec<ConnectionReport>,
-    /// The system's ssh that is the connection, where the transport is "openssh".
+    /// The system's ssh that is the connection, where that is the transport.
     pub master: Option<MasterReport>,
+}
+
+/// What carries a host's connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// The engine.
+    Native,
+    /// The system's ssh.
+    OpenSsh,
+}
+
+impl Transport {
+    /// The name that people see.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::OpenSsh => "openssh",
+        }
+    }
+}
+
+/// The state of a master of the system's ssh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MasterState {
+    /// It answers.
+    Alive,
+    /// It is dead, and its socket is there.
+    Stale,
+    /// It does not answer.
+    Silent,
+    /// There is no socket.
+    Missing,
+}
+
+impl MasterState {
+    /// The name that people see.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Alive => "alive",
+            Self::Stale => "stale",
+            Self::Silent => "silent",
+            Self::Missing => "missing",
+        }
+    }
 }
 
 /// A master of the system's ssh.
@@ -575,8 +740,8 @@ pub struct HostReport {
 pub struct MasterReport {
     /// Its control socket.
     pub socket: PathBuf,
-    /// "alive", "stale" (it is dead), "silent" (it does not answer) or "missing".
-    pub state: String,
+    /// Whether it lives.
+    pub state: MasterState,
     /// Its process.
     pub pid: Option<u32>,
     /// Seconds since 1970 when it began to listen.
@@ -587,45 +752,19 @@ pub struct MasterReport {
     pub sessions: Option<usize>,
 }
 
-/// One connection.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ConnectionReport {
-    /// Whether it is authenticated.
-    pub ready: bool,
-    /// Seconds since 1970 when it was.
-    pub since: Option<u64>,
-    /// The server's identification.
-    pub server: String,
-    /// Key exchange, host key algorithm and cipher.
-    pub algorithms: String,
-    /// The round-trip time.
-    pub rtt: Option<Duration>,
-    /// Sessions that run.
-    pub sessions: u32,
-    /// Tunnels.
-    pub tunnels: u32,
-    /// Sessions opened ahead.
-    pub spares: usize,
-    /// Whether its traffic keeps new sessions away.
-    pub busy: bool,
-    /// Its traffic as last measured, in bits a second.
-    #[serde(default)]
-    pub rate: u64,
-    /// Bytes sent.
-    pub sent: u64,
-    /// Bytes received.
-    pub received: u64,
-}
-
 /// What a destination resolves to, as `trunkline explain` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
     /// `user@hostname:port`.
     pub address: String,
-    /// "native" or "openssh".
-    pub transport: String,
+    /// What carries its connections.
+    pub transport: Transport,
     /// Why not native.
     pub reasons: Vec<String>,
+    /// What is set otherwise than ssh has it on its own.
+    pub departures: Vec<Departure>,
+    /// Whether the host's first connection is kept forever.
+    pub pinned: bool,
     /// What a request must have in common with this one to share its connections: names and values.
     pub sharing: Vec<(String, String)>,
     /// The short form of all that.
@@ -634,4 +773,15 @@ pub struct Explanation {
     pub memory: Vec<(String, String)>,
     /// Its connections, if there are any.
     pub connections: Vec<ConnectionReport>,
+}
+
+/// A directive of ssh_config that is set otherwise than ssh has it on its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Departure {
+    /// The directive, in small letters.
+    pub keyword: String,
+    /// What it is set to: one value, or several for directives that may be given several times.
+    pub values: Vec<String>,
+    /// What it would be; empty for nothing.
+    pub usual: Vec<String>,
 }

@@ -37,7 +37,7 @@ pub enum Target {
     Path(PathBuf),
 }
 
-/// What is no target.
+/// What is not a target.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a valid target: use fifo:PATH, unix:PATH or file:PATH")]
 pub struct NoTarget(String);
@@ -350,7 +350,7 @@ async fn carry(pipe: &AsyncFd<OwnedFd>, reader: UnixStream, first: Option<Bytes>
             // Nobody else reads it: what is seen here stays until it is moved, and a call that moves nothing then has
             // found the socket full.
             if rustix::io::ioctl_fionread(pipe.get_ref())? == 0 {
-                // Readiness that says so is never cleared: the loop would go on for ever, without a pause in which its
+                // Readiness that says so is never cleared: the loop would continue forever, without a pause in which its
                 // task could be ended.
                 if ready.ready().is_read_closed() {
                     return Ok(());

@@ -33,11 +33,20 @@ pub enum FrameError {
 
 /// Both directions of a control socket.
 pub fn split(stream: UnixStream) -> (FrameReader, FrameWriter) {
+    split_after(stream, Vec::new(), Vec::new())
+}
+
+/// Both directions of a control socket from which `buffer` and `fds` have been received already.
+pub(crate) fn split_after(
+    stream: UnixStream,
+    buffer: Vec<u8>,
+    fds: Vec<OwnedFd>,
+) -> (FrameReader, FrameWriter) {
     let stream = Arc::new(stream);
     let reader = FrameReader {
         stream: stream.clone(),
-        buffer: Vec::new(),
-        fds: Vec::new(),
+        buffer,
+        fds,
     };
     (reader, FrameWriter { stream })
 }
@@ -61,27 +70,33 @@ impl FrameReader {
     /// The next frame; `None` at the end. Cancel-safe: bytes of an unfinished frame stay.
     pub async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
         loop {
-            if let Some(frame) = self.take_frame()? {
+            if let Some(frame) = take_frame(&mut self.buffer)? {
                 return Ok(Some(frame));
             }
             let n = self.stream.async_io(Interest::READABLE, || {
-                receive(&self.stream, &mut self.buffer, &mut self.fds)
+                receive(&*self.stream, &mut self.buffer, &mut self.fds)
             });
             if n.await? == 0 {
-                return match self.buffer.is_empty() {
-                    true => Ok(None),
-                    false => Err(FrameError::Malformed("it ends in the middle of a frame".into())),
-                };
+                return at_the_end(&self.buffer);
             }
         }
     }
+}
 
-    fn take_frame<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
-        let Some((frame, used)) = decode(&self.buffer)? else {
-            return Ok(None);
-        };
-        self.buffer.drain(..used);
-        Ok(Some(frame))
+/// Takes the frame at the start of `buffer` out of it; `None` when there is no whole one yet.
+pub(crate) fn take_frame<T: DeserializeOwned>(buffer: &mut Vec<u8>) -> Result<Option<T>, FrameError> {
+    let Some((frame, used)) = decode(buffer)? else {
+        return Ok(None);
+    };
+    buffer.drain(..used);
+    Ok(Some(frame))
+}
+
+/// What the end of a socket means that has left this.
+pub(crate) fn at_the_end<T>(buffer: &[u8]) -> Result<Option<T>, FrameError> {
+    match buffer.is_empty() {
+        true => Ok(None),
+        false => Err(FrameError::Malformed("it ends in the middle of a frame".into())),
     }
 }
 
@@ -106,7 +121,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<(T, usize)>, F
 const CHUNK: usize = 8 * 1024;
 
 /// Reads what is there, with the descriptors that came along; 0 at the end.
-pub fn receive(stream: &UnixStream, buffer: &mut Vec<u8>, fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+pub fn receive(stream: impl AsFd, buffer: &mut Vec<u8>, fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut chunk = [0; CHUNK];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

@@ -1,9 +1,9 @@
 //! A client's copy: run by the daemon's engine, told to the client as it goes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use std::vec;
 
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use rustix::fs::FileType;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
-use trunkline::transfer::{self, Location, Progress, Stream};
+use trunkline::transfer::{self, Location, Progress, Rate, Stream};
 use trunkline::{ConnectionInfo, Engine, Error, Interaction};
 
 use crate::protocol::{CopyEnd, CopyEvent, CopyPlace, CopyRequest, Reply};
@@ -22,9 +22,34 @@ const TELLING: Duration = Duration::from_millis(100);
 /// Names told in one frame: of the longest paths some two megabytes, half of what a frame may be.
 const NAMES: usize = 256;
 
+/// The rates that several copies share, while there are any.
+#[derive(Default)]
+pub(crate) struct Rates {
+    /// Guards the table for as long as a look-up takes.
+    shared: Mutex<HashMap<u64, Weak<Rate>>>,
+}
+
+impl Rates {
+    fn of(&self, request: &CopyRequest) -> Arc<Rate> {
+        let new = || Arc::new(Rate::new(request.options.limit));
+        let Some(number) = request.rate else {
+            return new();
+        };
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.retain(|_, rate| rate.strong_count() > 0);
+        if let Some(rate) = shared.get(&number).and_then(Weak::upgrade) {
+            return rate;
+        }
+        let rate = new();
+        shared.insert(number, Arc::downgrade(&rate));
+        rate
+    }
+}
+
 /// Copies, and returns the last frame. Whoever drops the future ends the copy.
 pub(crate) async fn run(
     engine: &Engine,
+    rates: &Rates,
     request: CopyRequest,
     fds: Vec<OwnedFd>,
     interaction: &Interaction,
@@ -69,8 +94,9 @@ pub(crate) async fn run(
             let _ = replies.send(Reply::Progress(progress.snapshot())).await;
         }
     };
+    let rate = rates.of(&request);
     let result = tokio::select! {
-        result = transfer::copy(&sources, &target, &request.options, &progress) => result,
+        result = transfer::copy_at(rate, &sources, &target, &request.options, &progress) => result,
         () = watching => unreachable!("watching has no end"),
     };
     while !told.is_empty() {
@@ -90,11 +116,11 @@ async fn location(engine: &Engine, place: &CopyPlace, interaction: &Interaction)
     Ok(match place {
         CopyPlace::Local(path) if path.is_absolute() => Location::Local(path.clone()),
         CopyPlace::Local(path) => {
-            return Err(Error::Usage(format!("{} is not absolute", path.display())));
+            return Err(Error::Invalid(format!("{} is not absolute", path.display())));
         }
         CopyPlace::Passed(path) => {
-            return Err(Error::Usage(format!(
-                "{} came without a descriptor",
+            return Err(Error::Invalid(format!(
+                "{} arrived without its descriptor",
                 path.display()
             )));
         }
@@ -130,7 +156,7 @@ fn output(path: &Path, fds: &mut vec::IntoIter<OwnedFd>) -> Result<Stream, Error
 
 /// The next descriptor, and whether it is a FIFO, which can be waited for without a thread.
 fn passed(path: &Path, fds: &mut vec::IntoIter<OwnedFd>) -> Result<(OwnedFd, bool), Error> {
-    let missing = || Error::Usage(format!("{} came without a descriptor", path.display()));
+    let missing = || Error::Invalid(format!("{} arrived without its descriptor", path.display()));
     let fd = fds.next().ok_or_else(missing)?;
     let found = rustix::fs::fstat(&fd).map_err(|error| unusable(path, error.into()))?;
     let is_fifo = FileType::from_raw_mode(found.st_mode) == FileType::Fifo;
@@ -151,4 +177,29 @@ fn ciphers(location: &Location) -> Vec<String> {
         false => info.cipher.to_owned(),
     };
     infos.map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_with_one_number_share_a_rate_while_there_are_any() {
+        let rates = Rates::default();
+        let request = |rate| CopyRequest {
+            sources: Vec::new(),
+            target: CopyPlace::Local("/".into()),
+            options: transfer::CopyOptions::default(),
+            names: false,
+            rate,
+        };
+        let first = rates.of(&request(Some(1)));
+        assert!(Arc::ptr_eq(&first, &rates.of(&request(Some(1)))));
+        for other in [Some(2), None] {
+            assert!(!Arc::ptr_eq(&first, &rates.of(&request(other))));
+        }
+        drop(first);
+        let _next = rates.of(&request(Some(3)));
+        assert_eq!(rates.shared.lock().unwrap().len(), 1, "the others are over");
+    }
 }

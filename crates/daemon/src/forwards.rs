@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 use trunkline::config::{self, Forward, ForwardTarget, HostConfig, Listen};
 use trunkline::{Engine, Error, ForwardEvent, ForwardHandle, Host, Interaction};
 
-use crate::protocol::{ForwardKind, ForwardRequest, HostRequest};
+use crate::protocol::{Failure, ForwardKind, ForwardRequest, HostRequest};
 use crate::reports::engine_request;
 
 /// Those of one session. They last as long as this.
@@ -18,10 +18,10 @@ pub(crate) struct Forwards<'a> {
     interaction: &'a Interaction,
     request: HostRequest,
     /// Guards the list while one is opened or ended.
-    standing: Mutex<Vec<Standing>>,
+    standing: Mutex<Vec<Forwarding>>,
 }
 
-struct Standing {
+struct Forwarding {
     kind: ForwardKind,
     asked: Forward,
     handle: ForwardHandle,
@@ -29,13 +29,13 @@ struct Standing {
 
 impl<'a> Forwards<'a> {
     /// Starts all that the configuration names, once the host is connected. A forwarding that fails is told to the user
-    /// and left out, or with ExitOnForwardFailure is an error.
+    /// and left out; with ExitOnForwardFailure it is the session's failure, and told as that.
     pub(crate) async fn start(
         engine: &'a Engine,
         host: &'a Host,
         interaction: &'a Interaction,
         request: HostRequest,
-    ) -> Result<Self, Error> {
+    ) -> Result<Result<Self, Failure>, Error> {
         let forwards = Self {
             engine,
             host,
@@ -50,13 +50,16 @@ impl<'a> Forwards<'a> {
         for (kind, asked) in configured {
             let fatal = host.config().exit_on_forward_failure;
             if let Err(error) = forwards.open(kind, asked.clone()).await {
-                interaction.warning(&complaint(kind, &asked.listen, &error, fatal));
+                let complaint = complaint(kind, &asked.listen, &error, fatal);
                 if fatal {
-                    return Err(error);
+                    let mut failure = Failure::from(&error);
+                    failure.in_words_of_ssh = Some(complaint);
+                    return Ok(Err(failure));
                 }
+                interaction.warning(&complaint);
             }
         }
-        Ok(forwards)
+        Ok(Ok(forwards))
     }
 
     /// Does what the user asks for, and tells the outcome.
@@ -76,7 +79,7 @@ impl<'a> Forwards<'a> {
         self.interaction.notice(&said);
     }
 
-    /// Takes no new connections on this side. What is carried goes on, and so do remote forwardings
+    /// Takes no new connections on this side. What is carried continues, and so do remote forwardings
     /// (channels.c, `channel_stop_listening`).
     pub(crate) async fn stop_listening(&self) {
         let mut standing = self.standing.lock().await;
@@ -92,7 +95,7 @@ impl<'a> Forwards<'a> {
         // As ssh does: what ends a forwarding has the form of a dynamic one, an address and a port.
         let listen = self.understood(ForwardKind::Dynamic, specification).await?.listen;
         let mut standing = self.standing.lock().await;
-        let meant = |forward: &Standing| {
+        let meant = |forward: &Forwarding| {
             forward.kind == kind
                 && (forward.asked.listen == listen || forward.handle.listening().contains(&listen))
         };
@@ -112,7 +115,11 @@ impl<'a> Forwards<'a> {
         let config = self.engine.resolve(&request).await?;
         let understood = configured(&config).into_iter().next();
         understood.map_or_else(
-            || Err(Error::Usage(format!("{specification} is not a valid forwarding"))),
+            || {
+                Err(Error::Invalid(format!(
+                    "{specification} is not a valid forwarding"
+                )))
+            },
             |(_, forward)| Ok(forward),
         )
     }
@@ -138,7 +145,7 @@ impl<'a> Forwards<'a> {
             self.interaction.notice(&error.to_string());
         }
         watch(&handle, self.interaction);
-        standing.push(Standing { kind, asked, handle });
+        standing.push(Forwarding { kind, asked, handle });
         Ok(())
     }
 

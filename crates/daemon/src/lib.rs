@@ -1,25 +1,30 @@
 //! The shared trunkline process: one engine for everything a user runs, behind a control socket.
 //!
-//! [`server`] is the daemon, [`client`] the other end, [`protocol`] what they say to each other, [`place`] where they
-//! meet. [`client::session`] is a session in the daemon for other programs, [`sink`] where its output may go.
+//! [`server`] is the daemon, [`claim`] its hold on its place, [`protocol`] what it and its clients say to each other,
+//! [`place`] where they meet.
 
-pub mod client;
+pub mod claim;
+mod completing;
 mod copy;
 mod forwards;
 mod listening;
 mod lists;
 mod masters;
+mod metrics;
 mod mux;
 mod openssh;
-pub mod pump;
-pub mod reports;
+mod reports;
 pub mod server;
 mod session;
+mod status;
+mod stop;
+mod streams;
 mod tuning;
 
 use trunkline_control::socket;
 pub use trunkline_control::socket::FrameError;
-pub use trunkline_control::{place, protocol, sink, stdio, terminal};
+pub use trunkline_control::{place, protocol};
+use trunkline_control::{stdio, terminal};
 
 /// What the fuzz targets reach that nobody else should.
 #[doc(hidden)]

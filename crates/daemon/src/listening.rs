@@ -10,8 +10,7 @@ use trunkline::config::Listen;
 use trunkline::{Error, Host, IncomingConnection};
 
 use crate::protocol::{Exit, Reply, Request, Stdio};
-use crate::reports::failure;
-use crate::session::{Streams, begun, tunnel};
+use crate::streams::{Streams, begun, tunnel};
 
 /// Connections that wait for one client. Those beyond wait in the engine, which refuses what is too much.
 const BACKLOG: usize = 128;
@@ -102,7 +101,7 @@ impl Waiting {
                 },
                 offered = next => {
                     let Some((connection, _place)) = offered else {
-                        return Ok(Reply::Failed(failure(&listening.ended().await)));
+                        return Ok(Reply::Failed(listening.ended().await.into()));
                     };
                     let number = self.number();
                     let originator = connection.originator().to_owned();
@@ -140,6 +139,7 @@ impl Waiting {
     /// It has gone; the client's streams cannot be used.
     pub(crate) async fn carry(
         &self,
+        host: &str,
         number: u64,
         stdio: [Stdio; 3],
         fds: Vec<OwnedFd>,
@@ -148,7 +148,10 @@ impl Waiting {
     ) -> Result<Reply, Error> {
         let streams = Streams::new(stdio, fds)?;
         let Some(connection) = self.take(number) else {
-            return Err(Error::Usage("the connection has gone".into()));
+            return Err(Error::NotConnected {
+                host: host.to_owned(),
+                why: "the forwarded connection has been closed",
+            });
         };
         let _ = replies.send(begun(true)).await;
         Ok(tunnel(streams, connection.accept(), replies, inputs).await)

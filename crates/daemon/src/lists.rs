@@ -11,23 +11,19 @@ use crate::protocol::{InventoryRequest, Reply};
 
 /// The aliases that match a pattern.
 pub(crate) fn aliases(pattern: &str, world: &World, config_file: Option<&OsStr>) -> Result<Reply, Error> {
-    let names = matching_aliases(pattern, world, config_file).map_err(usage)?;
+    let names = matching_aliases(pattern, world, config_file)?;
     Ok(Reply::Aliases(names))
 }
 
 /// The hosts of inventories.
 pub(crate) async fn inventory(request: &InventoryRequest) -> Result<Reply, Error> {
     let sources: Vec<PathBuf> = request.sources.iter().map(PathBuf::from).collect();
-    let inventory = Inventory::load(&sources, &request.world).await.map_err(usage)?;
+    let inventory = Inventory::load(&sources, &request.world).await?;
     let selection = inventory.select(&request.pattern, request.limit.as_deref());
-    Ok(Reply::Selection(selection.map_err(usage)?))
+    Ok(Reply::Selection(selection?))
 }
 
 /// The user's own file of ssh_config.
 pub(crate) fn config_file() -> Result<Reply, Error> {
-    Ok(Reply::ConfigFile(user_config_file().map_err(usage)?))
-}
-
-fn usage(error: impl std::fmt::Display) -> Error {
-    Error::Usage(error.to_string())
+    Ok(Reply::ConfigFile(user_config_file()?))
 }

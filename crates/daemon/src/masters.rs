@@ -9,7 +9,7 @@ use trunkline::openssh::{Master, MasterState, find_masters};
 use trunkline::{Engine, Error};
 
 use crate::place::Place;
-use crate::protocol::{HostReport, MasterAction, MasterFound, MastersOf};
+use crate::protocol::{HostReport, MasterAction, MasterFound, MastersOf, Transport};
 use crate::reports::{self, engine_request};
 
 /// Finds them, and does what is asked for.
@@ -85,7 +85,7 @@ fn report(master: &Master, state: &MasterState) -> HostReport {
             .clone()
             .unwrap_or_else(|| file.to_string_lossy().into_owned()),
         address: known.peer.clone().unwrap_or_default(),
-        transport: "openssh".into(),
+        transport: Transport::OpenSsh,
         pinned: false,
         sharing: String::new(),
         mux_sockets: Vec::new(),

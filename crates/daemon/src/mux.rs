@@ -11,7 +11,6 @@ mod packets;
 mod peer;
 mod proxy;
 mod session;
-mod typed;
 mod wire;
 
 use std::collections::HashMap;
@@ -23,17 +22,17 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::UnixListener;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use trunkline::config::{ControlMaster, HostConfig, SharingKey};
 use trunkline::{Engine, Error, Host, Interaction};
 
-use crate::place::{Place, make_private, words};
+use crate::place::{Place, make_private};
 use crate::protocol::HostRequest;
 use crate::reports::engine_request;
+use crate::reports::unusable_folder;
+use crate::stop::Stop;
 use forwards::Forwards;
-pub(crate) use typed::Typed;
 
 /// Decodes what a client may send, as [`packets`] does.
 pub(crate) fn decodes(packet: &[u8]) -> bool {
@@ -50,7 +49,7 @@ pub(crate) struct Sockets {
     engine: Engine,
     folder: PathBuf,
     clients: TaskTracker,
-    ending: watch::Sender<Option<bool>>,
+    stop: Stop,
     /// Guards the table for as long as a look-up or the making of a socket takes.
     table: Mutex<HashMap<PathBuf, Arc<Socket>>>,
 }
@@ -73,7 +72,7 @@ struct State {
     /// Clients that are being served.
     clients: usize,
     /// When, and why, the host could not be reached last.
-    failed: Option<(Instant, String)>,
+    failed: Option<(Instant, Error)>,
 }
 
 /// A socket that listens, for people.
@@ -104,18 +103,13 @@ const QUICK_FAILURE: Duration = Duration::from_millis(100);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl Sockets {
-    /// None yet. Clients are counted in `clients`; `ending` says when they should come to an end.
-    pub(crate) fn new(
-        engine: Engine,
-        place: &Place,
-        clients: TaskTracker,
-        ending: watch::Sender<Option<bool>>,
-    ) -> Arc<Self> {
+    /// None yet. Clients are counted in `clients`; `stop` says when they should come to an end.
+    pub(crate) fn new(engine: Engine, place: &Place, clients: TaskTracker, stop: Stop) -> Arc<Self> {
         Arc::new(Self {
             engine,
             folder: place.mux(),
             clients,
-            ending,
+            stop,
             table: Mutex::default(),
         })
     }
@@ -163,8 +157,8 @@ impl Sockets {
         if host.is_warm() {
             return Ok(());
         }
-        if let Some(why) = socket.recent_failure() {
-            return Err(Error::Usage(why));
+        if let Some(error) = socket.recent_failure() {
+            return Err(error);
         }
         let connecting = tokio::spawn(async move { socket.connect(&host).await });
         // Stock ssh would wait for the connection just as well; but when it is let down then, it complains.
@@ -176,25 +170,29 @@ impl Sockets {
 
     /// The path at which stock ssh will look for a master, where that is ours to serve.
     fn control_path(&self, host: &HostConfig) -> Result<PathBuf, Error> {
-        let name = &host.original_host;
         let Some(path) = &host.control_path else {
-            return Err(Error::Usage(format!(
-                "{name}: its configuration has no ControlPath, or `ControlPath none`"
-            )));
+            return Err(Error::configuration(
+                host,
+                "its configuration has no ControlPath, or `ControlPath none`",
+            ));
         };
         // A slash in the user's or the host's name would lead elsewhere.
         if path.parent() != Some(&self.folder) {
-            return Err(Error::Usage(format!(
-                "{name}: its ControlPath is {}, not in {}",
-                path.display(),
-                self.folder.display()
-            )));
+            return Err(Error::configuration(
+                host,
+                format!(
+                    "its ControlPath is {}, not in {}",
+                    path.display(),
+                    self.folder.display()
+                ),
+            ));
         }
         // `auto` removes a socket that refuses it, and listens in its place.
         if host.control_master != ControlMaster::No {
-            return Err(Error::Usage(format!(
-                "{name}: its ControlMaster is to be ssh itself"
-            )));
+            return Err(Error::configuration(
+                host,
+                "its ControlMaster is to be ssh itself",
+            ));
         }
         Ok(path.clone())
     }
@@ -227,7 +225,7 @@ impl Sockets {
         if state.key != key {
             let in_use = state.clients > 0 || self.is_connected(state.key);
             if in_use {
-                return Err(Error::Usage(format!(
+                return Err(Error::Busy(format!(
                     "{} is in use for connections with other settings; `trunkline explain` shows both",
                     path.display()
                 )));
@@ -238,11 +236,14 @@ impl Sockets {
         (state.request, state.host) = (request, host.clone());
         if !state.listening.as_ref().is_some_and(Listening::stands) {
             state.listening = None;
-            if self.ending.borrow().is_some() {
-                return Err(Error::Usage("the daemon is ending".into()));
+            if self.stop.asked().is_some() {
+                return Err(Error::Closed {
+                    host: host.original_host.clone(),
+                    why: "the daemon is ending".into(),
+                });
             }
             if path.parent() == Some(&self.folder) {
-                make_private(&self.folder).map_err(|error| Error::Usage(error.to_string()))?;
+                make_private(&self.folder).map_err(unusable_folder)?;
             }
             let (listener, listening) = bind(path)?;
             let accepting = self
@@ -326,7 +327,7 @@ impl Sockets {
     }
 
     /// Closes the connections of a socket's host, whatever runs on them, and the socket, as an OpenSSH master that is
-    /// told to exit. The daemon goes on.
+    /// told to exit. The daemon continues.
     async fn terminate(&self, socket: &Socket) {
         socket.stop();
         socket.forwards.abort().await;
@@ -380,16 +381,16 @@ impl Socket {
             Ok(()) => None,
             Err(error) => {
                 tracing::info!(path = %self.path.display(), "stock ssh goes its own way: {error}");
-                Some((Instant::now(), error.to_string()))
+                Some((Instant::now(), error.clone()))
             }
         };
         result
     }
 
-    fn recent_failure(&self) -> Option<String> {
+    fn recent_failure(&self) -> Option<Error> {
         let state = self.state();
-        let (at, why) = state.failed.as_ref()?;
-        (at.elapsed() < AFTER_FAILURE).then(|| why.clone())
+        let (at, error) = state.failed.as_ref()?;
+        (at.elapsed() < AFTER_FAILURE).then(|| error.clone())
     }
 }
 
@@ -433,13 +434,13 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 fn check_path(path: &Path) -> Result<(), Error> {
     let shown = path.display();
     if !path.is_absolute() {
-        return Err(Error::Usage(format!(
+        return Err(Error::Invalid(format!(
             "the mux socket's path {shown} is not absolute"
         )));
     }
     let len = path.as_os_str().len();
     if len > MAX_PATH {
-        return Err(Error::Usage(format!(
+        return Err(Error::Invalid(format!(
             "the mux socket's path {shown} has {len} bytes, and {MAX_PATH} is the longest that every system accepts; set TRUNKLINE_DIR to a shorter path"
         )));
     }
@@ -457,25 +458,24 @@ fn is_served(path: &Path) -> io::Result<bool> {
 /// Listens at `path`, which nothing else may have but a socket that a dead daemon left: whoever asks holds the daemon's
 /// lock, and has looked for a living one of its own.
 fn bind(path: &Path) -> Result<(UnixListener, Listening), Error> {
-    let failed =
-        |error: io::Error| Error::Usage(format!("cannot listen on {}: {}", path.display(), words(&error)));
+    let failed = |error: io::Error| Error::local(format!("cannot listen on {}", path.display()), error);
     let folder = path.parent().unwrap_or(Path::new("/"));
     let found = folder.metadata().map_err(failed)?;
     if found.uid() != rustix::process::getuid().as_raw() || found.mode() & 0o077 != 0 {
-        return Err(Error::Usage(format!(
+        return Err(Error::Invalid(format!(
             "{} belongs to somebody else or is open to others: a mux socket's folder must be yours, with mode 0700",
             folder.display()
         )));
     }
     match path.symlink_metadata() {
         Ok(found) if !found.file_type().is_socket() => {
-            return Err(Error::Usage(format!(
+            return Err(Error::Busy(format!(
                 "{} is not a socket: move it away",
                 path.display()
             )));
         }
         Ok(_) if is_served(path).map_err(failed)? => {
-            return Err(Error::Usage(format!(
+            return Err(Error::Busy(format!(
                 "another program, an ssh perhaps, serves {} already",
                 path.display()
             )));

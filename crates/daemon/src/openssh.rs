@@ -18,13 +18,15 @@ use tokio::process::{Child, ChildStdin};
 use tokio::sync::mpsc;
 use trunkline::config::{HostConfig, SharingKey, World};
 use trunkline::openssh::{Master, MasterState, complaint, ssh_for};
-use trunkline::{Engine, Error};
+use trunkline::{Engine, Error, ErrorKind};
 
 use crate::place::{Place, make_private};
 use crate::protocol::{
     Escapes, Exit, Failure, HostReport, HostRequest, Program, Reply, Request, SessionRequest, Stdio,
+    Transport,
 };
 use crate::reports;
+use crate::reports::unusable_folder;
 use crate::reports::{address, engine_request};
 
 /// What is read of a session's output at a time.
@@ -72,7 +74,7 @@ impl Masters {
 
     /// Notes a host.
     fn know(&self, host: &Arc<HostConfig>, world: &Arc<World>) -> Result<Known, Error> {
-        make_private(&self.folder).map_err(|error| Error::Usage(error.to_string()))?;
+        make_private(&self.folder).map_err(unusable_folder)?;
         let host = host.through_ssh(world);
         let key = host.sharing_key();
         let mut table = self.known();
@@ -118,11 +120,10 @@ impl Masters {
         if output.status.success() {
             return Ok(());
         }
-        Err(Error::Usage(format!(
-            "{}: {} (`trunkline ssh` lets ssh ask)",
-            host.original_host,
-            complaint(&output.stderr)
-        )))
+        Err(Error::SystemSsh {
+            about: host.original_host.clone(),
+            said: format!("{} (`trunkline ssh` lets ssh ask)", complaint(&output.stderr)),
+        })
     }
 
     /// Whether the host has a master that answers.
@@ -137,21 +138,16 @@ impl Masters {
 
     /// Checks that the host's master answers.
     pub(crate) async fn check(&self, host: &Arc<HostConfig>, world: &Arc<World>) -> Result<(), Error> {
-        match self.know(host, world)?.master.state().await {
-            MasterState::Alive(_) => Ok(()),
-            MasterState::Missing => Err(Error::Usage(format!(
-                "{}: no connection; run `trunkline warm` to make one",
-                host.original_host
-            ))),
-            MasterState::Stale => Err(Error::Usage(format!(
-                "{}: its master has died",
-                host.original_host
-            ))),
-            MasterState::Silent => Err(Error::Usage(format!(
-                "{}: its master does not answer",
-                host.original_host
-            ))),
-        }
+        let why = match self.know(host, world)?.master.state().await {
+            MasterState::Alive(_) => return Ok(()),
+            MasterState::Missing => "no connection; run `trunkline warm` to make one",
+            MasterState::Stale => "its master has died; run `trunkline warm` to start another",
+            MasterState::Silent => "its master does not answer",
+        };
+        Err(Error::NotConnected {
+            host: host.original_host.clone(),
+            why,
+        })
     }
 
     /// Ends the masters of the chosen hosts: all that are idle, or all. Returns how many those were.
@@ -197,7 +193,7 @@ impl Masters {
             reports.push(HostReport {
                 name: known.host.original_host.clone(),
                 address: address(&known.host),
-                transport: "openssh".into(),
+                transport: Transport::OpenSsh,
                 pinned: known.pinned,
                 sharing: key.to_string(),
                 mux_sockets: Vec::new(),
@@ -244,12 +240,12 @@ pub(crate) async fn session(
         Program::Subsystem(_) => options.push("-s".into()),
         Program::Stdio(host, port) => options.extend(["-W".into(), format!("[{host}]:{port}").into()]),
         Program::StdioSocket(path) => {
-            return Err(Error::Usage(format!(
+            return Err(Error::Invalid(format!(
                 "the system's ssh, which this host needs, cannot connect to {path}: its -W accepts only host:port"
             )));
         }
         Program::Listen(..) | Program::ListenSocket(_) | Program::Incoming(_) => {
-            return Err(Error::Usage(
+            return Err(Error::Invalid(
                 "connections from the server are not passed on by the system's ssh, which this host needs"
                     .into(),
             ));
@@ -303,6 +299,8 @@ pub(crate) async fn session(
         .await;
     let feeding = feed(child.stdin.take(), inputs);
     let limit = request.limit;
+    let name = &request.host.destination.host;
+    let failed = |kind, message: String| Reply::Failed(Failure::new(kind, message).after_start());
     let time_is_up = async {
         match limit {
             Some(limit) => tokio::time::sleep(limit).await,
@@ -315,33 +313,26 @@ pub(crate) async fn session(
             Ok(match status.code() {
                 // ssh's own for whatever failed, before the command or in the middle of it (ssh(1), EXIT STATUS): what
                 // it says on standard error may as well be the command's.
-                Some(OWN_ERROR) => Reply::Failed(Failure {
-                    kind: trunkline::ErrorKind::Network.as_str().into(),
-                    message: format!(
-                        "{}: the system's ssh ended with status 255: it failed, or its command ended so",
-                        request.host.destination.host
-                    ),
-                    execution: trunkline::Execution::MayHaveStarted.as_str().into(),
-                }),
+                Some(OWN_ERROR) => failed(
+                    ErrorKind::Network,
+                    format!("{name}: the system's ssh ended with status 255: it failed, or its command ended so"),
+                ),
                 Some(code) => Reply::Exit(Exit::Status(code.unsigned_abs())),
                 None => Reply::Exit(Exit::Unknown),
             })
         }
         // Dropping the child kills it. It passes no signals on.
-        () = feeding => Ok(Reply::Failed(Failure {
-            kind: trunkline::ErrorKind::Local.as_str().into(),
-            message: format!("ssh was ended; its command on {} may still run", request.host.destination.host),
-            execution: trunkline::Execution::MayHaveStarted.as_str().into(),
-        })),
-        () = time_is_up => Ok(Reply::Failed(Failure {
-            kind: trunkline::ErrorKind::Timeout.as_str().into(),
-            message: format!(
-                "the command on {}: no answer within {} s",
-                request.host.destination.host,
+        () = feeding => Ok(failed(
+            ErrorKind::Local,
+            format!("ssh was ended; its command on {name} may still be running"),
+        )),
+        () = time_is_up => Ok(failed(
+            ErrorKind::Timeout,
+            format!(
+                "the command on {name}: no answer within {} s",
                 limit.unwrap_or_default().as_secs_f64()
             ),
-            execution: trunkline::Execution::MayHaveStarted.as_str().into(),
-        })),
+        )),
     }
 }
 

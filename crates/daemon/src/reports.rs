@@ -3,46 +3,36 @@
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use trunkline::LaneStatus;
 use trunkline::config::HostConfig;
 use trunkline::openssh::{Master, MasterState};
 
-use crate::protocol::{ConnectionReport, Failure, HostRequest, MasterReport};
+use crate::place::PlaceError;
+use crate::protocol::{self, HostRequest, MasterReport};
 
 /// A request as the engine takes it.
-pub fn engine_request(host: &HostRequest) -> trunkline::config::Request {
+pub(crate) fn engine_request(host: &HostRequest) -> trunkline::config::Request {
     let mut request = trunkline::config::Request::new(host.destination.clone(), Arc::new(host.world.clone()));
     request.ssh_args.clone_from(&host.ssh_args);
     request
 }
 
-/// What went wrong.
-#[must_use]
-pub fn failure(error: &trunkline::Error) -> Failure {
-    Failure {
-        kind: error.kind().as_str().into(),
-        message: error.to_string(),
-        execution: error.execution().as_str().into(),
-    }
-}
-
 /// What is known of a master of the system's ssh.
 #[must_use]
-pub fn master(master: &Master, state: &MasterState) -> MasterReport {
+pub(crate) fn master(master: &Master, state: &MasterState) -> MasterReport {
     let known = match state {
         MasterState::Alive(known) => Some(known),
         MasterState::Stale | MasterState::Silent | MasterState::Missing => None,
     };
-    let name = match state {
-        MasterState::Alive(_) => "alive",
-        MasterState::Stale => "stale",
-        MasterState::Silent => "silent",
-        MasterState::Missing => "missing",
+    let shown = match state {
+        MasterState::Alive(_) => protocol::MasterState::Alive,
+        MasterState::Stale => protocol::MasterState::Stale,
+        MasterState::Silent => protocol::MasterState::Silent,
+        MasterState::Missing => protocol::MasterState::Missing,
     };
     let since = known.and_then(|known| known.since?.duration_since(UNIX_EPOCH).ok());
     MasterReport {
         socket: master.path.clone(),
-        state: name.into(),
+        state: shown,
         pid: known.map(|known| known.pid),
         since: since.map(|since| since.as_secs()),
         peer: known.and_then(|known| known.peer.clone()),
@@ -55,30 +45,12 @@ pub(crate) fn address(config: &HostConfig) -> String {
     format!("{}@{}:{}", config.user, config.hostname, config.port)
 }
 
-/// What is known of a connection.
-pub(crate) fn connection_report(lane: &LaneStatus) -> ConnectionReport {
-    let info = lane.info.as_ref();
-    ConnectionReport {
-        ready: info.is_some(),
-        since: info
-            .and_then(|info| info.since.duration_since(UNIX_EPOCH).ok())
-            .map(|since| since.as_secs()),
-        server: info.map_or_else(String::new, |info| info.server.clone()),
-        algorithms: info.map_or_else(String::new, |info| {
-            format!(
-                "{}, {}, {}",
-                info.kex.name(),
-                info.host_key_algorithm,
-                info.cipher
-            )
-        }),
-        rtt: lane.rtt,
-        sessions: lane.sessions,
-        tunnels: lane.tunnels,
-        spares: lane.spares,
-        busy: lane.busy,
-        rate: lane.rate,
-        sent: lane.bytes.0,
-        received: lane.bytes.1,
+/// A folder of the daemon's that cannot be used.
+pub(crate) fn unusable_folder(error: PlaceError) -> trunkline::Error {
+    match error {
+        PlaceError::Io { folder, error } => {
+            trunkline::Error::local(format!("cannot create directory {}", folder.display()), error)
+        }
+        error => trunkline::Error::Invalid(error.to_string()),
     }
 }

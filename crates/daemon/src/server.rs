@@ -1,135 +1,84 @@
 //! The daemon: one engine behind a control socket.
 
 use std::future::Future;
-use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt as _;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::net::UnixStream;
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use trunkline::config::{HostConfig, SharingKey};
-use trunkline::interaction::Told;
+use trunkline::interaction::{LogLine, Told};
 use trunkline::memory::HostId;
-use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
+use trunkline::prompt::{Answer, Prompt, Prompter};
 use trunkline::tune::{self, Choice};
-use trunkline::{Engine, Error, HostStatus, Interaction};
+use trunkline::{Engine, Error, ErrorKind, HostStatus, Interaction};
 use trunkline_control::private::Connections;
 use zeroize::Zeroizing;
 
+use crate::claim::{Claim, check_peer};
+use crate::completing;
 use crate::copy;
 use crate::listening::Waiting;
 use crate::lists;
+use crate::metrics::Metrics;
 use crate::mux;
 use crate::openssh::Masters;
-use crate::place::{Place, PlaceError, words};
-use crate::protocol::{Explanation, HostReport, HostRequest, Reply, Request, SessionRequest, VERSION};
-use crate::reports::{address, connection_report, engine_request, failure};
+use crate::place::Place;
+use crate::protocol::{
+    Departure, Explanation, HostReport, HostRequest, Reply, Request, SessionRequest, Transport, VERSION,
+};
+use crate::reports::{address, engine_request};
 use crate::session;
+use crate::session::log::Log;
 use crate::socket::{FrameReader, FrameWriter, split};
+use crate::status;
+use crate::stop::Stop;
 use crate::tuning;
 
-/// How long running sessions may go on after the daemon was asked to end.
+/// How long running sessions may continue after the daemon was asked to end.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(3600);
 
 /// How long a client may take to introduce itself, which ours do at once.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
-
-/// How long a client may take to make its request once the daemon is ending.
-const LAST_REQUEST: Duration = Duration::from_secs(1);
-
-/// Why the daemon could not start.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// No folder for it.
-    #[error(transparent)]
-    Place(#[from] PlaceError),
-    /// Another one runs.
-    #[error("a daemon is running already for {0}")]
-    Running(PathBuf),
-    /// Something else has the socket's name. Deleting it is not ours to decide.
-    #[error("{0} is not a socket: move it away")]
-    Foreign(PathBuf),
-    /// The socket cannot be made.
-    #[error("cannot listen on {path}: {}", words(.error))]
-    Listen {
-        /// The socket's path.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-}
-
-/// The daemon's hold on its place: the lock and the socket.
-#[derive(Debug)]
-pub struct Claim {
-    listener: UnixListener,
-    place: Place,
-    _lock: std::fs::File,
-}
-
-impl Claim {
-    /// Takes the lock and listens. Whoever has the lock owns the socket, so that a file found there is a dead daemon's.
-    ///
-    /// # Errors
-    /// [`StartError`].
-    pub fn take(place: &Place) -> Result<Self, StartError> {
-        place.make()?;
-        let failed = |path: PathBuf| move |error| StartError::Listen { path, error };
-        let lock = std::fs::OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(place.lock())
-            .map_err(failed(place.lock()))?;
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| StartError::Running(place.runtime.clone()))?;
-        let socket = place.socket();
-        match std::fs::symlink_metadata(&socket) {
-            Ok(found) if !found.file_type().is_socket() => return Err(StartError::Foreign(socket)),
-            Ok(_) => std::fs::remove_file(&socket).map_err(failed(socket.clone()))?,
-            Err(_) => {}
-        }
-        // The folder's mode keeps others out; the socket's own does so again.
-        let listener = UnixListener::bind(&socket).map_err(failed(socket.clone()))?;
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        std::fs::set_permissions(&socket, mode).map_err(failed(socket.clone()))?;
-        Ok(Self {
-            listener,
-            place: place.clone(),
-            _lock: lock,
-        })
-    }
-}
 
 /// What every client is served with.
 #[derive(Clone)]
 struct Service {
     engine: Engine,
     place: Place,
-    /// Says that the daemon is ending, and whether without waiting for sessions.
-    stop: watch::Sender<Option<bool>>,
+    stop: Stop,
     /// `None` where there is no daemon.
     mux: Option<Arc<mux::Sockets>>,
     /// The same.
     masters: Option<Arc<Masters>>,
     /// Connections from servers, which any client may take.
     waiting: Arc<Waiting>,
+    /// When it began to serve.
+    since: SystemTime,
+    /// Rates that copies share.
+    rates: Arc<copy::Rates>,
+    metrics: Arc<Metrics>,
 }
 
 /// Serves clients until `shutdown` is done or a client asks to stop; then lets sessions end.
 pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()>) {
     engine.lend();
-    let (stop, mut stopped) = watch::channel(None::<bool>);
+    let stop = Stop::new();
     let clients = TaskTracker::new();
     let mux = mux::Sockets::new(engine.clone(), &claim.place, clients.clone(), stop.clone());
     let masters = Arc::new(Masters::new(&claim.place, engine.clone()));
+    let since = SystemTime::now();
+    let metrics = Arc::new(Metrics::new(&engine, since));
+    let port = engine.settings().metrics_port;
+    let serving_metrics = AbortOnDropHandle::new(tokio::spawn(crate::metrics::serve(
+        metrics.clone(),
+        claim.place.clone(),
+        port,
+    )));
     let service = Service {
         engine: engine.clone(),
         place: claim.place.clone(),
@@ -137,6 +86,9 @@ pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()
         mux: Some(mux.clone()),
         masters: Some(masters.clone()),
         waiting: Arc::default(),
+        since,
+        rates: Arc::default(),
+        metrics,
     };
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
@@ -156,15 +108,17 @@ pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             },
-            _ = stopped.changed() => break,
+            () = stop.wait() => break,
             () = &mut shutdown => break,
         }
     }
     // The place is free from here on: a new daemon can start while sessions end here.
-    let at_once = stopped.borrow().unwrap_or(false);
-    stop.send_replace(Some(at_once));
+    let at_once = stop.asked().unwrap_or(false);
+    stop.ask(at_once);
     mux.close();
     let _ = std::fs::remove_file(claim.place.socket());
+    drop(serving_metrics);
+    let _ = std::fs::remove_file(claim.place.metrics());
     drop(claim);
     clients.close();
     let limit = if at_once { Duration::ZERO } else { DRAIN_LIMIT };
@@ -178,15 +132,18 @@ pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()
 /// Serves one program, on the connections that it hands over, until it has ended and what it had under way has, too: for
 /// that there is so much time.
 pub async fn run_private(mut connections: Connections, place: Place, engine: Engine, settle: Duration) {
-    let (stop, _) = watch::channel(None);
     let clients = TaskTracker::new();
+    let since = SystemTime::now();
     let service = Service {
         engine: engine.clone(),
         place,
-        stop,
+        stop: Stop::new(),
         mux: None,
         masters: None,
         waiting: Arc::default(),
+        since,
+        rates: Arc::default(),
+        metrics: Arc::new(Metrics::new(&engine, since)),
     };
     while let Some(stream) = connections.next().await {
         let service = service.clone();
@@ -199,24 +156,6 @@ pub async fn run_private(mut connections: Connections, place: Place, engine: Eng
     clients.close();
     let _ = tokio::time::timeout(settle / 2, clients.wait()).await;
     engine.shut_down(settle / 2).await;
-}
-
-/// Serves one client of an engine that lives in the client's own process.
-pub(crate) fn serve_in_process(stream: UnixStream, place: Place, engine: Engine) {
-    let (stop, _) = watch::channel(None);
-    let service = Service {
-        engine,
-        place,
-        stop,
-        mux: None,
-        masters: None,
-        waiting: Arc::default(),
-    };
-    tokio::spawn(async move {
-        if let Err(error) = serve(stream, &service).await {
-            tracing::warn!("{error}");
-        }
-    });
 }
 
 /// Serves one client.
@@ -257,15 +196,6 @@ async fn serve(stream: UnixStream, service: &Service) -> anyhow::Result<()> {
     result
 }
 
-/// Nobody but the owner of the daemon is served, whatever the modes of folder and socket.
-pub(crate) fn check_peer(stream: &UnixStream) -> anyhow::Result<()> {
-    let peer = stream.peer_cred()?;
-    if peer.uid() != rustix::process::getuid().as_raw() {
-        anyhow::bail!("uid {} is not the daemon's", peer.uid());
-    }
-    Ok(())
-}
-
 /// Welcomes a client that says hello, and returns the version of its protocol; `None` where it has left again, or never
 /// spoke. The welcome has left by then: a client that was not welcomed knows that nothing was begun.
 async fn greet(
@@ -277,12 +207,12 @@ async fn greet(
         tokio::select! {
             biased;
             hello = reader.next::<Request>() => hello,
-            () = ending(&service.stop) => Ok(None),
+            () = service.stop.after_last_request() => Ok(None),
         }
     };
     let protocol = match tokio::time::timeout(HELLO_LIMIT, hello).await {
         Ok(Ok(Some(Request::Hello { protocol, .. }))) => protocol,
-        Ok(Ok(Some(_))) => anyhow::bail!("it did not say hello"),
+        Ok(Ok(Some(_))) => anyhow::bail!("it did not begin with hello"),
         Ok(Err(error)) => return Err(error.into()),
         Ok(Ok(None)) | Err(_) => return Ok(None),
     };
@@ -315,7 +245,7 @@ async fn talk(
         let request = tokio::select! {
             biased;
             request = reader.next::<Request>() => request?,
-            () = ending(stop) => break,
+            () = stop.after_last_request() => break,
         };
         let Some(request) = request else { break };
         if protocol != VERSION && !matches!(request, Request::Stop { .. }) {
@@ -330,29 +260,18 @@ async fn talk(
             }
             Request::Warm { host, pin } => {
                 serve_questions(reader, replies, Duration::ZERO, async |interaction, _| {
-                    let asked = engine_request(&host);
-                    let host = match (engine.host_for(&asked, interaction).await, masters) {
-                        (Err(Error::NeedsSystemSsh { .. }), Some(masters)) => {
-                            let config = engine.resolve(&asked).await?;
-                            masters.warm(&config, &host, pin).await?;
-                            return Ok(Reply::Done);
-                        }
-                        (host, _) => host?,
-                    };
-                    host.warm().await?;
-                    if pin {
-                        host.pin(true);
-                    }
-                    Ok(Reply::Done)
+                    warm(engine, masters, &host, pin, interaction).await
                 })
                 .await
             }
             Request::Copy(copy) => {
                 let fds = reader.take_fds();
-                serve_questions(reader, replies, Duration::ZERO, async |interaction, _| {
-                    copy::run(engine, *copy, fds, interaction, replies).await
+                let last = serve_questions(reader, replies, Duration::ZERO, async |interaction, _| {
+                    copy::run(engine, &service.rates, *copy, fds, interaction, replies).await
                 })
-                .await
+                .await;
+                service.metrics.copy(&last);
+                last
             }
             Request::Tune(tune) => {
                 serve_questions(reader, replies, LEAVING, async |interaction, stop| {
@@ -371,11 +290,32 @@ async fn talk(
                 world,
                 config_file,
             } => outcome(lists::aliases(&pattern, &world, config_file.as_deref())),
+            Request::HostNames {
+                prefix,
+                world,
+                config_file,
+            } => outcome(completing::host_names(
+                engine,
+                &prefix,
+                &world,
+                config_file.as_deref(),
+            )),
+            Request::RemoteNames { host, folder, prefix } => {
+                outcome(completing::remote_names(engine, &host, &folder, &prefix).await)
+            }
             Request::Inventory(request) => outcome(lists::inventory(&request).await),
             Request::ConfigFile => outcome(lists::config_file()),
             Request::MuxListen { host, path } => match mux {
-                Some(mux) => outcome(mux.listen(host, path).await.map(|()| Reply::Done)),
-                None => outcome(Err(Error::Usage("stock ssh is served by the daemon only".into()))),
+                Some(mux) => {
+                    let reply = outcome(mux.listen(host, path).await.map(|()| Reply::Done));
+                    if let Some(reason) = failure(&reply) {
+                        service.metrics.decline_mux(reason);
+                    }
+                    reply
+                }
+                None => outcome(Err(Error::Invalid(
+                    "stock ssh is served by the daemon only".into(),
+                ))),
             },
             Request::List => {
                 let mut hosts = list(engine, mux.as_deref());
@@ -383,6 +323,14 @@ async fn talk(
                     hosts.extend(masters.list().await);
                 }
                 Reply::Hosts(hosts)
+            }
+            Request::Metrics { open_metrics } => Reply::Metrics(match open_metrics {
+                true => service.metrics.open_metrics(),
+                false => service.metrics.text(),
+            }),
+            Request::Status => {
+                let status = status::of_this_process(engine, &service.place, mux.as_deref(), service.since);
+                Reply::Status(Box::new(status))
             }
             Request::Check(host) => outcome(check(engine, masters, &host).await),
             Request::Explain(host) => outcome(explain(engine, &host).await),
@@ -392,7 +340,7 @@ async fn talk(
             Request::Close { host, at_once } => outcome(close(engine, masters, host.as_ref(), at_once).await),
             Request::Stop { at_once } => {
                 replies.send(Reply::Done).await?;
-                stop.send_replace(Some(at_once));
+                stop.ask(at_once);
                 break;
             }
             // Leftovers of a session that has ended.
@@ -403,14 +351,40 @@ async fn talk(
     Ok(())
 }
 
-/// Done when the daemon is ending and a client that was just welcomed has had the time to say what it wants.
-pub(crate) async fn ending(stop: &watch::Sender<Option<bool>>) {
-    drop(stop.subscribe().wait_for(Option::is_some).await);
-    tokio::time::sleep(LAST_REQUEST).await;
+/// Connects to a host, by the system's ssh where it needs that.
+async fn warm(
+    engine: &Engine,
+    masters: Option<&Masters>,
+    host: &HostRequest,
+    pin: bool,
+    interaction: &Interaction,
+) -> Result<Reply, Error> {
+    let request = engine_request(host);
+    let connected = match (engine.host_for(&request, interaction).await, masters) {
+        (Err(Error::NeedsSystemSsh { .. }), Some(masters)) => {
+            let config = engine.resolve(&request).await?;
+            masters.warm(&config, host, pin).await?;
+            return Ok(Reply::Done);
+        }
+        (host, _) => host?,
+    };
+    connected.warm().await?;
+    if pin {
+        connected.pin(true);
+    }
+    Ok(Reply::Done)
 }
 
 fn outcome(result: Result<Reply, Error>) -> Reply {
-    result.unwrap_or_else(|error| Reply::Failed(failure(&error)))
+    result.unwrap_or_else(|error| Reply::Failed(error.into()))
+}
+
+/// Why what was asked for could not be done, if it could not.
+fn failure(reply: &Reply) -> Option<ErrorKind> {
+    match reply {
+        Reply::Failed(failure) => Some(failure.kind),
+        _ => None,
+    }
 }
 
 /// Runs a session while its client's frames come in.
@@ -421,7 +395,10 @@ async fn serve_session(
     fds: Vec<OwnedFd>,
     replies: &mpsc::Sender<Reply>,
 ) -> Reply {
-    let (asking, interaction) = asking(replies, request.answers, request.ssh.is_some());
+    service.metrics.session(&request.program);
+    let (log, mut lines) = Log::new();
+    let for_ssh = request.ssh.is_some().then_some(&log);
+    let (asking, interaction) = asking(replies, request.answers, for_ssh);
     let (inputs, session_inputs) = mpsc::channel(16);
     let detached = AtomicBool::new(false);
     let terminated = CancellationToken::new();
@@ -431,6 +408,7 @@ async fn serve_session(
         inputs: session_inputs,
         terminated: &terminated,
         detached: &detached,
+        log: &log,
     };
     let masters = service.masters.as_deref();
     let running = session::run(&service.engine, masters, &service.waiting, request, fds, client);
@@ -456,7 +434,13 @@ async fn serve_session(
         drop(inputs);
     };
     tokio::select! {
-        last = &mut running => return last,
+        // First, so that what was done comes before what came of it.
+        biased;
+        never = lines.pass_on(replies) => match never {},
+        last = &mut running => {
+            lines.pass_on_rest(replies).await;
+            return last;
+        }
         () = listening => {}
     }
     // Before a session has begun nobody listens to its inputs: a client that leaves then takes its request with it.
@@ -480,7 +464,7 @@ async fn serve_questions(
     leaving: Duration,
     work: impl AsyncFnOnce(&Interaction, &Notify) -> Result<Reply, Error>,
 ) -> Reply {
-    let (asking, interaction) = asking(replies, true, false);
+    let (asking, interaction) = asking(replies, true, None);
     let stop = Notify::new();
     let listening = async {
         while let Ok(Some(frame)) = reader.next::<Request>().await {
@@ -512,29 +496,33 @@ struct Asking {
     answers: bool,
 }
 
-/// The target of the log's lines for what a client is told, too.
-pub const TOLD: &str = "trunkline_daemon::told";
-
-/// Questions and all that is told, on their way to a client that tells warnings and banners from notices, or does not.
-fn asking(replies: &mpsc::Sender<Reply>, answers: bool, tells_apart: bool) -> (Arc<Asking>, Interaction) {
+/// Questions and all that is told, on their way to a client: to one with a log, which stands for ssh, warnings, banners and
+/// the log apart from notices.
+fn asking(replies: &mpsc::Sender<Reply>, answers: bool, log: Option<&Log>) -> (Arc<Asking>, Interaction) {
     let asking = Arc::new(Asking {
         pending: Mutex::default(),
         turn: tokio::sync::Mutex::default(),
         replies: replies.clone(),
         answers,
     });
-    let notices = replies.clone();
+    let (notices, log) = (replies.clone(), log.cloned());
     // A client that does not read its notices loses them; they are in the log as well.
     let interaction = Interaction::telling(asking.clone(), move |told, text| {
-        if told != Told::Banner {
-            tracing::info!(target: TOLD, "{text}");
-        }
         let text = text.to_owned();
-        let _ = notices.try_send(match told {
-            Told::Warning if tells_apart => Reply::Warning(text),
-            Told::Banner if tells_apart => Reply::Banner(text),
+        let reply = match (told, &log) {
+            (Told::Log(level), Some(log)) => {
+                let at = SystemTime::now();
+                return log.write(LogLine { at, level, text });
+            }
+            (Told::Log(_), None) => return,
+            (Told::Warning, Some(_)) => Reply::Warning(text),
+            (Told::Banner, Some(_)) => Reply::Banner(text),
             _ => Reply::Notice(text),
-        });
+        };
+        if let Reply::Notice(text) | Reply::Warning(text) = &reply {
+            tracing::info!("{text}");
+        }
+        let _ = notices.try_send(reply);
     });
     (asking, interaction)
 }
@@ -557,17 +545,10 @@ impl Prompter for Asking {
             let _turn = self.turn.lock().await;
             let (answer, answered) = oneshot::channel();
             *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
-            let kind = match prompt.kind {
-                PromptKind::Passphrase => "passphrase",
-                PromptKind::Password => "password",
-                PromptKind::HostKey => "host key",
-                PromptKind::Confirm => "confirm",
-                _ => "keyboard-interactive",
-            };
             let ask = Reply::Ask {
                 text: prompt.text.clone(),
                 echo: prompt.echo,
-                kind: kind.into(),
+                kind: prompt.kind,
                 host: prompt.host.clone(),
             };
             self.replies.send(ask).await.ok()?;
@@ -598,8 +579,10 @@ async fn check(engine: &Engine, masters: Option<&Masters>, host: &HostRequest) -
         .into_iter()
         .find(|status| status.key == key && !status.lanes.is_empty());
     if known.is_none() {
-        let why = "no connection; run `trunkline warm` to make one".to_owned();
-        return Err(Error::Usage(format!("{}: {why}", config.original_host)));
+        return Err(Error::NotConnected {
+            host: config.original_host.clone(),
+            why: "no connection; run `trunkline warm` to make one",
+        });
     }
     let host = engine
         .host_for(&engine_request(host), &Interaction::none())
@@ -639,15 +622,10 @@ async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
     if !reasons.is_empty() {
         config = config.through_ssh(&asked.world);
     }
+    let departures = engine.departures(&asked).await?;
     let key = config.sharing_key();
-    let lanes = engine
-        .status()
-        .into_iter()
-        .find(|status| status.key == key)
-        .map(|status| status.lanes);
-    let facts = engine
-        .memory()
-        .facts(&HostId::new(&config.hostname, config.port, &config.user));
+    let status = engine.status().into_iter().find(|status| status.key == key);
+    let facts = engine.memory().facts(&HostId::of(&config));
     let mut memory = Vec::new();
     let choice = tune::remembered(engine.memory(), &config);
     if let Some(facts) = facts {
@@ -677,7 +655,10 @@ async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
     }
     Ok(Reply::Explained(Box::new(Explanation {
         address: address(&config),
-        transport: if reasons.is_empty() { "native" } else { "openssh" }.into(),
+        transport: match reasons.is_empty() {
+            true => Transport::Native,
+            false => Transport::OpenSsh,
+        },
         reasons: reasons.into_iter().map(|reason| reason.to_string()).collect(),
         sharing: config
             .explain_sharing()
@@ -686,7 +667,20 @@ async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
             .collect(),
         sharing_key: key.to_string(),
         memory,
-        connections: lanes.unwrap_or_default().iter().map(connection_report).collect(),
+        departures: departures
+            .into_iter()
+            .map(|departure| Departure {
+                keyword: departure.keyword,
+                values: departure.values,
+                usual: departure.usual,
+            })
+            .collect(),
+        pinned: status.as_ref().is_some_and(|status| status.pinned),
+        connections: status
+            .iter()
+            .flat_map(|status| &status.lanes)
+            .map(|lane| lane.report.clone())
+            .collect(),
     })))
 }
 
@@ -708,7 +702,7 @@ fn list(engine: &Engine, mux: Option<&mux::Sockets>) -> Vec<HostReport> {
         hosts.push(HostReport {
             mux_sockets: own.map(|socket| socket.path).collect(),
             pinned,
-            connections: lanes.iter().map(connection_report).collect(),
+            connections: lanes.into_iter().map(|lane| lane.report).collect(),
             ..host_report(&host, key)
         });
     }
@@ -730,7 +724,7 @@ fn host_report(host: &HostConfig, key: SharingKey) -> HostReport {
     HostReport {
         name: host.original_host.clone(),
         address: address(host),
-        transport: "native".into(),
+        transport: Transport::Native,
         pinned: false,
         sharing: key.to_string(),
         mux_sockets: Vec::new(),

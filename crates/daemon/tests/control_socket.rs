@@ -1,5 +1,7 @@
 //! The control socket against clients that are broken, foreign or rude: each harms itself alone.
 
+mod thread;
+
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -10,50 +12,17 @@ use std::path::Path;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tempfile::TempDir;
-use tokio::sync::oneshot;
 use trunkline::config::Vantage;
-use trunkline::{Engine, MemoryPlace, Settings};
-use trunkline_daemon::client::{Client, ClientError};
+use trunkline_control::client::{Client, ClientError};
+use trunkline_daemon::claim::{Claim, StartError};
 use trunkline_daemon::place::Place;
 use trunkline_daemon::protocol::{MAX_FRAME, Reply, Request, VERSION};
-use trunkline_daemon::server::{self, Claim, StartError};
 
-/// A daemon in this process, in a folder of its own.
-struct Daemon {
-    dir: TempDir,
-    end: Option<oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
+use thread::{Daemon, place};
 
 impl Daemon {
-    fn start() -> Self {
-        let dir = tempfile::Builder::new().prefix("tl-").tempdir().unwrap();
-        let (end, ended) = oneshot::channel::<()>();
-        let (ready, listening) = std::sync::mpsc::channel();
-        let place = place(dir.path());
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
-            runtime.block_on(async {
-                let claim = Claim::take(&place).unwrap();
-                let engine = Engine::new(Settings::default(), MemoryPlace::Process);
-                ready.send(()).unwrap();
-                server::run(claim, engine, async { drop(ended.await) }).await;
-            });
-        });
-        listening.recv().unwrap();
-        Self {
-            dir,
-            end: Some(end),
-            thread: Some(thread),
-        }
-    }
-
     fn place(&self) -> Place {
-        place(self.dir.path())
+        place(&self.dir())
     }
 
     fn connect(&self) -> UnixStream {
@@ -79,26 +48,6 @@ impl Daemon {
         let mut stream = self.welcomed(VERSION);
         send(&mut stream, &Request::List);
         matches!(receive(&mut stream), Some(Reply::Hosts(hosts)) if hosts.is_empty())
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // Fails when a test has ended it already.
-        let _ = self.end.take().map(|end| end.send(()));
-        let ended = self.thread.take().map(std::thread::JoinHandle::join);
-        assert!(
-            std::thread::panicking() || matches!(ended, Some(Ok(()))),
-            "the daemon panicked"
-        );
-    }
-}
-
-fn place(dir: &Path) -> Place {
-    Place {
-        runtime: dir.join("r"),
-        state: dir.join("s"),
-        config: dir.join("config.toml"),
     }
 }
 

@@ -1,11 +1,10 @@
 //! [`Connection`]: one SSH connection, shared by everything that holds a clone of it.
 
-mod acknowledge;
+mod agent;
 mod authentication;
 pub(crate) mod channel;
 pub(crate) mod dial;
 mod driver;
-mod gather;
 pub(crate) mod handshake;
 mod identities;
 pub(crate) mod incoming;
@@ -13,6 +12,8 @@ pub(crate) mod lease;
 pub(crate) mod login;
 pub(crate) mod session;
 mod socket;
+pub(crate) mod splice;
+pub(crate) mod timing;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -22,16 +23,17 @@ use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use trunkline_proto::kex::KexMethod;
-use trunkline_proto::{ChannelKind, GlobalRequest, SessionRequest};
+use trunkline_proto::{ChannelKind, ChannelRequest, GlobalRequest};
+use trunkline_request::LogLine;
 
 use crate::config::{ForwardAgent, HostConfig};
 use crate::error::Error;
 use crate::host_key::HostKeyError;
-use crate::interaction::Interaction;
-use crate::metrics::Metrics;
+use crate::interaction::{Interaction, KnownClient};
+use crate::metrics::ConnectionMetrics;
 use crate::queue::queue;
-use channel::{ChannelStream, GlobalReply, Op, Ops, channel};
-use handshake::{Handshake, LendAgent};
+use channel::{ChannelStream, ChannelTerms, GlobalReply, Op, Ops, channel};
+use handshake::Handshake;
 use incoming::Incoming;
 use lease::Lease;
 use session::{Command, Output, Session, SpareSession};
@@ -78,11 +80,20 @@ pub struct ConnectionInfo {
     pub(crate) warnings: Arc<[String]>,
     /// What the server said to whoever logged in, of which the first 64 KiB are kept; empty for nothing.
     pub banner: Arc<str>,
+    /// What was logged while it was made, the first lines of it.
+    pub log: Arc<[LogLine]>,
+    /// For whom it was made.
+    pub(crate) made_for: KnownClient,
     /// What binds an agent's signatures to this connection.
     pub(crate) binding: SessionBinding,
 }
 
 impl ConnectionInfo {
+    /// Whether it was made for this interaction's client, who has heard its log.
+    pub fn was_made_for(&self, interaction: &Interaction) -> bool {
+        self.made_for.is(interaction.client())
+    }
+
     fn warn(&self, interaction: &Interaction) {
         for warning in &*self.warnings {
             interaction.warn_once(warning);
@@ -113,9 +124,8 @@ struct Inner {
     ops: Ops,
     state: watch::Receiver<State>,
     info: Arc<OnceLock<ConnectionInfo>>,
-    metrics: Arc<Metrics>,
+    metrics: Arc<ConnectionMetrics>,
     incoming: Arc<Incoming>,
-    lend_agent: LendAgent,
     /// Ends a handshake that is under way.
     abandoned: CancellationToken,
 }
@@ -126,7 +136,7 @@ impl Connection {
         let (ops, ops_rx) = queue();
         let (state_tx, state) = watch::channel(State::Connecting);
         let info = Arc::new(OnceLock::new());
-        let metrics: Arc<Metrics> = Arc::default();
+        let metrics: Arc<ConnectionMetrics> = Arc::default();
         let incoming = Arc::new(Incoming::new(ops.downgrade()));
         let inner = Inner {
             host: handshake.host.clone(),
@@ -135,7 +145,6 @@ impl Connection {
             info: info.clone(),
             metrics: metrics.clone(),
             incoming: incoming.clone(),
-            lend_agent: handshake.lend_agent,
             abandoned: CancellationToken::new(),
         };
         let abandoned = inner.abandoned.clone();
@@ -165,7 +174,7 @@ impl Connection {
     }
 
     /// Its counters.
-    pub fn metrics(&self) -> &Metrics {
+    pub fn metrics(&self) -> &ConnectionMetrics {
         &self.inner.metrics
     }
 
@@ -220,12 +229,13 @@ impl Connection {
 
     /// Starts a command, a shell or a subsystem. Returns at once; failures come from the session.
     pub fn start(&self, command: &Command) -> Session {
-        self.start_with(command, None)
+        self.start_with(command, None, ChannelTerms::default())
     }
 
-    pub(crate) fn start_with(&self, command: &Command, lease: Option<Lease>) -> Session {
+    pub(crate) fn start_with(&self, command: &Command, lease: Option<Lease>, terms: ChannelTerms) -> Session {
         let (mut port, parts) = channel(&self.inner.ops, command.what(), command.starts(), lease);
         port.verified_only = command.is_verified_only();
+        port.terms = terms;
         let open = Op::Open {
             kind: ChannelKind::Session,
             requests: command.requests(),
@@ -249,12 +259,9 @@ impl Connection {
             return Ok(());
         }
         if host.forward_agent == ForwardAgent::No {
-            let name = &host.original_host;
-            return Err(Error::Usage(format!(
-                "the agent is not forwarded to {name}: set ForwardAgent or use -A"
-            )));
+            return Err(Error::agent_not_forwarded(host));
         }
-        (self.inner.lend_agent)(&self.inner.incoming, host, &self.inner.info);
+        agent::lend(&self.inner.incoming, host, &self.inner.info);
         Ok(())
     }
 
@@ -289,6 +296,7 @@ impl Connection {
                 originator,
             },
             None,
+            ChannelTerms::default(),
         )
         .await
     }
@@ -303,6 +311,7 @@ impl Connection {
                 path: path.to_owned(),
             },
             None,
+            ChannelTerms::default(),
         )
         .await
     }
@@ -311,16 +320,18 @@ impl Connection {
         &self,
         kind: ChannelKind,
         lease: Option<Lease>,
+        terms: ChannelTerms,
     ) -> Result<ChannelStream, Error> {
         let what = match &kind {
             ChannelKind::Session => "another session".to_owned(),
             ChannelKind::DirectTcpip { host, port, .. } => format!("to connect to {host} port {port}"),
             ChannelKind::DirectStreamlocal { path } => format!("to connect to {path}"),
         };
-        let (port, mut parts) = channel(&self.inner.ops, what, false, lease);
+        let (mut port, mut parts) = channel(&self.inner.ops, what, false, lease);
+        port.terms = terms;
         self.send(Op::Open {
             kind,
-            requests: Vec::<SessionRequest>::new(),
+            requests: Vec::<ChannelRequest>::new(),
             port,
         });
         (&mut parts.started).await.unwrap_or_else(|_| Err(self.gone()))?;
@@ -372,7 +383,7 @@ impl Connection {
         });
     }
 
-    /// Asks the server for a sign of life and returns how long it took.
+    /// Checks that the server answers, and returns how long that took.
     ///
     /// # Errors
     /// The loss of the connection; a timeout after `limit`.
@@ -384,10 +395,7 @@ impl Connection {
             Ok(Ok(())) => Ok(begun.elapsed()),
             Ok(Err(_)) => Err(self.gone()),
             Err(_) => Err(Error::Timeout {
-                doing: format!(
-                    "waiting for a sign of life from {}",
-                    self.inner.host.original_host
-                ),
+                doing: format!("checking the connection to {}", self.inner.host.original_host),
                 after: limit,
             }),
         }
@@ -399,11 +407,6 @@ impl Connection {
         self.metrics()
             .rtt()
             .or_else(|| self.info().and_then(|info| info.rtt))
-    }
-
-    /// How long nothing has come from the server.
-    pub(crate) fn silence(&self) -> Duration {
-        self.inner.metrics.since_received()
     }
 
     /// Exchanges keys anew.

@@ -1,6 +1,8 @@
-//! [`Engine`]: configuration, host memory and the pools of all hosts; [`Host`]: one of them.
+//! [`Engine`]: configuration, host memory and the pools of all hosts.
 
-use std::collections::{BTreeSet, HashMap};
+mod host;
+
+use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,30 +11,28 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use tokio::sync::{Semaphore, watch};
-use trunkline_proto::{ChannelKind, WindowBudget};
+use tokio::sync::Semaphore;
+use trunkline_proto::WindowBudget;
 
 use crate::config::{
-    ControlMaster, ForwardAgent, HostConfig, Proxy, Reason, Request, Resolver, SharingKey, Vantage, World,
+    ControlMaster, Departure, ForwardAgent, HostConfig, Proxy, Reason, Request, Resolver, SharingKey,
+    Vantage, World,
 };
 use crate::connection::Connection;
-use crate::connection::channel::ChannelStream;
 use crate::connection::dial::{self, Dialed};
-use crate::connection::handshake::Handshake;
-use crate::connection::lease::Lease;
+use crate::connection::handshake::{Gate, Handshake};
 use crate::connection::login::Login;
-use crate::connection::session::{Command, Output, Session};
+use crate::connection::timing::idle::Activity;
 use crate::error::Error;
-use crate::forward;
 use crate::hosts;
-use crate::interaction::Interaction;
+use crate::interaction::{Interaction, LogLevel};
 use crate::memory::{HostId, Memory};
 use crate::metrics::Metrics;
-use crate::permission;
 use crate::pool::{Caller, LaneStatus, Pool, Way};
 use crate::settings::Settings;
-use crate::sftp::Sftp;
-use crate::tuned::{self, Choice};
+use crate::tuned;
+use host::Undecided;
+pub use host::{HeldConnection, Host};
 
 /// The SSH engine. One of it serves any number of hosts; clones share everything.
 ///
@@ -141,7 +141,7 @@ impl Engine {
         let world = World::current().map_err(|source| Error::local("reading the environment", source))?;
         let destination = destination
             .parse()
-            .map_err(|error| Error::Usage(format!("{error}")))?;
+            .map_err(|error: crate::destination::DestinationError| Error::Invalid(error.to_string()))?;
         self.host_for(&Request::new(destination, Arc::new(world)), interaction)
             .await
     }
@@ -179,7 +179,7 @@ impl Engine {
                 && let Err(error) = host.warm().await
             {
                 tracing::warn!(
-                    "no connection as tuned for copies, which go over the one that is there: {error}"
+                    "could not connect with the tuned settings, so the copy uses the existing connection: {error}"
                 );
                 host = usual;
             }
@@ -188,7 +188,7 @@ impl Engine {
         // Tuning decides for data of any kind: where it left compression off, a copy of text may still be faster with it.
         // Lent connections would have to be asked for again.
         let config = host.config();
-        if !request.sets("compression", b'C') && !config.compression && !host.pool.confirms() {
+        if !request.sets("compression") && !config.compression && !host.pool.confirms() {
             host.undecided = Some(Arc::new(Undecided {
                 engine: Arc::downgrade(&self.inner),
                 request: request.clone(),
@@ -216,10 +216,10 @@ impl Engine {
             });
         }
         if let Some(words) = &config.refuse_connection {
-            return Err(Error::Usage(format!(
-                "{}: RefuseConnection: {words}",
-                config.original_host
-            )));
+            return Err(Error::configuration(
+                &config,
+                format!("RefuseConnection: {words}"),
+            ));
         }
         let interaction = if config.batch_mode {
             interaction.clone().without_questions()
@@ -230,6 +230,7 @@ impl Engine {
             config,
             way: Way::Resolved(request.clone()),
             interaction,
+            activity: Activity::new(),
         };
         Ok(Host {
             pool: self.pool(&caller),
@@ -246,7 +247,7 @@ impl Engine {
             return Ok(());
         }
         let config = host.config();
-        let facts = self.inner.memory.facts(&host_id(config)).unwrap_or_default();
+        let facts = self.inner.memory.facts(&HostId::of(config)).unwrap_or_default();
         let has_opened = facts.kex_first.is_some() || !config.allows_older();
         // A password may not do tomorrow, and a key does for as long as it is the one that ssh would take.
         let has_logged_in = facts.key.is_some() || !config.may_need_ssh_to_log_in();
@@ -282,13 +283,21 @@ impl Engine {
         self.inner.shares_terminal.store(true, Ordering::Relaxed);
     }
 
+    /// What ssh_config and the options of a request say otherwise than ssh would have it on its own. Runs ssh twice.
+    ///
+    /// # Errors
+    /// What `ssh -G` says.
+    pub async fn departures(&self, request: &Request) -> Result<Vec<Departure>, Error> {
+        Ok(self.inner.resolver.departures(request).await?)
+    }
+
     /// What ssh_config says of a request.
     ///
     /// # Errors
     /// What `ssh -G` says; a request from another part of the system, where it would mean another host.
     pub async fn resolve(&self, request: &Request) -> Result<Arc<HostConfig>, Error> {
         if let Some(what) = self.inner.vantage.difference(&request.world.vantage) {
-            return Err(Error::Usage(format!(
+            return Err(Error::Invalid(format!(
                 "{}: the request comes from another {what} than this engine's, which would reach another host or read other \
                  files: use one of its own, as --no-daemon does",
                 request.destination.host
@@ -297,7 +306,9 @@ impl Engine {
         if let Some(config) = self.inner.resolver.cached(request) {
             return Ok(config);
         }
-        Ok(self.inner.resolver.resolve(request).await?)
+        let config = self.inner.resolver.resolve(request).await?;
+        self.inner.memory.recall(&HostId::of(&config)).await;
+        Ok(config)
     }
 
     /// Why a host is left to the system's ssh: what it needs, and what the user has said; empty where the engine does it.
@@ -311,7 +322,7 @@ impl Engine {
                 why: "config.toml asks for the system's ssh".into(),
             });
         }
-        let facts = self.inner.memory.facts(&host_id(config));
+        let facts = self.inner.memory.facts(&HostId::of(config));
         if facts.is_some_and(|facts| facts.algorithms_refused) {
             reasons.push(Reason {
                 directive: "algorithms".into(),
@@ -341,7 +352,7 @@ impl Engine {
     }
 
     /// The engine's counters.
-    pub fn metrics(&self) -> &Metrics {
+    pub fn metrics(&self) -> &Arc<Metrics> {
         &self.inner.metrics
     }
 
@@ -417,7 +428,7 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NeedsSystemSsh`] for a configuration with what the engine cannot do; [`Error::Usage`] for jump hosts, which
+    /// [`Error::NeedsSystemSsh`] for a configuration with what the engine cannot do; [`Error::Configuration`] for jump hosts, which
     /// only a resolved host has: reach the first, and give [`Login::over`] a tunnel through it.
     pub fn private_host(
         &self,
@@ -433,15 +444,16 @@ impl Engine {
             });
         }
         if matches!(config.proxy, Proxy::Jump(_) | Proxy::Command(_)) {
-            return Err(Error::Usage(format!(
-                "{}: a host with an explicit configuration has no proxy; give the stream to talk over",
-                config.original_host
-            )));
+            return Err(Error::configuration(
+                &config,
+                "a host with an explicit configuration has no proxy; give the stream to talk over",
+            ));
         }
         let caller = Caller {
             config: Arc::new(config),
             way: Way::Given(login),
             interaction: interaction.clone(),
+            activity: Activity::new(),
         };
         let pool = self.new_pool(&caller);
         self.inner.pools().insert(SharingKey::unique(), pool.clone());
@@ -451,6 +463,35 @@ impl Engine {
             tuned: None,
             undecided: None,
         })
+    }
+
+    /// The same host as a [private one](Self::private_host), with connections of its own, whose sessions are all lent the
+    /// agent: for those of its sessions that are to have it where the others are not.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] for a host that is not private, or that is reached over a given stream.
+    pub fn lending_agent(&self, host: &Host) -> Result<Host, Error> {
+        let Caller {
+            config,
+            way,
+            interaction,
+            ..
+        } = &host.caller;
+        let Way::Given(login) = way else {
+            return Err(Error::configuration(
+                config,
+                "ssh_config says whether the agent is lent",
+            ));
+        };
+        if login.is_over_stream() {
+            return Err(Error::configuration(
+                config,
+                "over a given stream there is one connection: its sessions all have the agent, or none has it",
+            ));
+        }
+        let mut config = HostConfig::clone(config);
+        config.forward_agent = ForwardAgent::Yes;
+        self.private_host(config, login.clone(), interaction)
     }
 
     fn pool(&self, caller: &Caller) -> Arc<Pool> {
@@ -482,6 +523,7 @@ impl Engine {
             self.inner.settings.clone(),
             first.way.connections(),
             self.inner.memory.clone(),
+            self.inner.metrics.clone(),
             connector,
         )
     }
@@ -504,24 +546,30 @@ impl Inner {
 
 /// Begins a connection.
 fn connect(engine: &Weak<Inner>, caller: &Caller) -> Connection {
-    let (memory, metrics, windows, gate, early) = match engine.upgrade() {
+    let (memory, metrics, windows, gate, settings) = match engine.upgrade() {
         Some(inner) => (
             inner.memory.clone(),
             inner.metrics.clone(),
             inner.windows.clone(),
-            Some((inner.handshakes.clone(), inner.gate(&caller.config))),
-            (inner.settings.early_flights, inner.settings.early_stdin),
+            Some(Gate {
+                all: inner.handshakes.clone(),
+                server: inner.gate(&caller.config),
+            }),
+            inner.settings.clone(),
         ),
         None => (
             Arc::new(Memory::in_memory()),
             Arc::default(),
             Arc::default(),
             None,
-            (true, true),
+            Settings::default(),
         ),
     };
+    let interaction = caller.interaction.clone().recording();
     let dial = {
-        let (engine, caller) = (engine.clone(), caller.clone());
+        let mut caller = caller.clone();
+        caller.interaction = interaction.clone();
+        let engine = engine.clone();
         Box::new(move || dial_host(engine.clone(), caller.clone()).boxed())
     };
     let login = match &caller.way {
@@ -530,18 +578,14 @@ fn connect(engine: &Weak<Inner>, caller: &Caller) -> Connection {
     };
     Connection::begin(Handshake {
         host: caller.config.clone(),
-        interaction: caller
-            .interaction
-            .clone()
-            .about(&caller.config.user, &caller.config.original_host),
+        interaction: interaction.about(&caller.config.user, &caller.config.original_host),
         login,
         is_ssh: matches!(&caller.way, Way::Resolved(request) if request.runs_local_command),
         memory,
-        early,
+        settings,
         windows,
         engine_metrics: metrics,
         gate,
-        lend_agent: forward::lend_agent,
         dial,
     })
 }
@@ -552,20 +596,25 @@ async fn dial_host(engine: Weak<Inner>, caller: Caller) -> Result<Dialed, Error>
         config,
         way,
         interaction,
+        activity: _,
     } = caller;
     let request = match way {
         Way::Resolved(request) => request,
         Way::Given(login) => match login.dial() {
             Some(dialed) => return dialed,
-            None => return dial::tcp(&config).await,
+            None => return dial::tcp(&config, &interaction).await,
         },
     };
     match &config.proxy {
-        Proxy::Direct => dial::tcp(&config).await,
+        Proxy::Direct => dial::tcp(&config, &interaction).await,
         Proxy::Command(command) => {
             let shares = |engine: Arc<Inner>| engine.shares_terminal.load(Ordering::Relaxed);
             let shares_terminal = engine.upgrade().is_some_and(shares);
-            dial::proxy_command(command, &request.world, shares_terminal)
+            interaction.log(
+                LogLevel::Debug1,
+                &format!("Executing proxy command: exec {command}"),
+            );
+            dial::proxy_command(command, &request.world, shares_terminal, &interaction)
         }
         Proxy::Jump(hops) => {
             let shut_down = || Error::Closed {
@@ -577,16 +626,24 @@ async fn dial_host(engine: Weak<Inner>, caller: Caller) -> Result<Dialed, Error>
             };
             let jump = request
                 .for_jump(hops)
-                .ok_or_else(|| Error::Usage("ProxyJump names no host".into()))?;
+                .ok_or_else(|| Error::Bug("ProxyJump names no host"))?;
             // Boxed: a jump host may have a jump host.
             let through: BoxFuture<'_, _> = Box::pin(async {
                 // What the jump host was when the sharing key was made, and not what its name may mean by now.
                 let resolved = match &config.jump {
-                    Some(resolved) => resolved.clone(),
+                    Some(resolved) => {
+                        engine.inner.memory.recall(&HostId::of(resolved)).await;
+                        resolved.clone()
+                    }
                     None => engine.resolve(&jump).await?,
                 };
                 let host = engine.host_with(resolved, &jump, &interaction)?;
                 let to = format!("{}:{}", config.hostname, config.port);
+                let via = &host.config().original_host;
+                interaction.log(
+                    LogLevel::Debug1,
+                    &format!("Connecting to {to} through the jump host {via}"),
+                );
                 host.confirm_use(&format!("Allow forward to {to}? ")).await?;
                 engine.meet(&host).await?;
                 host.direct_tcpip(&config.hostname, config.port, ("127.0.0.1", 0))
@@ -597,6 +654,7 @@ async fn dial_host(engine: Weak<Inner>, caller: Caller) -> Result<Dialed, Error>
                 io: Box::new(stream),
                 address: None,
                 rtt: None,
+                words: None,
             })
         }
     }
@@ -648,332 +706,10 @@ pub struct HostStatus {
     pub key: SharingKey,
     /// What it resolved to.
     pub host: Arc<HostConfig>,
-    /// Whether its first connection is kept for ever.
+    /// Whether its first connection is kept forever.
     pub pinned: bool,
     /// Its connections.
     pub lanes: Vec<LaneStatus>,
-}
-
-/// A host, reached through connections that are shared with everything that may share them.
-#[derive(Clone)]
-pub struct Host {
-    pool: Arc<Pool>,
-    caller: Caller,
-    /// What was measured to be best for moving data.
-    tuned: Option<Arc<Choice>>,
-    /// Where neither that nor the user has copies compressed, or has forbidden it.
-    undecided: Option<Arc<Undecided>>,
-}
-
-/// What it takes to reach a host anew, with compression.
-struct Undecided {
-    engine: Weak<Inner>,
-    request: Request,
-}
-
-impl fmt::Debug for Undecided {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Undecided(..)")
-    }
-}
-
-impl Host {
-    /// What ssh_config says of it.
-    pub fn config(&self) -> &Arc<HostConfig> {
-        &self.caller.config
-    }
-
-    /// What was measured to be best for moving data, if this host is [for that](Engine::host_for_copies).
-    pub fn tuned(&self) -> Option<&Choice> {
-        self.tuned.as_deref()
-    }
-
-    /// The same host over connections that compress, for a copy that finds on its way that they are faster; nobody is asked
-    /// anything for them. `None` where it compresses already, the user has forbidden it, or the server takes none.
-    pub(crate) fn compressing(&self) -> Option<Self> {
-        let undecided = self.undecided.as_ref()?;
-        let takes_it = |connection: &Connection| connection.info().is_some_and(|info| info.server_compresses);
-        if !self.pool.connections().iter().any(takes_it) {
-            return None;
-        }
-        let engine = Engine {
-            inner: undecided.engine.upgrade()?,
-        };
-        let config = Arc::new(HostConfig {
-            compression: true,
-            ..(*self.caller.config).clone()
-        });
-        let interaction = self.caller.interaction.clone().without_questions();
-        let mut host = engine.host_with(config, &undecided.request, &interaction).ok()?;
-        host.tuned.clone_from(&self.tuned);
-        Some(host)
-    }
-
-    /// Has the user confirm the use of connections that others have made, where each use is to be confirmed. `question` is
-    /// put through the SSH_ASKPASS of whoever wants to use them, once for each [`Interaction`].
-    ///
-    /// # Errors
-    /// It is not allowed, or there is nothing to ask through. Nothing has begun.
-    pub async fn confirm_use(&self, question: &str) -> Result<(), Error> {
-        let client = self.caller.interaction.client();
-        if self.pool.is_allowed(client) {
-            return Ok(());
-        }
-        self.ask_permission(question).await?;
-        self.pool.allow(client);
-        Ok(())
-    }
-
-    /// Has the user confirm one use, where each is to be confirmed, whoever has made the connections.
-    ///
-    /// # Errors
-    /// As [`Self::confirm_use`].
-    pub async fn confirm_each_use(&self, question: &str) -> Result<(), Error> {
-        if !self.pool.confirms() {
-            return Ok(());
-        }
-        self.ask_permission(question).await
-    }
-
-    async fn ask_permission(&self, question: &str) -> Result<(), Error> {
-        match &self.caller.way {
-            Way::Resolved(request) => {
-                permission::ask(&self.caller.config.original_host, &request.world, question).await
-            }
-            // Nobody else has its connections.
-            Way::Given(_) => Ok(()),
-        }
-    }
-
-    /// Whether a connection is there already.
-    pub fn is_warm(&self) -> bool {
-        self.pool.connections().iter().any(Connection::is_ready)
-    }
-
-    /// Starts a command, a shell or a subsystem.
-    ///
-    /// # Errors
-    /// A refusal by the server that no other connection lifts. Failures of a connection that is being made come from
-    /// the session.
-    pub async fn start(&self, command: &Command) -> Result<Session, Error> {
-        if command.forwards_agent() && self.caller.config.forward_agent == ForwardAgent::No {
-            let name = &self.caller.config.original_host;
-            return Err(Error::Usage(format!(
-                "the agent is not forwarded to {name}: set ForwardAgent or use -A"
-            )));
-        }
-        // sshd gives every session of a connection the agent that the first one brought: on a host that gets the agent,
-        // every session asks for it, so that what one sees is what it asked for.
-        let forward = self.caller.config.forward_agent != ForwardAgent::No;
-        let all_or_nothing = self.caller.config.exit_on_forward_failure;
-        let command = if forward || all_or_nothing {
-            &command
-                .clone()
-                .agent_forwarding(forward)
-                .verified_only(all_or_nothing)
-        } else {
-            command
-        };
-        self.pool.session(command, &self.caller).await
-    }
-
-    /// Opens a session in which nothing runs yet, for a caller that speaks of it request by request:
-    /// [`SessionControl::request`](crate::SessionControl::request). Where a spare session is there, at once.
-    ///
-    /// # Errors
-    /// The server's refusal; the loss of the connection. A host that forwards the agent has no such sessions: the server
-    /// would lend it to them unasked.
-    pub async fn open_session(&self) -> Result<Session, Error> {
-        if self.caller.config.forward_agent != ForwardAgent::No {
-            let name = &self.caller.config.original_host;
-            return Err(Error::Usage(format!(
-                "connections to {name} forward the agent, which was not asked for"
-            )));
-        }
-        let mut session = self.pool.session(&Command::later(), &self.caller).await?;
-        session.started().await?;
-        Ok(session)
-    }
-
-    /// Runs a command without input to its end and returns its output.
-    ///
-    /// # Errors
-    /// As [`Session::wait`]. A status other than 0 is not an error.
-    pub async fn run(&self, command: &Command) -> Result<Output, Error> {
-        self.start(command).await?.output(None).await
-    }
-
-    /// Opens an SFTP session. Its first request leaves right behind that for the subsystem, so that a warm host answers
-    /// the first operation within a round trip.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    pub async fn sftp(&self) -> Result<Sftp, Error> {
-        let config = self.sftp_config();
-        let session = self.start(&Command::subsystem("sftp")).await?;
-        Ok(Sftp::on(session, &self.caller.config.original_host, &config))
-    }
-
-    /// Opens an SFTP session on a connection with nothing else on it, as long as the host may have one more.
-    pub(crate) async fn sftp_apart(&self) -> Result<Sftp, Error> {
-        let config = self.sftp_config();
-        let command = Command::subsystem("sftp");
-        let session = self.pool.session_apart(&command, &self.caller).await?;
-        Ok(Sftp::on(session, &self.caller.config.original_host, &config))
-    }
-
-    fn sftp_config(&self) -> trunkline_sftp::Config {
-        trunkline_sftp::Config {
-            early_requests: self.pool.is_openssh(),
-            largest_request: self.tuned().and_then(|choice| choice.request_size),
-        }
-    }
-
-    /// The shortest round trip that an answer on one of its connections has shown.
-    pub(crate) fn rtt(&self) -> Option<Duration> {
-        let connections = self.pool.connections();
-        connections
-            .iter()
-            .filter_map(|connection| connection.metrics().rtt())
-            .min()
-    }
-
-    /// Opens a TCP connection from the server to `host`:`port`.
-    ///
-    /// # Errors
-    /// The server's refusal; the loss of the connection.
-    pub async fn direct_tcpip(
-        &self,
-        host: &str,
-        port: u16,
-        originator: (&str, u16),
-    ) -> Result<ChannelStream, Error> {
-        let originator = (originator.0.to_owned(), originator.1);
-        self.pool
-            .tunnel(
-                ChannelKind::DirectTcpip {
-                    host: host.to_owned(),
-                    port,
-                    originator,
-                },
-                &self.caller,
-            )
-            .await
-    }
-
-    /// Opens a connection to a Unix socket on the server.
-    ///
-    /// # Errors
-    /// As [`Self::direct_tcpip`].
-    pub async fn direct_streamlocal(&self, path: &str) -> Result<ChannelStream, Error> {
-        self.pool
-            .tunnel(
-                ChannelKind::DirectStreamlocal {
-                    path: path.to_owned(),
-                },
-                &self.caller,
-            )
-            .await
-    }
-
-    /// The host's first connection, kept from being closed as idle while the lease is there.
-    pub(crate) fn hold_connection(&self) -> (Connection, Lease) {
-        self.pool.hold_control(&self.caller)
-    }
-
-    /// The host's first connection, made if there is none, kept from being closed as idle while the result is there.
-    /// Begins to connect at once; [`Connection::ready`] waits for it.
-    pub fn hold(&self) -> HeldConnection {
-        let (connection, lease) = self.hold_connection();
-        HeldConnection {
-            connection,
-            _lease: lease,
-        }
-    }
-
-    /// Ends the host's connections at once and for good: sessions and tunnels that are asked for later, or wait for a place,
-    /// fail with [`Error::Closed`]. For [private hosts](Engine::private_host); others share their connections, see
-    /// [`Engine::close`].
-    pub fn end(&self) {
-        self.pool.end();
-    }
-
-    /// The host's first connection, made if there is none.
-    pub fn connection(&self) -> Connection {
-        self.pool.control(&self.caller)
-    }
-
-    /// Connects now, and waits until it is done.
-    ///
-    /// # Errors
-    /// Why it could not be done; with ExitOnForwardFailure, that the server was not verified.
-    pub async fn warm(&self) -> Result<(), Error> {
-        let connection = self.connection();
-        connection.ready().await?;
-        if self.caller.config.exit_on_forward_failure {
-            connection.check_verified("Forwarding")?;
-        }
-        Ok(())
-    }
-
-    /// What its user is to be told before anything is done with it: that a server of its connections was not verified.
-    pub fn warnings(&self) -> Vec<String> {
-        let connections = self.pool.connections();
-        let unverified = connections.iter().filter_map(Connection::info);
-        unverified
-            .flat_map(|info| info.warnings.iter().cloned())
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .collect()
-    }
-
-    /// # Errors
-    /// A server of its connections was not verified, so that `what` may not be done.
-    pub(crate) fn check_verified(&self, what: &'static str) -> Result<(), Error> {
-        let connections = self.pool.connections();
-        connections
-            .iter()
-            .try_for_each(|connection| connection.check_verified(what))
-    }
-
-    /// Keeps the first connection for ever, or no longer.
-    pub fn pin(&self, pinned: bool) {
-        self.pool.pin(pinned);
-    }
-
-    /// Whether traffic keeps new sessions away from one of the connections, so that they go to another: above
-    /// [`Settings::busy_above`] it does, below [`Settings::busy_below`] no longer. Looked at once a second.
-    pub fn apart(&self) -> watch::Receiver<bool> {
-        self.pool.apart()
-    }
-
-    /// The host's connections.
-    pub fn lanes(&self) -> Vec<LaneStatus> {
-        self.pool.status()
-    }
-}
-
-impl fmt::Debug for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Host")
-            .field("config", &self.caller.config)
-            .finish_non_exhaustive()
-    }
-}
-
-/// A connection that is not closed as idle while this is there.
-#[derive(Debug)]
-pub struct HeldConnection {
-    connection: Connection,
-    _lease: Lease,
-}
-
-impl std::ops::Deref for HeldConnection {
-    type Target = Connection;
-
-    fn deref(&self) -> &Connection {
-        &self.connection
-    }
 }
 
 impl fmt::Debug for Engine {
@@ -982,10 +718,6 @@ impl fmt::Debug for Engine {
             .field("pools", &self.inner.pools().len())
             .finish_non_exhaustive()
     }
-}
-
-fn host_id(config: &HostConfig) -> HostId {
-    HostId::new(&config.hostname, config.port, &config.user)
 }
 
 /// Whether a setting's patterns mean a host.

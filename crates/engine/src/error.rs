@@ -10,6 +10,10 @@ pub use trunkline_request::failure::{ErrorKind, Execution};
 use trunkline_sftp::StatusCode;
 use trunkline_text::Printable;
 
+use crate::config::{ConfigError, HostConfig};
+use crate::hosts::InventoryError;
+use crate::known_hosts::KnownHostsError;
+
 /// An error of the engine. Cheap to clone, because everyone who waits for one connection is told of its end.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -66,7 +70,7 @@ pub enum Error {
         user: String,
         /// The host.
         host: String,
-        /// Methods that the server would have gone on with.
+        /// Methods with which the server would have continued.
         allowed: Vec<String>,
         /// Whether the last attempt was right, and the server wants one of these besides.
         partial: bool,
@@ -77,7 +81,7 @@ pub enum Error {
     },
     /// The configuration cannot be used.
     #[error(transparent)]
-    Config(Arc<crate::config::ConfigError>),
+    Config(Arc<ConfigError>),
     /// The host needs what only the system's ssh can do.
     #[error("{host} needs the system's ssh: {}", list(.reasons))]
     NeedsSystemSsh {
@@ -86,9 +90,50 @@ pub enum Error {
         /// The directives that ask for it.
         reasons: Vec<crate::config::Reason>,
     },
-    /// What was asked for makes no sense or cannot be done; the text says which and what to do.
+    /// The host's configuration does not allow what was asked for, or contradicts itself.
+    #[error("{host}: {problem}")]
+    Configuration {
+        /// The host, as the user calls it.
+        host: String,
+        /// The directive, and what to do about it.
+        problem: String,
+    },
+    /// What was asked for is malformed or cannot be done on any host; the text says what to ask for instead.
     #[error("{0}")]
-    Usage(String),
+    Invalid(String),
+    /// The user was to confirm the use of a connection, and did not.
+    #[error("{host}: the use of its connection {why}")]
+    Denied {
+        /// The host.
+        host: String,
+        /// "was not allowed", or why nobody could be asked.
+        why: &'static str,
+    },
+    /// A name, a path or a port of this machine that is somebody else's for the time being.
+    #[error("{0}")]
+    Busy(String),
+    /// The caller stopped it; the text says what that means for what had been done.
+    #[error("stopped before it finished; {0}")]
+    Cancelled(&'static str),
+    /// There is no connection, and none was to be made.
+    #[error("{host}: {why}")]
+    NotConnected {
+        /// The host.
+        host: String,
+        /// Why there is none, and how to have one.
+        why: &'static str,
+    },
+    /// The system's ssh failed.
+    #[error("{about}: {said}")]
+    SystemSsh {
+        /// The host, or the socket of a master.
+        about: String,
+        /// What it complained of.
+        said: String,
+    },
+    /// A mistake in this library.
+    #[error("{0}; this is a bug in trunkline, please report it")]
+    Bug(&'static str),
     /// The server refused a session, a forwarding or a request.
     #[error("{host} refused {what}{}", colon(.description))]
     Refused {
@@ -109,6 +154,15 @@ pub enum Error {
         cause: Arc<Error>,
         /// The last line of what the server said.
         greeting: Printable,
+    },
+    /// The connection could not be made, and the ProxyCommand on the way had written to its standard error, which may be
+    /// the reason.
+    #[error("{cause}; the ProxyCommand said: {words}")]
+    Proxy {
+        /// What went wrong.
+        cause: Arc<Error>,
+        /// The last line that it wrote.
+        words: Printable,
     },
     /// The connection was lost while a command was under way.
     #[error("{cause}; the command {}", .execution.as_str())]
@@ -184,12 +238,23 @@ impl Error {
         )
     }
 
+    /// Whether there is no way to the host as things are: what would only say the same if it were tried again at once.
+    pub(crate) fn is_no_way(&self) -> bool {
+        match self.root() {
+            Self::Lookup { .. } | Self::Authentication { .. } | Self::HostKey(_) => true,
+            Self::Network { doing, .. } | Self::Timeout { doing, .. } => doing.starts_with("connecting to "),
+            Self::ClosedByPeer { during, .. } => !during.is_empty(),
+            _ => false,
+        }
+    }
+
     /// What went wrong, without what was learnt around it: what it meant for a command, what the server had said before.
     pub fn root(&self) -> &Self {
         match self {
-            Self::Lost { cause, .. } | Self::FileLost { cause, .. } | Self::Greeted { cause, .. } => {
-                cause.root()
-            }
+            Self::Lost { cause, .. }
+            | Self::FileLost { cause, .. }
+            | Self::Greeted { cause, .. }
+            | Self::Proxy { cause, .. } => cause.root(),
             error => error,
         }
     }
@@ -213,15 +278,20 @@ impl Error {
     /// Who is to blame.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Network { .. } | Self::Lookup { .. } | Self::ClosedByPeer { .. } | Self::Closed { .. } => {
-                ErrorKind::Network
-            }
+            Self::Network { .. }
+            | Self::Lookup { .. }
+            | Self::ClosedByPeer { .. }
+            | Self::Closed { .. }
+            | Self::NotConnected { .. }
+            | Self::SystemSsh { .. } => ErrorKind::Network,
             Self::Timeout { .. } => ErrorKind::Timeout,
             Self::Protocol {
                 source: trunkline_proto::Error::Local(_),
                 ..
             }
-            | Self::Local { .. } => ErrorKind::Local,
+            | Self::Local { .. }
+            | Self::Busy(_)
+            | Self::Bug(_) => ErrorKind::Local,
             Self::Protocol {
                 source: trunkline_proto::Error::Disconnected { reason, description },
                 ..
@@ -240,7 +310,16 @@ impl Error {
             Self::Protocol { .. } => ErrorKind::Peer,
             Self::HostKey(_) => ErrorKind::HostKey,
             Self::Authentication { .. } => ErrorKind::Authentication,
-            Self::Config(_) | Self::NeedsSystemSsh { .. } | Self::Usage(_) => ErrorKind::Configuration,
+            Self::Config(error) => match **error {
+                ConfigError::Start { .. } | ConfigError::NoAccount(_) => ErrorKind::Local,
+                ConfigError::TimedOut(_) => ErrorKind::Timeout,
+                _ => ErrorKind::Configuration,
+            },
+            Self::NeedsSystemSsh { .. }
+            | Self::Configuration { .. }
+            | Self::Invalid(_)
+            | Self::Denied { .. }
+            | Self::Cancelled(_) => ErrorKind::Configuration,
             Self::Refused { .. } => ErrorKind::Limit,
             Self::File { .. } => ErrorKind::File,
             Self::Sftp {
@@ -248,9 +327,10 @@ impl Error {
                 ..
             } => ErrorKind::Network,
             Self::Sftp { .. } => ErrorKind::Peer,
-            Self::Lost { cause, .. } | Self::FileLost { cause, .. } | Self::Greeted { cause, .. } => {
-                cause.kind()
-            }
+            Self::Lost { cause, .. }
+            | Self::FileLost { cause, .. }
+            | Self::Greeted { cause, .. }
+            | Self::Proxy { cause, .. } => cause.kind(),
         }
     }
 
@@ -261,7 +341,7 @@ impl Error {
             Self::Lost { execution, .. } => *execution,
             Self::FileLost { .. } => Execution::MayHaveStarted,
             Self::File { .. } => Execution::Finished,
-            Self::Greeted { cause, .. } => cause.execution(),
+            Self::Greeted { cause, .. } | Self::Proxy { cause, .. } => cause.execution(),
             _ => Execution::DidNotStart,
         }
     }
@@ -315,6 +395,21 @@ impl Error {
         }
     }
 
+    /// What `host`'s configuration does not allow.
+    pub fn configuration(host: &HostConfig, problem: impl Into<String>) -> Self {
+        Self::Configuration {
+            host: host.original_host.clone(),
+            problem: problem.into(),
+        }
+    }
+
+    pub(crate) fn agent_not_forwarded(host: &HostConfig) -> Self {
+        Self::configuration(
+            host,
+            "the agent is not forwarded to it: set ForwardAgent or use -A",
+        )
+    }
+
     /// With what the server had said in front of its identification, if it had.
     pub(crate) fn greeted(self, greeting: &Printable) -> Self {
         if greeting.is_empty() {
@@ -323,6 +418,17 @@ impl Error {
         Self::Greeted {
             cause: Arc::new(self),
             greeting: greeting.clone(),
+        }
+    }
+
+    /// With the last line of what a proxy command had said, if it had said anything.
+    pub(crate) fn of_proxy(self, words: Printable) -> Self {
+        if words.is_empty() {
+            return self;
+        }
+        Self::Proxy {
+            cause: Arc::new(self),
+            words,
         }
     }
 
@@ -346,9 +452,31 @@ impl From<crate::host_key::HostKeyError> for Error {
     }
 }
 
-impl From<crate::config::ConfigError> for Error {
-    fn from(error: crate::config::ConfigError) -> Self {
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Self {
         Self::Config(Arc::new(error))
+    }
+}
+
+impl From<KnownHostsError> for Error {
+    fn from(error: KnownHostsError) -> Self {
+        match error {
+            KnownHostsError::Io { action, file, source } => {
+                Self::local(format!("cannot {action} {}", file.display()), source)
+            }
+            error => Self::Invalid(error.to_string()),
+        }
+    }
+}
+
+impl From<InventoryError> for Error {
+    fn from(error: InventoryError) -> Self {
+        match error {
+            InventoryError::File { file, error } => {
+                Self::local(format!("cannot read the inventory {}", file.display()), error)
+            }
+            error => Self::Invalid(error.to_string()),
+        }
     }
 }
 
@@ -378,7 +506,6 @@ fn shown(path: &[u8]) -> Printable {
     Printable::line(path)
 }
 
-/// The system's words without Rust's "(os error 111)".
 /// The system's number for an error that may have been told on in other words.
 pub(crate) fn errno(error: &io::Error) -> Option<i32> {
     use io::ErrorKind as Kind;
@@ -400,7 +527,8 @@ pub(crate) fn errno(error: &io::Error) -> Option<i32> {
     })
 }
 
-fn io_words(error: &io::Error) -> String {
+/// The system's words without Rust's "(os error 111)".
+pub(crate) fn io_words(error: &io::Error) -> String {
     let text = error.to_string();
     match text.find(" (os error ") {
         Some(end) => text[..end].to_owned(),

@@ -23,12 +23,10 @@
 //! # }
 //! ```
 
-mod agent;
 mod listen;
 mod local;
 mod remote;
 mod socks;
-mod splice;
 
 use std::fmt;
 use std::future::Future;
@@ -41,15 +39,15 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Forward, ForwardTarget, Listen};
+use crate::connection::splice::Traffic;
 use crate::engine::Host;
 use crate::error::Error;
 use crate::metrics::Counter;
 
-pub(crate) use agent::lend as lend_agent;
 pub use remote::{IncomingConnection, RemoteListener};
 
 /// A forwarding. It lasts as long as this: dropping it ends the listening and lets connections that are being carried
-/// go on to their own ends, as `ssh -O cancel` does; [`Self::abort`] ends those too.
+/// continue to their own ends, as `ssh -O cancel` does; [`Self::abort`] ends those too.
 #[derive(Debug)]
 pub struct ForwardHandle {
     shared: Arc<Shared>,
@@ -168,7 +166,7 @@ impl ForwardHandle {
     }
 
     /// Ends the listening, and returns when sockets are closed and the server has been told. Connections that are
-    /// being carried go on.
+    /// being carried continue.
     pub async fn close(mut self) {
         self.shared.stop.cancel();
         // A panic in it would have been its end as well.
@@ -275,13 +273,6 @@ struct Shared {
     stop: CancellationToken,
     /// No connections at all.
     abort: CancellationToken,
-}
-
-/// Bytes carried to the server and from it.
-#[derive(Debug, Default)]
-struct Traffic {
-    sent: Counter,
-    received: Counter,
 }
 
 impl Shared {

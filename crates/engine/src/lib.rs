@@ -10,6 +10,7 @@ pub mod openssh;
 mod permission;
 mod pool;
 mod queue;
+mod report;
 mod settings;
 pub mod sftp;
 pub mod transfer;
@@ -18,8 +19,8 @@ mod tuned;
 
 pub use connection::channel::{ChannelCloser, ChannelReader, ChannelStream, ChannelWriter, ExitStatus};
 pub use connection::login::{
-    Attempt, Authenticator, HostKeyVerifier, KeySigner, Login, Method, NextAttempt, Signing, Verification,
-    refused_by_program,
+    Attempt, Authenticator, HostKeyVerifier, KeySigner, Login, Method, NewPassword, NextAttempt, Signing,
+    Verification, WantsProof, refused_by_program,
 };
 pub use connection::session::{Command, Output, Pty, Session, SessionControl, SessionEnd, SessionParts};
 pub use connection::{Connection, ConnectionInfo};
@@ -29,11 +30,11 @@ pub use forward::{
     ForwardCounters, ForwardEvent, ForwardEvents, ForwardHandle, IncomingConnection, RemoteListener,
 };
 pub use pool::LaneStatus;
-pub use settings::Settings;
+pub use settings::{Setting, Settings};
 #[doc(hidden)]
 pub use trunkline_config::fuzzing;
 pub use trunkline_config::interaction::{self, Interaction};
 pub use trunkline_config::ssh_config as config;
 pub use trunkline_config::{agent, destination, host_key, hosts, keys, known_hosts, os_bytes, prompt};
-pub use trunkline_proto::{SessionRequest, TerminalSize};
+pub use trunkline_proto::{ChannelRequest, TerminalSize};
 pub use trunkline_text::Printable;

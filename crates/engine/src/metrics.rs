@@ -1,7 +1,19 @@
-//! Counters of what the engine has done. Cheap enough to be always on; read by `trunkline ls`, and later by exporters.
+//! Counters of what an engine and its connections have done. Cheap enough to be always on; read by `trunkline ls`, and by
+//! whoever collects them for Prometheus: an engine has its own, and nothing is global.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
 
 /// A number that only grows.
 #[derive(Debug, Default)]
@@ -19,51 +31,20 @@ impl Counter {
     }
 }
 
-/// The counters of an engine, or of one connection.
-#[derive(Debug)]
-pub struct Metrics {
-    /// When the counters were set to zero: what `received_at` counts from.
-    epoch: Instant,
-    /// Milliseconds from `epoch` to the last bytes that came in.
-    received_at: AtomicU64,
+/// The counters of a connection.
+#[derive(Debug, Default)]
+pub struct ConnectionMetrics {
     /// The round-trip time in nanoseconds; 0: not known.
     rtt: AtomicU64,
-    /// Bytes that left through sockets.
+    /// Bytes that left through its socket.
     pub bytes_sent: Counter,
-    /// Bytes that came in through sockets.
+    /// Bytes that came in through its socket.
     pub bytes_received: Counter,
-    /// Connections that were begun.
-    pub connections_started: Counter,
-    /// Connections that were authenticated.
-    pub connections_authenticated: Counter,
     /// Channels that were asked for.
     pub channels_opened: Counter,
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self {
-            epoch: Instant::now(),
-            received_at: AtomicU64::new(0),
-            rtt: AtomicU64::new(0),
-            bytes_sent: Counter::default(),
-            bytes_received: Counter::default(),
-            connections_started: Counter::default(),
-            connections_authenticated: Counter::default(),
-            channels_opened: Counter::default(),
-        }
-    }
-}
-
-impl Metrics {
-    /// Bytes have come in.
-    pub(crate) fn received(&self, bytes: u64, now: Instant) {
-        self.bytes_received.add(bytes);
-        let elapsed = now.saturating_duration_since(self.epoch).as_millis();
-        self.received_at
-            .store(u64::try_from(elapsed).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-
+impl ConnectionMetrics {
     /// The round-trip time has been measured.
     pub(crate) fn set_rtt(&self, rtt: Option<Duration>) {
         let nanos = rtt.map_or(0, |rtt| u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX));
@@ -77,10 +58,264 @@ impl Metrics {
             nanos => Some(Duration::from_nanos(nanos)),
         }
     }
+}
 
-    /// How long nothing has come in.
-    pub fn since_received(&self) -> Duration {
-        let at = Duration::from_millis(self.received_at.load(Ordering::Relaxed));
-        self.epoch.elapsed().saturating_sub(at)
+/// How a session got its channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Opening {
+    /// It was opened ahead: the command left at once.
+    Spare,
+    /// A channel was opened on a connection that was there, or on a further one.
+    Open,
+    /// The first connection to the host was made for it.
+    Cold,
+}
+
+impl Opening {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Spare => "spare",
+            Self::Open => "open",
+            Self::Cold => "cold",
+        }
+    }
+}
+
+/// The counters of an engine.
+pub struct Metrics {
+    /// Connections that were begun.
+    pub connections_started: Counter,
+    /// Connections that were authenticated.
+    pub connections_authenticated: Counter,
+    /// Connections beside the first to a host.
+    pub further_connections: Counter,
+    handshakes: Times,
+    sessions: Times,
+    hosts: Mutex<Hosts>,
+}
+
+/// Times by a label with few values.
+type Times = Family<[(&'static str, &'static str); 1], Histogram, fn() -> Histogram>;
+
+/// 1 ms to 131 s, each bound twice the one before: from a warm session near by to a log-in for which somebody types a
+/// password.
+fn times() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, 18))
+}
+
+type Hosts = BTreeMap<Arc<str>, HostTraffic>;
+
+/// What the connections to a host have moved.
+#[derive(Debug, Default)]
+struct HostTraffic {
+    /// Those that are there.
+    open: Vec<Arc<ConnectionMetrics>>,
+    /// Bytes of those that have ended.
+    sent: u64,
+    received: u64,
+}
+
+/// So many hosts have traffic of their own; the others share the label `other`.
+const MOST_HOSTS: usize = 200;
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            connections_started: Counter::default(),
+            connections_authenticated: Counter::default(),
+            further_connections: Counter::default(),
+            handshakes: Family::new_with_constructor(times),
+            sessions: Family::new_with_constructor(times),
+            hosts: Mutex::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Guards the table of hosts for as long as a look-up takes.
+    fn hosts(&self) -> MutexGuard<'_, Hosts> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection has begun, whose bytes count among the host's.
+    pub(crate) fn count(self: &Arc<Self>, host: &str, connection: &Arc<ConnectionMetrics>) -> Counted {
+        let mut hosts = self.hosts();
+        let label: Arc<str> = match hosts.get_key_value(host) {
+            Some((label, _)) => label.clone(),
+            None if hosts.len() < MOST_HOSTS => host.into(),
+            None => "other".into(),
+        };
+        let traffic = hosts.entry(label.clone()).or_default();
+        traffic.open.push(connection.clone());
+        drop(hosts);
+        Counted {
+            metrics: self.clone(),
+            label,
+            connection: connection.clone(),
+        }
+    }
+
+    /// A handshake is over: `outcome` is "ok", or the kind of its error.
+    pub(crate) fn handshake(&self, outcome: &'static str, took: Duration) {
+        let times = self.handshakes.get_or_create(&[("outcome", outcome)]);
+        times.observe(took.as_secs_f64());
+    }
+
+    /// A session has started, so long after it was asked for.
+    pub(crate) fn session(&self, opening: Opening, took: Duration) {
+        let times = self.sessions.get_or_create(&[("path", opening.as_str())]);
+        times.observe(took.as_secs_f64());
+    }
+
+    /// Has a registry collect these counters.
+    pub fn register(self: &Arc<Self>, registry: &mut Registry) {
+        registry.register_with_unit(
+            "handshake_duration",
+            "Time of making a connection, from its beginning to authentication or failure",
+            Unit::Seconds,
+            self.handshakes.clone(),
+        );
+        registry.register_with_unit(
+            "session_start_duration",
+            "Time until the server has started a session",
+            Unit::Seconds,
+            self.sessions.clone(),
+        );
+        registry.register_collector(Box::new(Totals(self.clone())));
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics")
+            .field("connections_started", &self.connections_started)
+            .field("connections_authenticated", &self.connections_authenticated)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A connection whose bytes count as those of one that is there, and from its drop on as those of one that has ended.
+pub(crate) struct Counted {
+    metrics: Arc<Metrics>,
+    label: Arc<str>,
+    connection: Arc<ConnectionMetrics>,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut hosts = self.metrics.hosts();
+        if let Some(traffic) = hosts.get_mut(&self.label) {
+            traffic.open.retain(|open| !Arc::ptr_eq(open, &self.connection));
+            traffic.sent += self.connection.bytes_sent.value();
+            traffic.received += self.connection.bytes_received.value();
+        }
+    }
+}
+
+/// The numbers that are kept elsewhere than in the registry.
+#[derive(Debug)]
+struct Totals(Arc<Metrics>);
+
+impl Collector for Totals {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let counters = [
+            (
+                "connections_started",
+                "Connections that were begun",
+                &self.0.connections_started,
+            ),
+            (
+                "connections_authenticated",
+                "Connections that were authenticated",
+                &self.0.connections_authenticated,
+            ),
+            (
+                "further_connections",
+                "Connections that were made beside the first to a host, for more sessions or for traffic",
+                &self.0.further_connections,
+            ),
+        ];
+        for (name, help, counter) in counters {
+            let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(counter.value()).encode(metric)?;
+        }
+        let hosts = self.0.hosts();
+        let (mut sent, mut received) = (Vec::new(), Vec::new());
+        for (host, traffic) in &*hosts {
+            let open = &traffic.open;
+            let now: u64 = open.iter().map(|open| open.bytes_sent.value()).sum();
+            sent.push((host.clone(), traffic.sent + now));
+            let now: u64 = open.iter().map(|open| open.bytes_received.value()).sum();
+            received.push((host.clone(), traffic.received + now));
+        }
+        drop(hosts);
+        let bytes = [
+            ("sent", "Bytes that left through sockets to a host", sent),
+            (
+                "received",
+                "Bytes that came in through sockets from a host",
+                received,
+            ),
+        ];
+        for (name, help, totals) in bytes {
+            let mut metric =
+                encoder.encode_descriptor(name, help, Some(&Unit::Bytes), MetricType::Counter)?;
+            for (host, total) in totals {
+                let labels = [("host", &*host)];
+                ConstCounter::new(total).encode(metric.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(metrics: &Arc<Metrics>) -> String {
+        let mut registry = Registry::with_prefix("trunkline");
+        metrics.register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        text
+    }
+
+    #[test]
+    fn bytes_of_a_connection_count_once_whether_it_is_there_or_has_ended() {
+        let metrics = Arc::new(Metrics::default());
+        let sent = |bytes| format!("trunkline_sent_bytes_total{{host=\"box\"}} {bytes}\n");
+        let one = Arc::new(ConnectionMetrics::default());
+        let counted = metrics.count("box", &one);
+        one.bytes_sent.add(7);
+        assert!(encoded(&metrics).contains(&sent(7)));
+        drop(counted);
+        assert!(encoded(&metrics).contains(&sent(7)));
+        let two = Arc::new(ConnectionMetrics::default());
+        let _counted = metrics.count("box", &two);
+        two.bytes_sent.add(1);
+        assert!(encoded(&metrics).contains(&sent(8)));
+    }
+
+    #[test]
+    fn more_hosts_than_there_are_labels_for_share_one() {
+        let metrics = Arc::new(Metrics::default());
+        let counted: Vec<_> = (0..MOST_HOSTS + 50)
+            .map(|n| {
+                let connection = Arc::new(ConnectionMetrics::default());
+                connection.bytes_sent.add(1);
+                metrics.count(&format!("box{n}"), &connection)
+            })
+            .collect();
+        assert!(encoded(&metrics).contains("trunkline_sent_bytes_total{host=\"other\"} 50\n"));
+        drop(counted);
+        assert_eq!(metrics.hosts().len(), MOST_HOSTS + 1);
+    }
+
+    #[test]
+    fn a_host_cannot_write_lines_of_its_own() {
+        let metrics = Arc::new(Metrics::default());
+        let _counted = metrics.count("a\"} 1\nevil 2", &Arc::default());
+        assert!(!encoded(&metrics).contains("\nevil"));
     }
 }

@@ -81,7 +81,7 @@ impl Master {
         })
     }
 
-    /// Asks it for a sign of life.
+    /// Checks that it answers.
     pub async fn state(&self) -> MasterState {
         match tokio::time::timeout(ANSWER_LIMIT, self.ask()).await {
             Ok(Ok(report)) => MasterState::Alive(report),
@@ -134,7 +134,10 @@ impl Master {
         if output.status.success() {
             return Ok(true);
         }
-        Err(Error::Usage(complaint(&output.stderr)))
+        Err(Error::SystemSsh {
+            about: self.path.display().to_string(),
+            said: complaint(&output.stderr),
+        })
     }
 
     /// Removes the socket of a master that is no more. Returns whether it was one.

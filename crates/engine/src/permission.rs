@@ -13,12 +13,13 @@ pub(crate) async fn ask(host: &str, world: &World, question: &str) -> Result<(),
     let prompt = Prompt::new(PromptKind::Confirm, question, true);
     match Standard::from_env(world.env.clone()).ask(&prompt).await {
         Some(answer) if allows(Some(&answer)) => Ok(()),
-        Some(_) => Err(Error::Usage(format!(
-            "{host}: the use of its connection was not allowed"
-        ))),
-        None => Err(Error::Usage(format!(
-            "{host}: the use of its connection was not confirmed; that is asked through SSH_ASKPASS, on a DISPLAY or with \
-             SSH_ASKPASS_REQUIRE=force"
-        ))),
+        Some(_) => Err(Error::Denied {
+            host: host.to_owned(),
+            why: "was not allowed",
+        }),
+        None => Err(Error::Denied {
+            host: host.to_owned(),
+            why: "was not confirmed; that is asked through SSH_ASKPASS, on a DISPLAY or with SSH_ASKPASS_REQUIRE=force",
+        }),
     }
 }

@@ -10,16 +10,20 @@ use std::time::{Duration, Instant};
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, watch};
 use trunkline_proto::{ChannelKind, ServerId};
+use trunkline_request::connection::{ConnectionReport, Handshake};
 
 use crate::config::{ControlPersist, HostConfig, Request};
 use crate::connection::channel::ChannelStream;
+use crate::connection::channel::ChannelTerms;
 use crate::connection::lease::{End, Lease};
 use crate::connection::login::Login;
 use crate::connection::session::{Command, Session, SpareSession};
+use crate::connection::timing::idle::{Activity, Idle};
 use crate::connection::{Connection, ConnectionInfo};
 use crate::error::Error;
 use crate::interaction::{Client, Interaction, KnownClient};
 use crate::memory::{HostId, Memory, Refusal};
+use crate::metrics::{Metrics, Opening};
 use crate::settings::Settings;
 use policy::{LaneId, Load, Loss, Patience, Placement, Policy, Tally, Verdict};
 
@@ -52,6 +56,18 @@ pub(crate) struct Caller {
     pub(crate) config: Arc<HostConfig>,
     pub(crate) way: Way,
     pub(crate) interaction: Interaction,
+    /// Of all its channels.
+    pub(crate) activity: Activity,
+}
+
+impl Caller {
+    /// What its configuration says of a channel of this kind.
+    pub(crate) fn terms(&self, kind: &ChannelKind) -> ChannelTerms {
+        ChannelTerms {
+            idle: Idle::of(&self.config, kind.name(), &self.activity),
+            keystrokes: self.config.obscure_keystroke_timing,
+        }
+    }
 }
 
 /// The connections to one host.
@@ -59,6 +75,7 @@ pub(crate) struct Pool {
     host: Arc<HostConfig>,
     connector: Connector,
     memory: Arc<Memory>,
+    metrics: Arc<Metrics>,
     settings: Settings,
     state: Mutex<State>,
     /// Woken when a place may have become free, and when a connection was made or has failed.
@@ -92,20 +109,8 @@ struct Lane {
 pub struct LaneStatus {
     /// What is known of its connection; `None` while it is being made.
     pub info: Option<ConnectionInfo>,
-    /// The round-trip time as last measured.
-    pub rtt: Option<Duration>,
-    /// Sessions on it.
-    pub sessions: u32,
-    /// Tunnels through it.
-    pub tunnels: u32,
-    /// Sessions opened ahead.
-    pub spares: usize,
-    /// Whether its traffic keeps new sessions away.
-    pub busy: bool,
-    /// Its traffic in both directions as last measured, in bits a second.
-    pub rate: u64,
-    /// Bytes sent and received.
-    pub bytes: (u64, u64),
+    /// What is told of it.
+    pub report: ConnectionReport,
 }
 
 impl Pool {
@@ -116,9 +121,12 @@ impl Pool {
         mut settings: Settings,
         connections: Option<usize>,
         memory: Arc<Memory>,
+        metrics: Arc<Metrics>,
         connector: Connector,
     ) -> Arc<Self> {
-        let limit = memory.facts(&host_id(&host)).and_then(|facts| facts.max_sessions);
+        let limit = memory
+            .facts(&HostId::of(&host))
+            .and_then(|facts| facts.max_sessions);
         let idle = match host.control_persist {
             // Without a ControlMaster, "no" is only what nobody has set.
             ControlPersist::No => Some(settings.idle_timeout),
@@ -144,6 +152,7 @@ impl Pool {
             host,
             connector,
             memory,
+            metrics,
             settings,
             state,
             freed: Notify::new(),
@@ -186,6 +195,7 @@ impl Pool {
         caller: &Caller,
         load: Load,
     ) -> Result<Session, Error> {
+        let asked_at = Instant::now();
         loop {
             let placed = self.placed(caller, load).await?;
             let Placed {
@@ -195,15 +205,21 @@ impl Pool {
                 how,
             } = placed;
             connection.warn(&caller.interaction);
+            let opening = match how {
+                How::WithLogIn => Opening::Cold,
+                How::Spare(_) => Opening::Spare,
+                How::Open(_) => Opening::Open,
+            };
             // Started without the lock: a connection that has ended meanwhile refuses at once, and gives the lease back.
-            let session = match how {
+            let mut session = match how {
                 How::WithLogIn => {
-                    let session = connection.start_with(command, Some(lease));
+                    let session =
+                        connection.start_with(command, Some(lease), caller.terms(&ChannelKind::Session));
                     self.state().policy.first_asked(lane);
                     self.freed.notify_waiters();
                     session
                 }
-                How::Spare(spare) => begin(&connection, *spare, command, lease),
+                How::Spare(spare) => begin(&connection, *spare, command, lease, caller),
                 How::Open(asked) => {
                     let mut session = connection.spare();
                     match self.attempt(lane, load, &connection, session.opened()).await {
@@ -225,9 +241,10 @@ impl Pool {
                             continue;
                         }
                     }
-                    begin(&connection, session, command, lease)
+                    begin(&connection, session, command, lease, caller)
                 }
             };
+            session.time(self.metrics.clone(), opening, asked_at);
             self.open_spares(lane);
             return Ok(session);
         }
@@ -243,7 +260,7 @@ impl Pool {
             let placed = self.placed(caller, Load::Tunnel).await?;
             let (lane, connection) = (placed.lane, placed.connection);
             connection.warn(&caller.interaction);
-            let opening = connection.open_stream(kind.clone(), Some(placed.lease));
+            let opening = connection.open_stream(kind.clone(), Some(placed.lease), caller.terms(&kind));
             match self.attempt(lane, Load::Tunnel, &connection, opening).await {
                 Attempt::Done(opened) => {
                     if opened.is_ok() {
@@ -302,7 +319,10 @@ impl Pool {
                     state.policy.allow_spares(self.remembered_as_openssh());
                     self.connect(&mut state, id, caller);
                     let how = match state.policy.is_further(id) {
-                        true => How::Open(Tally::default()),
+                        true => {
+                            self.metrics.further_connections.add(1);
+                            How::Open(Tally::default())
+                        }
                         false => How::WithLogIn,
                     };
                     (id, how)
@@ -382,6 +402,8 @@ impl Pool {
             let Some(pool) = pool.upgrade() else { return };
             let now = Instant::now();
             let mut state = pool.state();
+            // What it was part of is measured while it counts.
+            state.refresh(&pool.host, now);
             match (tunnel, end) {
                 (false, end) => state.policy.session_ended(lane, placed, end, now),
                 // The server does not limit tunnels.
@@ -435,7 +457,7 @@ impl Pool {
         self.state().allowed.push(client.known());
     }
 
-    /// Keeps the first connection for ever, or no longer.
+    /// Keeps the first connection forever, or no longer.
     pub(crate) fn pin(&self, pinned: bool) {
         self.state().pinned = pinned;
     }
@@ -446,6 +468,10 @@ impl Pool {
 
     fn connect(self: &Arc<Self>, state: &mut State, id: LaneId, caller: &Caller) -> Connection {
         let connection = (self.connector)(caller);
+        if state.ended {
+            // Whoever asked hears so from it; nothing is dialled.
+            connection.close("it was asked to close");
+        }
         state.lanes.insert(
             id,
             Lane {
@@ -527,7 +553,7 @@ impl Pool {
     }
 
     fn remembered_as_openssh(&self) -> bool {
-        let facts = self.memory.facts(&host_id(&self.host));
+        let facts = self.memory.facts(&HostId::of(&self.host));
         facts
             .and_then(|facts| facts.banner)
             .is_some_and(|banner| ServerId::remembered(&banner).is_openssh())
@@ -546,7 +572,7 @@ impl Pool {
             .filter(|_| before != state.policy.session_limit());
         drop(state);
         if let Some(limit) = limit {
-            self.memory.update(&host_id(&self.host), |facts| {
+            self.memory.update(&HostId::of(&self.host), |facts| {
                 facts.learn(Refusal::Sessions(limit));
             });
         }
@@ -555,8 +581,8 @@ impl Pool {
 
     // Upkeep.
 
-    /// Closes what nobody needs, and asks silent connections for a sign of life (`woken`: all of them, after a
-    /// suspend). Returns whether the pool is empty.
+    /// Closes what nobody needs, and after a suspend (`woken`) each connection that does not answer. Returns whether the
+    /// pool is empty.
     pub(crate) fn sweep(self: &Arc<Self>, woken: bool) -> bool {
         let now = Instant::now();
         let mut state = self.state();
@@ -564,7 +590,7 @@ impl Pool {
         let busy = state.policy.is_any_busy();
         self.apart
             .send_if_modified(|apart| std::mem::replace(apart, busy) != busy);
-        let kept = state.pinned.then(|| state.policy.lanes().next()).flatten();
+        let kept = state.kept();
         for id in state.policy.expired(now) {
             if kept == Some(id) {
                 continue;
@@ -574,9 +600,8 @@ impl Pool {
                 lane.connection.close("idle");
             }
         }
-        for lane in state.lanes.values() {
-            let silent = lane.connection.is_ready() && lane.connection.silence() >= self.settings.probe_after;
-            if woken || silent {
+        if woken {
+            for lane in state.lanes.values() {
                 let connection = lane.connection.clone();
                 let limit = self.settings.probe_limit;
                 tokio::spawn(async move {
@@ -638,8 +663,10 @@ impl Pool {
     }
 
     pub(crate) fn status(&self) -> Vec<LaneStatus> {
+        let now = Instant::now();
         let mut state = self.state();
-        state.refresh(&self.host, Instant::now());
+        state.refresh(&self.host, now);
+        let kept = state.kept();
         let State { policy, lanes, .. } = &*state;
         policy
             .lanes()
@@ -647,15 +674,22 @@ impl Pool {
                 let lane = lanes.get(&id)?;
                 let (sessions, tunnels) = policy.load(id);
                 let metrics = lane.connection.metrics();
-                Some(LaneStatus {
-                    info: lane.connection.info().cloned(),
+                let info = lane.connection.info();
+                let report = ConnectionReport {
+                    handshake: info.map(Handshake::from),
                     rtt: lane.connection.rtt(),
                     sessions,
                     tunnels,
                     spares: lane.spares.len(),
                     busy: policy.is_busy(id),
                     rate: policy.rate(id),
-                    bytes: (metrics.bytes_sent.value(), metrics.bytes_received.value()),
+                    sent: metrics.bytes_sent.value(),
+                    received: metrics.bytes_received.value(),
+                    closes_in: policy.idle_left(id, now).filter(|_| kept != Some(id)),
+                };
+                Some(LaneStatus {
+                    info: info.cloned(),
+                    report,
                 })
             })
             .collect()
@@ -663,6 +697,11 @@ impl Pool {
 }
 
 impl State {
+    /// The lane of a pinned host that is never closed as idle.
+    fn kept(&self) -> Option<LaneId> {
+        self.pinned.then(|| self.policy.lanes().next()).flatten()
+    }
+
     /// Drops lanes that have ended and samples the traffic of the others.
     fn refresh(&mut self, host: &HostConfig, now: Instant) {
         let Self {
@@ -698,7 +737,7 @@ fn tell_of_refusal(host: &HostConfig, end: &Error, again: Duration, news: bool) 
              {seconds} s, longer each time: {end}"
         );
     } else {
-        tracing::debug!("{host}: again no further connection, not tried for {seconds} s: {end}");
+        tracing::debug!("{host}: still no further connection; next attempt in {seconds} s: {end}");
     }
 }
 
@@ -726,10 +765,16 @@ fn is_lost(connection: &Connection, error: &Error) -> bool {
 }
 
 /// Starts a command in a session that is open.
-fn begin(connection: &Connection, session: SpareSession, command: &Command, lease: Lease) -> Session {
+fn begin(
+    connection: &Connection,
+    session: SpareSession,
+    command: &Command,
+    lease: Lease,
+    caller: &Caller,
+) -> Session {
     // What ForwardAgent forbids is refused where the session is asked for.
     let _ = connection.lend_agent(command);
-    session.begin(command, lease)
+    session.begin(command, lease, caller.terms(&ChannelKind::Session))
 }
 
 /// Where a session or a tunnel goes.
@@ -771,10 +816,6 @@ impl fmt::Debug for Pool {
     }
 }
 
-fn host_id(host: &HostConfig) -> HostId {
-    HostId::new(&host.hostname, host.port, &host.user)
-}
-
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
@@ -794,12 +835,11 @@ mod tests {
                     login: Login::new(),
                     is_ssh: false,
                     memory: Arc::new(Memory::in_memory()),
-                    early: (true, true),
+                    settings: Settings::default(),
                     windows: Arc::default(),
                     engine_metrics: Arc::default(),
                     gate: None,
-                    lend_agent: |_, _, _| {},
-                    dial: Box::new(|| async { Err(Error::Usage("there is no way".into())) }.boxed()),
+                    dial: Box::new(|| async { Err(Error::Bug("there is no way")) }.boxed()),
                 };
                 let connection = Connection::begin(failing);
                 // It ends on another thread, before the pool makes use of it.
@@ -814,8 +854,9 @@ mod tests {
             config: host.clone(),
             way: Way::Given(Login::new()),
             interaction: Interaction::none(),
+            activity: Activity::new(),
         };
-        let pool = Pool::new(host, Settings::default(), None, memory, connector);
+        let pool = Pool::new(host, Settings::default(), None, memory, Arc::default(), connector);
         let outcome = pool.session(&Command::exec("true"), &caller).await;
         let error = match outcome {
             Ok(mut session) => session.started().await.unwrap_err(),

@@ -2,60 +2,155 @@
 
 use std::time::Duration;
 
-/// The engine's settings. The defaults suit a person's machine and a control node with hundreds of hosts alike.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
-    /// How long a connection without sessions is kept, where ControlPersist says nothing.
-    pub idle_timeout: Duration,
-    /// The most connections (lanes) to one host.
-    pub max_lanes: usize,
-    /// Sessions that a connection is expected to carry until the server has shown another limit: sshd's default
-    /// MaxSessions.
-    pub sessions_per_lane: u32,
-    /// The most sessions opened ahead on one connection. 0 for none.
-    pub spare_sessions: u32,
-    /// A connection that carries more than this, in bits a second, gets no new sessions: they go to a quiet one.
-    pub busy_above: u64,
-    /// A busy connection counts as quiet again below this, in bits a second.
-    pub busy_below: u64,
-    /// Handshakes at once to one server: sshd's MaxStartups begins to drop at ten unauthenticated connections.
-    pub handshakes_per_server: usize,
-    /// Handshakes at once in all. Each costs this side about a millisecond of CPU, and the servers much more.
-    pub handshakes: usize,
-    /// Whether what needs no answer may leave without waiting for one, to servers that are OpenSSH.
-    pub early_flights: bool,
-    /// Whether up to 64 KiB of a command's input may leave right behind the command, to servers that are OpenSSH. RFC 4254
-    /// has a client wait for the window that sshd is about to open.
-    pub early_stdin: bool,
-    /// A connection that has been silent for so long is asked for a sign of life, off everybody's way.
-    pub probe_after: Duration,
-    /// A connection that does not answer within this time is given up.
-    pub probe_limit: Duration,
-    /// Hosts that are left to the system's ssh although the engine could do them: patterns as in ssh_config(5), for names
-    /// as typed.
-    pub openssh_hosts: Vec<String>,
-    /// Hosts for which each use of a connection that is there already is confirmed through SSH_ASKPASS, as with
-    /// `ControlMaster ask`: patterns as in ssh_config(5), for names as typed.
-    pub confirm_hosts: Vec<String>,
+use serde::{Deserialize, Deserializer};
+
+/// Makes of one list all that has to know each setting: the fields with their documentation, the defaults, what reads them,
+/// and what describes them.
+macro_rules! settings {
+    ($($(#[doc = $meaning:literal])+ $key:ident: $kind:ty = $default:expr;)*) => {
+        /// The engine's settings. The defaults suit a person's machine and a control node with hundreds of hosts alike.
+        ///
+        /// As read: every key may be left out; unknown keys are errors, so that a misspelt one is not silently nothing.
+        #[derive(Debug, Clone, PartialEq, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct Settings {
+            $(
+                $(#[doc = $meaning])+
+                #[serde(deserialize_with = "read")]
+                pub $key: $kind,
+            )*
+        }
+
+        impl Default for Settings {
+            fn default() -> Self {
+                Self { $($key: $default,)* }
+            }
+        }
+
+        impl Settings {
+            /// Every setting, with its value here and its default.
+            #[must_use]
+            pub fn all(&self) -> Vec<Setting> {
+                let defaults = Self::default();
+                vec![$(
+                    Setting {
+                        key: stringify!($key),
+                        value: self.$key.written(),
+                        default: defaults.$key.written(),
+                        meaning: concat!($($meaning),+).trim_ascii(),
+                    },
+                )*]
+            }
+        }
+    };
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            idle_timeout: Duration::from_secs(600),
-            max_lanes: 16,
-            sessions_per_lane: 10,
-            spare_sessions: 4,
-            busy_above: 1_250_000,
-            busy_below: 750_000,
-            handshakes_per_server: 8,
-            handshakes: 64,
-            early_flights: true,
-            early_stdin: true,
-            probe_after: Duration::from_secs(60),
-            probe_limit: Duration::from_secs(10),
-            openssh_hosts: Vec::new(),
-            confirm_hosts: Vec::new(),
+settings! {
+    /// Seconds that a connection without sessions is kept, where ControlPersist of ssh_config says nothing.
+    idle_timeout: Duration = Duration::from_secs(600);
+    /// The most connections to one host.
+    max_lanes: usize = 16;
+    /// Sessions that a connection is expected to carry until the server has shown another limit (sshd's MaxSessions).
+    sessions_per_lane: u32 = 10;
+    /// The most sessions opened ahead on one connection, so that a command needs one round trip. 0 for none.
+    spare_sessions: u32 = 4;
+    /// A connection that carries more than this many bits a second gets no new sessions: they go to a quiet one.
+    busy_above: u64 = 1_250_000;
+    /// A busy connection counts as quiet again below this many bits a second.
+    busy_below: u64 = 750_000;
+    /// Handshakes at once with one server. sshd's MaxStartups begins to drop at ten.
+    handshakes_per_server: usize = 8;
+    // Each costs this side about a millisecond of CPU, and the servers much more.
+    /// Handshakes at once in all.
+    handshakes: usize = 64;
+    /// Send what needs no answer without waiting (to OpenSSH servers only).
+    early_flights: bool = true;
+    // RFC 4254 has a client wait for the window that sshd is about to open.
+    /// Send up to 64 KiB of a command's input right behind the command (to OpenSSH servers only).
+    early_stdin: bool = true;
+    /// Seconds of silence after which trunkline checks that a connection is alive.
+    probe_after: Duration = Duration::from_secs(60);
+    /// Seconds to wait for the answer before the connection is given up.
+    probe_limit: Duration = Duration::from_secs(10);
+    /// Port of 127.0.0.1 on which the daemon tells its metrics to Prometheus, whoever asks on this machine. 0 for none.
+    metrics_port: u16 = 0;
+    /// Patterns of hosts that always go through the system's ssh, such as `["*.example.com"]`.
+    openssh_hosts: Vec<String> = Vec::new();
+    /// Patterns of hosts whose connections need confirmation through SSH_ASKPASS for each use, as with `ControlMaster ask`
+    /// of ssh_config.
+    confirm_hosts: Vec<String> = Vec::new();
+}
+
+/// A setting, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// What it is called.
+    pub key: &'static str,
+    /// Its value, as it would be written in the file.
+    pub value: String,
+    /// Its default, likewise.
+    pub default: String,
+    /// What it means.
+    pub meaning: &'static str,
+}
+
+/// How a setting is written.
+trait Written {
+    type Form;
+
+    fn read(form: Self::Form) -> Self;
+
+    fn written(&self) -> String;
+}
+
+fn read<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Written<Form: Deserialize<'de>>,
+{
+    T::Form::deserialize(deserializer).map(T::read)
+}
+
+/// As itself.
+macro_rules! written_plainly {
+    ($($kind:ty),*) => {$(
+        impl Written for $kind {
+            type Form = Self;
+
+            fn read(form: Self) -> Self {
+                form
+            }
+
+            fn written(&self) -> String {
+                self.to_string()
+            }
         }
+    )*};
+}
+
+written_plainly!(bool, u16, u32, u64, usize);
+
+/// As seconds.
+impl Written for Duration {
+    type Form = u64;
+
+    fn read(seconds: u64) -> Self {
+        Self::from_secs(seconds)
+    }
+
+    fn written(&self) -> String {
+        self.as_secs().to_string()
+    }
+}
+
+impl Written for Vec<String> {
+    type Form = Self;
+
+    fn read(form: Self) -> Self {
+        form
+    }
+
+    fn written(&self) -> String {
+        format!("{self:?}")
     }
 }

@@ -26,11 +26,11 @@ pub(crate) use link::{Attached, Link};
 use link::{Call, Streams};
 pub use listing::{Entry, Listing};
 pub(crate) use plan::Shared;
-use trunkline_sftp::transfer::WalkOptions;
+use trunkline_sftp::transfer::{LeftOut, WalkOptions};
 use trunkline_sftp::{Config, Reply, Request};
 pub use trunkline_sftp::{
-    Data, Extensions, FileAttributes, FileType, Limits, OpenFlags, Owner, Permissions, StatVfs, Status,
-    StatusCode, Times,
+    Data, Extensions, FileAttributes, FileType, Limits, Names, OpenFlags, Owner, Permissions, StatVfs,
+    Status, StatusCode, Times,
 };
 
 /// An SFTP session. Clones share it; when the last clone and the last open [`File`] are dropped it is closed.
@@ -318,6 +318,13 @@ impl Sftp {
         Listing::begin(self.clone(), WalkOptions::new(bytes(root)))
     }
 
+    /// The names in a tree without those that are left out, which are not entered either.
+    pub(crate) fn walk_without(&self, root: impl AsRef<[u8]>, left_out: LeftOut) -> Listing {
+        let mut options = WalkOptions::new(bytes(root));
+        options.left_out = Some(left_out);
+        Listing::begin(self.clone(), options)
+    }
+
     // Paths and file systems.
 
     /// A path made absolute and without links.
@@ -344,6 +351,29 @@ impl Sftp {
         {
             Reply::StatVfs(state) => Ok(state),
             _ => Err(self.odd(doing, path)),
+        }
+    }
+
+    // Users.
+
+    /// The home directory of a user of the server (home-directory).
+    pub async fn home_directory(&self, user: impl AsRef<[u8]>) -> Result<Bytes, Error> {
+        let user = bytes(user);
+        let request = Request::HomeDirectory { user: user.clone() };
+        self.path("looking up the home directory of", &user, request)
+            .await
+    }
+
+    /// Names of users and groups by their numbers, in order; empty where the server knows none
+    /// (users-groups-by-id@openssh.com).
+    pub async fn users_groups(&self, uids: Vec<u32>, gids: Vec<u32>) -> Result<Names, Error> {
+        let doing = "looking up users and groups";
+        match self
+            .call(doing, &Bytes::new(), Request::UsersGroupsById { uids, gids })
+            .await?
+        {
+            Reply::Names(names) => Ok(names),
+            _ => Err(self.odd(doing, Bytes::new())),
         }
     }
 

@@ -6,22 +6,26 @@
 //! | `down`, `up` | how it is copied: towards this machine, towards a server |
 //! | `folder` | the local folder that is written into, and nowhere else |
 //! | `tree` | what has been made below the target, and where something may be made |
+//! | `filter` | which names are left out |
+//! | `delete` | what the target has and the source has not |
 //! | `part` | the names that files have until they are whole |
-//! | `reason` | why something was not copied
-//! | `stream` | ends that are no regular files: pipes, devices, descriptors |
-//! | `lanes` | the sessions that a copy goes over |
+//! | `reason` | why something was not copied |
+//! | `stream` | ends that are not regular files: pipes, devices, descriptors |
+//! | `sessions` | the sessions that a copy goes over |
 //! | `small`, `striped` | how several of them share small files, or one large file |
 //! | `compression` | whether they compress, where nobody has decided it |
 //! | `blocks` | what is right already: both ends' hashes, block by block |
 
 mod blocks;
 mod compression;
+mod delete;
 mod down;
+mod filter;
 mod folder;
-mod lanes;
 mod list;
 mod part;
 mod reason;
+mod sessions;
 mod small;
 mod stream;
 mod striped;
@@ -36,7 +40,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
-pub use trunkline_request::copy::{CopyEvent, CopyOptions, Snapshot};
+pub use trunkline_request::copy::{CopyEvent, CopyOptions, FilterRule, Snapshot};
 use trunkline_text::Printable;
 
 use crate::engine::Host;
@@ -44,10 +48,12 @@ use crate::error::Error;
 use crate::sftp::{FileAttributes, FileType, Owner, Sftp};
 use crate::tuned::MOST_STREAMS;
 use compression::Flow;
-use lanes::Lanes;
-pub(crate) use lanes::{NEAR, SESSIONS_A_CONNECTION};
+use delete::Deletion;
+use filter::Filters;
 use part::Tag;
 use reason::Reason;
+use sessions::Sessions;
+pub(crate) use sessions::{NEAR, SESSIONS_A_CONNECTION};
 pub use stream::Stream;
 use tree::Tree;
 
@@ -75,6 +81,7 @@ pub struct Progress {
     total_files: AtomicU64,
     skipped: AtomicU64,
     failed: AtomicU64,
+    deleted: AtomicU64,
     resumed: AtomicU64,
     streams: AtomicU64,
     compressed: AtomicBool,
@@ -102,6 +109,7 @@ impl Progress {
             total_files: load(&self.total_files),
             skipped: load(&self.skipped),
             failed: load(&self.failed),
+            deleted: load(&self.deleted),
             resumed: load(&self.resumed),
             streams: load(&self.streams),
             compressed: self.compressed.load(Ordering::Relaxed),
@@ -136,6 +144,7 @@ impl Progress {
             CopyEvent::Copied { .. } => &self.files,
             CopyEvent::Skipped { .. } => &self.skipped,
             CopyEvent::Failed { .. } => &self.failed,
+            CopyEvent::Deleted { .. } => &self.deleted,
         };
         counter.fetch_add(1, Ordering::Relaxed);
         if let Some(watcher) = &self.watcher {
@@ -145,6 +154,11 @@ impl Progress {
 
     fn copied(&self, path: Bytes, length: u64) {
         self.tell(CopyEvent::Copied { path, length });
+    }
+
+    fn would_copy(&self, item: Item) {
+        self.moved(item.size);
+        self.copied(item.target, item.size);
     }
 
     fn skipped(&self, item: &Item) {
@@ -157,7 +171,22 @@ impl Progress {
 
     fn failed(&self, path: Bytes, reason: impl Into<Reason>) {
         let Reason { message, errno } = reason.into();
-        self.tell(CopyEvent::Failed { path, message, errno });
+        self.tell(CopyEvent::Failed {
+            path,
+            message,
+            errno,
+            below: false,
+        });
+    }
+
+    /// A name is not copied because its directory, which was told, is not there.
+    fn failed_below(&self, path: Bytes, shown: &str) {
+        self.tell(CopyEvent::Failed {
+            path,
+            message: format!("{shown} was not copied: its directory could not be created"),
+            errno: None,
+            below: true,
+        });
     }
 }
 
@@ -174,8 +203,23 @@ impl Progress {
 ///
 /// # Errors
 /// What keeps all of it from being copied: no session, no target. What concerns one file is told to `progress`, and
-/// the others go on; [`Snapshot::failed`] counts them.
+/// the others continue; [`Snapshot::failed`] counts them.
 pub async fn copy(
+    sources: &[Location],
+    target: &Location,
+    options: &CopyOptions,
+    progress: &Arc<Progress>,
+) -> Result<Snapshot, Error> {
+    let rate = Arc::new(Rate::new(options.limit));
+    copy_at(rate, sources, target, options, progress).await
+}
+
+/// The same, at a rate that other copies may share, and not at the limit of `options`.
+///
+/// # Errors
+/// As for [`copy`].
+pub async fn copy_at(
+    rate: Arc<Rate>,
     sources: &[Location],
     target: &Location,
     options: &CopyOptions,
@@ -187,14 +231,15 @@ pub async fn copy(
         _ => None,
     };
     if let Some(stream) = stream {
-        return stream::copy_to(sources, &stream, options, progress).await;
+        return stream::copy_to(sources, &stream, options, &rate, progress).await;
     }
     let to = Place::of(target).await?;
     let job = Arc::new(Job {
         options: options.clone(),
-        excluded: list::Excluded::new(&options.exclude)?,
+        filters: Filters::new(&options.filters)?,
+        deletion: Deletion::new(options.delete && options.recursive),
         progress: progress.clone(),
-        throttle: Throttle::new(options.limit),
+        rate,
         flow: Flow::default(),
         plenty: Plenty::default(),
         looked_at: Mutex::default(),
@@ -202,7 +247,7 @@ pub async fn copy(
     });
     let several = sources.len() > 1 || is_pattern(sources);
     let (top, ()) = tokio::try_join!(
-        Top::find(&to, target, several),
+        Top::find(&job, &to, target, several),
         job.open_ahead(&to, target, sources)
     )?;
     let groups = group(sources).await?;
@@ -218,24 +263,36 @@ pub async fn copy(
             Ok(())
         };
         let work = async {
-            if options.dry_run {
-                return list::only_tell(&job, found).await;
-            }
             match (&group.place, &to) {
-                (Place::Local, Place::Local) => Err(Error::Usage(
+                (Place::Local, Place::Local) => Err(Error::Invalid(
                     "no host is named: use cp(1) for local copies".into(),
                 )),
-                (Place::Server(lanes), Place::Local) => {
+                (Place::Server(sessions), Place::Local) => {
                     let root = PathBuf::from(list::os(&top.root));
-                    down::Down::new(&job, lanes, &root)?.run(found).await
+                    match down::Down::new(&job, sessions, &root) {
+                        Ok(down) if options.dry_run => down.only_tell(found).await,
+                        Ok(down) => down.run(found).await,
+                        // `mkdir` would make it, and there is nothing in it.
+                        Err(_) if options.dry_run => {
+                            list::only_tell(&job, found).await;
+                            Ok(())
+                        }
+                        Err(error) => Err(error),
+                    }
                 }
-                (from, Place::Server(lanes)) => up::Up::new(&job, from, lanes, &top.root).run(found).await,
+                (from, Place::Server(sessions)) => {
+                    let up = up::Up::new(&job, from, sessions, &top.root);
+                    match options.dry_run {
+                        true => up.only_tell(found).await,
+                        false => up.run(found).await,
+                    }
+                }
             }
         };
         let adapting = async {
             match (&group.place, &to) {
-                (Place::Server(lanes), Place::Local) => compression::adapt(&job, lanes, false).await,
-                (Place::Local, Place::Server(lanes)) => compression::adapt(&job, lanes, true).await,
+                (Place::Server(sessions), Place::Local) => compression::adapt(&job, sessions, false).await,
+                (Place::Local, Place::Server(sessions)) => compression::adapt(&job, sessions, true).await,
                 // Which of two servers' links is the slow one cannot be told.
                 _ => std::future::pending().await,
             }
@@ -245,12 +302,13 @@ pub async fn copy(
             never = adapting => match never {},
         };
         for place in [&group.place, &to] {
-            if let Place::Server(lanes) = place {
-                let most = lanes.most() as u64;
+            if let Place::Server(sessions) = place {
+                let most = sessions.most() as u64;
                 progress.streams.fetch_max(most, Ordering::Relaxed);
             }
         }
     }
+    delete::delete(&job, &to, &top.root).await?;
     Ok(progress.snapshot())
 }
 
@@ -261,15 +319,15 @@ const QUEUE: usize = 4096;
 #[derive(Clone)]
 enum Place {
     Local,
-    Server(Arc<Lanes>),
+    Server(Arc<Sessions>),
 }
 
 impl Place {
     async fn of(location: &Location) -> Result<Self, Error> {
         Ok(match location {
             Location::Local(_) | Location::Stream(_) => Self::Local,
-            Location::Host(host, _) => Self::Server(Arc::new(Lanes::to(host).await?)),
-            Location::Session(sftp, _) => Self::Server(Arc::new(Lanes::over(sftp))),
+            Location::Host(host, _) => Self::Server(Arc::new(Sessions::to(host).await?)),
+            Location::Session(sftp, _) => Self::Server(Arc::new(Sessions::over(sftp))),
         })
     }
 
@@ -281,12 +339,12 @@ impl Place {
                 let machine = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
                 [&machine[..], &uid.to_be_bytes()].concat()
             }
-            Self::Server(lanes) => match lanes.host() {
+            Self::Server(sessions) => match sessions.host() {
                 Some(host) => {
                     let config = host.config();
                     format!("{}@{}:{}", config.user, config.hostname, config.port).into_bytes()
                 }
-                None => lanes.first().host().as_bytes().to_vec(),
+                None => sessions.first().host().as_bytes().to_vec(),
             },
         }
     }
@@ -353,7 +411,7 @@ async fn refuse_into_itself(
             let found = blocking(move || std::fs::canonicalize(path)).await.ok()?;
             Some(Bytes::copy_from_slice(found.as_os_str().as_encoded_bytes()))
         }
-        Place::Server(lanes) => lanes.first().realpath(path).await.ok(),
+        Place::Server(sessions) => sessions.first().realpath(path).await.ok(),
     };
     let mut target = None;
     for source in sources.iter().filter(|source| source.stream.is_none()) {
@@ -371,7 +429,7 @@ async fn refuse_into_itself(
             None => false,
         };
         if inside(&path) && to.shows_what_is_made_at(from, target).await? {
-            return Err(Error::Usage(format!(
+            return Err(Error::Invalid(format!(
                 "{} cannot be copied into itself, {}",
                 shown(&path),
                 shown(&into)
@@ -391,7 +449,7 @@ impl Place {
                 let probe = PathBuf::from(list::os(&probe));
                 blocking(move || std::fs::create_dir(probe)).await.is_ok()
             }
-            Self::Server(lanes) => lanes
+            Self::Server(sessions) => sessions
                 .first()
                 .mkdir(&probe, FileAttributes::default())
                 .await
@@ -406,15 +464,15 @@ impl Place {
                 let probe = PathBuf::from(list::os(&probe));
                 blocking(move || std::fs::symlink_metadata(probe)).await.is_ok()
             }
-            Self::Server(lanes) => lanes.first().lstat(&probe).await.is_ok(),
+            Self::Server(sessions) => sessions.first().lstat(&probe).await.is_ok(),
         };
         match self {
             Self::Local => {
                 let probe = PathBuf::from(list::os(&probe));
                 let _ = blocking(move || std::fs::remove_dir(probe)).await;
             }
-            Self::Server(lanes) => {
-                let _ = lanes.first().rmdir(&probe).await;
+            Self::Server(sessions) => {
+                let _ = sessions.first().rmdir(&probe).await;
             }
         }
         Ok(seen)
@@ -454,7 +512,7 @@ struct Top {
 }
 
 impl Top {
-    async fn find(place: &Place, target: &Location, several: bool) -> Result<Self, Error> {
+    async fn find(job: &Job, place: &Place, target: &Location, several: bool) -> Result<Self, Error> {
         let path = match target.path() {
             empty if empty.is_empty() => Bytes::from_static(b"."),
             path => path,
@@ -477,7 +535,7 @@ impl Top {
                     }
                 }
             }
-            Place::Server(lanes) => match lanes.with(stat).await {
+            Place::Server(sessions) => match sessions.with(stat).await {
                 Ok(found) => Some(found.file_type() == Some(crate::sftp::FileType::Directory)),
                 Err(error) if error.is_no_such_file() => None,
                 Err(error) => return Err(error),
@@ -489,18 +547,97 @@ impl Top {
                 name: None,
             });
         }
-        if several || path.ends_with(b"/") {
-            return Err(Error::Usage(format!("{} is not a directory", shown(&path))));
+        let mkdir = job.options.mkdir && kind.is_none();
+        let into = several || path.ends_with(b"/");
+        if into && !mkdir {
+            let more = match kind {
+                None => "; --mkdir creates it",
+                Some(_) => "",
+            };
+            return Err(Error::Invalid(format!(
+                "{} is not a directory{more}",
+                shown(&path)
+            )));
+        }
+        if into {
+            place.make_directories(&path, job).await?;
+            return Ok(Self {
+                root: path,
+                name: None,
+            });
         }
         let (root, name) = folder_and_name(&path);
         if matches!(&name[..], b"" | b"." | b"..") {
-            return Err(Error::Usage(format!("{} is not a valid file name", shown(&path))));
+            return Err(Error::Invalid(format!(
+                "{} is not a valid file name",
+                shown(&path)
+            )));
+        }
+        if mkdir {
+            place.make_directories(&root, job).await?;
         }
         Ok(Self {
             root,
             name: Some(name),
         })
     }
+}
+
+impl Place {
+    /// Makes the target's directory and those above it, as mkdir -p does.
+    async fn make_directories(&self, path: &Bytes, job: &Job) -> Result<(), Error> {
+        if job.options.dry_run {
+            return Ok(());
+        }
+        match self {
+            Self::Local => {
+                let path = PathBuf::from(list::os(path));
+                let mode = job.local_mode(None, 0o777);
+                let making = path.clone();
+                let made = blocking(move || folder::make_directories(&making, mode)).await;
+                made.map_err(|error| {
+                    Error::local(
+                        format!("creating {}", shown(path.as_os_str().as_encoded_bytes())),
+                        error,
+                    )
+                })
+            }
+            Self::Server(sessions) => {
+                let make = |sftp: Sftp| async move { make_directories_there(&sftp, path).await };
+                sessions.with(make).await
+            }
+        }
+    }
+}
+
+/// Makes directories on a server, the innermost first that has one to be in.
+async fn make_directories_there(sftp: &Sftp, path: &Bytes) -> Result<(), Error> {
+    let path = path.slice(..path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1));
+    let slashes = path
+        .iter()
+        .enumerate()
+        .filter(|(at, byte)| *at > 0 && **byte == b'/');
+    let ends: Vec<usize> = slashes.map(|(at, _)| at).chain([path.len()]).collect();
+    let mut missing = Vec::new();
+    for end in ends.into_iter().rev() {
+        match sftp.stat(path.slice(..end)).await {
+            Err(error) if error.is_no_such_file() && end > 0 => missing.push(end),
+            Err(error @ Error::File { .. }) => return Err(error),
+            Err(error) => return Err(error),
+            Ok(_) => break,
+        }
+    }
+    for end in missing.into_iter().rev() {
+        let folder = path.slice(..end);
+        if let Err(error) = sftp.mkdir(&folder, FileAttributes::default()).await {
+            // Somebody else may have made it meanwhile.
+            let found = sftp.stat(&folder).await.ok().and_then(|found| found.file_type());
+            if found != Some(FileType::Directory) {
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What leads to a path, and its last part.
@@ -515,9 +652,10 @@ fn folder_and_name(path: &Bytes) -> (Bytes, Bytes) {
 /// What a copy's parts share.
 struct Job {
     options: CopyOptions,
-    excluded: list::Excluded,
+    filters: Filters,
+    deletion: Deletion,
     progress: Arc<Progress>,
-    throttle: Throttle,
+    rate: Arc<Rate>,
     flow: Flow,
     plenty: Plenty,
     /// What there is on the server under names that were looked at ahead; `None` for nothing. Each is used once.
@@ -535,9 +673,11 @@ impl Job {
     }
 
     /// Opens what sessions a large local source is worth, while the target is looked at; and looks at what a single one
-    /// may replace or go on from.
+    /// may replace or resume from.
     async fn open_ahead(&self, to: &Place, target: &Location, sources: &[Location]) -> Result<(), Error> {
-        let Place::Server(lanes) = to else { return Ok(()) };
+        let Place::Server(sessions) = to else {
+            return Ok(());
+        };
         let options = &self.options;
         if options.dry_run {
             return Ok(());
@@ -554,7 +694,7 @@ impl Job {
         });
         let largest = largest.await;
         if largest > LARGE && !options.update && !options.checksum {
-            lanes.grow(self.streams(lanes, largest, true).await)?;
+            sessions.grow(self.streams(sessions, largest, true).await)?;
         }
         let [source] = sources else { return Ok(()) };
         // The target is the folder that it goes into, or the name that it gets: which, is being asked.
@@ -570,7 +710,7 @@ impl Job {
                 names.push(Tag::of([&here, &from, &to.id(), &name]).part(&name));
             }
         }
-        let sftp = lanes.first();
+        let sftp = sessions.first();
         let found = futures_util::future::join_all(names.iter().map(|name| sftp.lstat(name))).await;
         for (name, found) in names.into_iter().zip(found) {
             let found = match found {
@@ -588,43 +728,47 @@ impl Job {
         self.looked_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What may be in memory for large files. A limit on the rate bounds it to half a second's worth, since what is
-    /// under way cannot be held back.
+    /// What may be in memory for large files. A limit on the rate bounds it to half a second's worth for all that share it,
+    /// since what is under way cannot be held back.
     fn memory(&self) -> usize {
         const MOST: usize = 48 * 1024 * 1024;
-        match self.options.limit {
-            Some(limit) => usize::try_from(limit / 2).unwrap_or(MOST).clamp(256 * 1024, MOST),
+        // Each copy that shares the rate holds it once.
+        let sharing = Arc::strong_count(&self.rate) as u64;
+        match self.rate.limit {
+            Some(limit) => usize::try_from(limit / 2 / sharing)
+                .unwrap_or(MOST)
+                .clamp(256 * 1024, MOST),
             None => MOST,
         }
     }
 
     /// Sessions for a file: none but the first for what fits into a few windows, else as many as the distance is worth.
-    async fn streams(&self, lanes: &Lanes, size: u64, upload: bool) -> usize {
+    async fn streams(&self, sessions: &Sessions, size: u64, upload: bool) -> usize {
         if let Some(streams) = self.options.streams {
             return streams.clamp(1, MOST_STREAMS);
         }
         let worth = usize::try_from(size / (4 * 1024 * 1024)).unwrap_or(usize::MAX);
-        if worth < 2 || lanes.host().is_none() {
+        if worth < 2 || sessions.host().is_none() {
             return 1;
         }
-        let host = lanes.host();
+        let host = sessions.host();
         let tuned = host.as_ref().and_then(Host::tuned);
         if let Some(streams) = tuned.and_then(|choice| choice.streams(upload)) {
             return streams.min(worth).max(1);
         }
         // A session that is lost meanwhile is replaced by whoever uses it.
-        let Ok(rtt) = lanes.rtt().await else { return 1 };
+        let Ok(rtt) = sessions.rtt().await else { return 1 };
         usual_streams(rtt, size, upload).min(worth)
     }
 
     /// Sessions for small files, where there are enough of them: near by, a second core of the server; far away, the
     /// windows and open files of some.
-    async fn small_streams(&self, lanes: &Lanes) -> usize {
+    async fn small_streams(&self, sessions: &Sessions) -> usize {
         let wanted = match self.options.streams {
             Some(streams) => streams,
-            None if lanes.host().is_none() => 1,
-            None => match lanes.rtt().await {
-                Ok(rtt) if rtt < lanes::NEAR => 2,
+            None if sessions.host().is_none() => 1,
+            None => match sessions.rtt().await {
+                Ok(rtt) if rtt < sessions::NEAR => 2,
                 Ok(_) => MOST_SMALL_SESSIONS,
                 Err(_) => 1,
             },
@@ -635,7 +779,7 @@ impl Job {
 
 /// Sessions for a file of so many bytes as far away as this, where nothing else was found to be best.
 pub(crate) fn usual_streams(rtt: Duration, size: u64, upload: bool) -> usize {
-    let wanted = if rtt < lanes::NEAR {
+    let wanted = if rtt < sessions::NEAR {
         // A connection is a core on the server.
         if size >= NEAR_STRIPED { 2 } else { 1 }
     } else {
@@ -724,7 +868,7 @@ struct Item {
     times: Option<(u32, u32)>,
     /// The user gave its name at the target, and no server did: a link there leads on.
     named: bool,
-    /// Where its bytes come from, when that is no regular file.
+    /// Where its bytes come from, when that is not a regular file.
     stream: Option<Stream>,
     /// What has its name on the server that it goes to.
     there: There,
@@ -748,7 +892,7 @@ struct There {
     existing: Option<Existing>,
     /// A file that cannot be replaced as it is, and is written where it is.
     in_place: bool,
-    /// What is no regular file, and is written to.
+    /// What is not a regular file, and is written to.
     special: Option<FileType>,
 }
 
@@ -773,15 +917,16 @@ impl Item {
     }
 }
 
-/// Holds a copy to its rate.
-struct Throttle {
+/// Holds copies to a rate: one, or several together.
+pub struct Rate {
     limit: Option<u64>,
     /// When what was taken so far is through.
     free: Mutex<Instant>,
 }
 
-impl Throttle {
-    fn new(limit: Option<u64>) -> Self {
+impl Rate {
+    /// So many bytes a second at most; `None` for as many as there may be.
+    pub fn new(limit: Option<u64>) -> Self {
         Self {
             limit: limit.filter(|limit| *limit > 0),
             free: Mutex::new(Instant::now()),
@@ -799,14 +944,6 @@ impl Throttle {
         };
         tokio::time::sleep(wait).await;
     }
-}
-
-/// Why a name is not copied whose folder is not there, or is no folder.
-fn not_below(path: &[u8]) -> String {
-    format!(
-        "{} was not copied: its directory could not be created",
-        shown(path)
-    )
 }
 
 /// A path for people.

@@ -47,12 +47,14 @@ pub use trunkline_request::tuning::{
 };
 
 /// Keeps the better of what is there and what was measured again: whatever disturbs a measurement slows it.
-fn keep(rates: &mut Rates, direction: Direction, rate: f64) {
+/// Returns by how much the two differ, as a part of the better.
+fn keep(rates: &mut Rates, direction: Direction, rate: f64) -> Option<f64> {
     let kept = match direction {
         Direction::Down => &mut rates.down,
         Direction::Up => &mut rates.up,
     };
-    *kept = Some(kept.map_or(rate, |kept| kept.max(rate)));
+    let before = kept.replace(kept.map_or(rate, |kept| kept.max(rate)))?;
+    Some(1.0 - before.min(rate) / before.max(rate).max(1.0))
 }
 
 /// Times that everything is measured.
@@ -95,11 +97,12 @@ pub async fn tune(
         length: 0,
         rtt: Duration::ZERO,
         largest: 0,
+        differences: Vec::new(),
         report: Report::default(),
     };
     let measured = tokio::select! {
         measured = tuning.measure() => measured,
-        () = stop => Err(Error::Usage("stopped before it was finished; nothing is remembered of it".into())),
+        () = stop => Err(Error::Cancelled("its results are not kept")),
     };
     tuning.clean_up().await;
     measured?;
@@ -125,6 +128,8 @@ struct Tuning<'a> {
     rtt: Duration,
     /// The largest request that the server takes.
     largest: u32,
+    /// By how much what was measured twice differed.
+    differences: Vec<f64>,
     report: Report,
 }
 
@@ -173,6 +178,9 @@ impl Tuning<'_> {
         }
         self.report.seconds = self.begun.elapsed().as_secs_f64();
         let choice = choice::decide(&self.report, usual.0, usual.1);
+        let usual_streams =
+            Direction::BOTH.map(|direction| usual_streams(self.rtt, u64::MAX, direction == Direction::Up));
+        self.report.verdict = choice::verdict(&self.report, &choice, usual.1, usual_streams);
         self.report.choice = Choice {
             rsync: advice::rsync_options(&self.report.advice, choice.compression),
             ..choice
@@ -215,6 +223,8 @@ impl Tuning<'_> {
                 self.config.user, self.config.hostname, self.config.port
             ),
             server: info.server.clone(),
+            program: env!("CARGO_PKG_VERSION").into(),
+            machine: local::machine(),
             measured: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default()
@@ -248,14 +258,14 @@ impl Tuning<'_> {
                 length => length.min(filled.bytes),
             };
             if !compressible {
-                keep(&mut self.report.link.rates, Direction::Up, filled.rate);
+                let _first = keep(&mut self.report.link.rates, Direction::Up, filled.rate);
             }
         }
         self.length = lane.length;
         let moved = self
             .find_rate(&lane, Direction::Down, false, false, &mut wanted)
             .await?;
-        keep(&mut self.report.link.rates, Direction::Down, moved.rate);
+        let _first = keep(&mut self.report.link.rates, Direction::Down, moved.rate);
         self.lanes.insert((info.cipher, info.compressed), lane);
         Ok(info)
     }
@@ -335,7 +345,7 @@ impl Tuning<'_> {
         }
         if done < cells.len() {
             self.note(&format!(
-                "{}: {} of {} measurements fitted into the budget",
+                "{}: {} of {} measurements fit into the limits",
                 stage.as_str(),
                 done,
                 cells.len()
@@ -421,7 +431,7 @@ impl Tuning<'_> {
         }
         if done < shapes.len() * 2 {
             self.note(&format!(
-                "request sizes: {done} of {} measurements fitted into the budget",
+                "request sizes: {done} of {} measurements fit into the limits",
                 shapes.len() * 2
             ));
         }
@@ -564,7 +574,7 @@ impl Tuning<'_> {
                 let count = variants.len();
                 variants.retain(|variant| variant.work != work);
                 self.note(&format!(
-                    "rsync, {}: left out: {} runs of {:.1} s each do not fit into the budget",
+                    "rsync, {}: left out: {} runs of {:.1} s each do not fit into the limits",
                     work.as_str(),
                     (count - variants.len()) * rsync::RUNS,
                     one.as_secs_f64()
@@ -648,7 +658,14 @@ impl Tuning<'_> {
         } else {
             &mut row.incompressible
         };
-        keep(rates, cell.direction, rate);
+        let difference = keep(rates, cell.direction, rate);
+        self.note_difference(difference);
+    }
+
+    /// What was measured twice shows how much rates differ by chance.
+    fn note_difference(&mut self, difference: Option<f64>) {
+        self.differences.extend(difference);
+        self.report.noise = choice::noise(&self.differences);
     }
 
     fn keep_request(&mut self, shape: Shape, direction: Direction, rate: f64) {
@@ -665,7 +682,8 @@ impl Tuning<'_> {
                 });
                 rows.len() - 1
             });
-        keep(&mut rows[at].rates, direction, rate);
+        let difference = keep(&mut rows[at].rates, direction, rate);
+        self.note_difference(difference);
     }
 
     fn keep_streams(&mut self, streams: usize, direction: Direction, rate: f64) {
@@ -680,7 +698,8 @@ impl Tuning<'_> {
                 });
                 rows.len() - 1
             });
-        keep(&mut rows[at].rates, direction, rate);
+        let difference = keep(&mut rows[at].rates, direction, rate);
+        self.note_difference(difference);
     }
 
     /// The host as ssh_config has it, or with this cipher and compression alone.

@@ -16,7 +16,7 @@ pub(crate) const SMALLEST_REQUEST: u32 = 1024;
 
 /// What host memory holds for a host.
 pub fn remembered(memory: &Memory, config: &HostConfig) -> Option<Choice> {
-    of(&memory.facts(&id(config))?)
+    of(&memory.facts(&HostId::of(config))?)
 }
 
 /// What is among the facts about a host.
@@ -35,7 +35,7 @@ pub fn of(facts: &HostFacts) -> Option<Choice> {
 /// Has host memory hold a choice, or none, in place of what it held.
 pub fn remember(choice: Option<&Choice>, memory: &Memory, config: &HostConfig) {
     let json = choice.and_then(|choice| serde_json::to_string(choice).ok());
-    memory.update(&id(config), |facts| facts.tuning = json);
+    memory.update(&HostId::of(config), |facts| facts.tuning = json);
 }
 
 /// The configuration for connections that move data. A cipher is only taken if ssh_config allows it, and what the
@@ -44,20 +44,16 @@ pub fn remember(choice: Option<&Choice>, memory: &Memory, config: &HostConfig) {
 pub(crate) fn apply(choice: &Choice, config: Arc<HostConfig>, request: &Request) -> Arc<HostConfig> {
     let mut tuned = (*config).clone();
     if choice.cipher != choice.usual_cipher
-        && !request.sets("ciphers", b'c')
+        && !request.sets("ciphers")
         && Cipher::from_name(&choice.cipher).is_some()
         && let Some(at) = tuned.ciphers.iter().position(|name| *name == choice.cipher)
     {
         tuned.ciphers[..=at].rotate_right(1);
     }
-    if !request.sets("compression", b'C') {
+    if !request.sets("compression") {
         tuned.compression = choice.compression;
     }
     if tuned == *config { config } else { Arc::new(tuned) }
-}
-
-fn id(config: &HostConfig) -> HostId {
-    HostId::new(&config.hostname, config.port, &config.user)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod turn;
 
 pub use askpass::{Askpass, Notice, Require};
 pub use terminal::Terminal;
+pub use trunkline_request::PromptKind;
 pub use turn::{Place, Turn};
 
 use std::borrow::Cow;
@@ -73,22 +74,6 @@ impl Prompt {
 /// `ask_permission`): an empty one and "yes" do. Without an answer nothing is allowed.
 pub fn allows(answer: Option<&str>) -> bool {
     answer.is_some_and(|answer| answer.is_empty() || answer.eq_ignore_ascii_case("yes"))
-}
-
-/// What an answer is for. A program can show different dialogues for them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum PromptKind {
-    /// The passphrase of a private key.
-    Passphrase,
-    /// The user's password on a server.
-    Password,
-    /// Whether to believe a host key: `yes`, `no` or its fingerprint.
-    HostKey,
-    /// A question that a server asks.
-    KeyboardInteractive,
-    /// A yes/no question about something that is about to be done. An empty answer is a yes, as for ssh.
-    Confirm,
 }
 
 /// The answer to a question, in time; `None` if there is none: nobody to ask, or they gave up, or typed what is no

@@ -5,7 +5,8 @@
 use bytes::Bytes;
 use zeroize::Zeroizing;
 
-use crate::error::Error;
+use crate::error::{Error, PeerMisbehaved};
+use crate::event::{AuthTurn, Event, KeyboardPrompt};
 use crate::message;
 use crate::wire::{Reader, Writer};
 use trunkline_text::Printable;
@@ -15,58 +16,35 @@ const MAX_PROMPTS: u32 = 100;
 /// The service that authentication is (RFC 4252 section 4).
 const SERVICE: &str = "ssh-userauth";
 
-/// The server waits for an authentication request.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct AuthTurn {
-    /// Methods that can continue, in the server's order; `None` before the first request was answered.
-    pub methods: Option<Vec<String>>,
-    /// The request before was right, but the server wants one more method.
-    pub partial_success: bool,
-}
-
-/// One question of keyboard-interactive authentication (RFC 4256 section 3.2).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyboardPrompt {
-    /// The text to show, safe for a terminal.
-    pub text: String,
-    /// Whether the answer may be seen while it is typed.
-    pub echo: bool,
-}
-
-/// What the server said.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum AuthEvent {
-    ServiceAccepted,
-    Turn(AuthTurn),
-    Success,
-    Banner(String),
-    PublicKeyAccepted,
-    PasswordExpired {
-        prompt: String,
-    },
-    Questions {
-        name: String,
-        instruction: String,
-        prompts: Vec<KeyboardPrompt>,
-    },
-}
-
-/// What message 60 and 61 mean depends on the request they answer.
+/// A request that waits for its answer. It decides what messages 60 and 61 mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    Nothing,
+enum Request {
     None,
     Probe,
     PublicKey,
+    HostBased,
     Password,
     KeyboardInteractive,
+}
+
+/// What a client's host says of its user (RFC 4252 section 9).
+#[derive(Debug, Clone, Copy)]
+pub struct HostClaim<'a> {
+    /// The public key algorithm of the host's key.
+    pub algorithm: &'a str,
+    /// The host's public key (RFC 4253 section 6.6).
+    pub key: &'a [u8],
+    /// The host's full name.
+    pub host: &'a str,
+    /// The user's name there.
+    pub user: &'a str,
 }
 
 /// The state of authentication.
 #[derive(Debug)]
 pub(crate) struct Auth {
     user: String,
-    asked: Asked,
+    outstanding: Option<Request>,
     service_accepted: bool,
     done: bool,
 }
@@ -75,7 +53,7 @@ impl Auth {
     pub(crate) fn new(user: String) -> Self {
         Self {
             user,
-            asked: Asked::Nothing,
+            outstanding: None,
             service_accepted: false,
             done: false,
         }
@@ -105,7 +83,7 @@ impl Auth {
 
     /// RFC 4252 section 5.2: asks which methods can continue.
     pub(crate) fn none(&mut self) -> Bytes {
-        self.asked = Asked::None;
+        self.outstanding = Some(Request::None);
         self.request("none").finish()
     }
 
@@ -126,7 +104,7 @@ impl Auth {
 
     /// Asks whether a key would be accepted.
     pub(crate) fn publickey_probe(&mut self, algorithm: &str, key: &[u8]) -> Bytes {
-        self.asked = Asked::Probe;
+        self.outstanding = Some(Request::Probe);
         self.publickey(false, algorithm, key, None).finish()
     }
 
@@ -149,14 +127,34 @@ impl Auth {
         host_key: Option<&[u8]>,
         signature: &[u8],
     ) -> Bytes {
-        self.asked = Asked::PublicKey;
+        self.outstanding = Some(Request::PublicKey);
         self.publickey(true, algorithm, key, host_key)
             .string(signature)
             .finish()
     }
 
+    /// The part of a hostbased request that is signed, without the session id (RFC 4252 section 9).
+    fn hostbased(&self, claim: &HostClaim<'_>) -> Writer {
+        self.request("hostbased")
+            .string(claim.algorithm)
+            .string(claim.key)
+            .string(claim.host)
+            .string(claim.user)
+    }
+
+    /// The bytes that the client's host signs.
+    pub(crate) fn data_for_host_to_sign(&self, session_id: &[u8], claim: &HostClaim<'_>) -> Bytes {
+        let request = self.hostbased(claim).finish();
+        Writer::new().string(session_id).raw(&request).finish()
+    }
+
+    pub(crate) fn hostbased_signed(&mut self, claim: &HostClaim<'_>, signature: &[u8]) -> Bytes {
+        self.outstanding = Some(Request::HostBased);
+        self.hostbased(claim).string(signature).finish()
+    }
+
     pub(crate) fn password(&mut self, password: &str, new: Option<&str>) -> Bytes {
-        self.asked = Asked::Password;
+        self.outstanding = Some(Request::Password);
         let writer = self.request("password").bool(new.is_some()).string(password);
         match new {
             Some(new) => writer.string(new).finish(),
@@ -165,7 +163,7 @@ impl Auth {
     }
 
     pub(crate) fn keyboard_interactive(&mut self) -> Bytes {
-        self.asked = Asked::KeyboardInteractive;
+        self.outstanding = Some(Request::KeyboardInteractive);
         self.request("keyboard-interactive")
             .string("")
             .string("")
@@ -184,15 +182,14 @@ impl Auth {
 
     // The server's messages.
 
-    pub(crate) fn handle(&mut self, payload: &[u8]) -> Result<AuthEvent, Error> {
+    /// Handles a message of authentication. `None`: there is nothing to tell the application.
+    pub(crate) fn handle(&mut self, payload: &[u8]) -> Result<Option<Event>, Error> {
         let mut reader = Reader::new(payload);
         let number = reader.u8()?;
         if self.done {
-            return Err(Error::misbehaved(format!(
-                "message {number} of authentication came after its end"
-            )));
+            return Err(PeerMisbehaved::AuthAfterSuccess(number).into());
         }
-        match (number, self.asked) {
+        let event = match (number, self.outstanding) {
             (message::SERVICE_ACCEPT, _) if !self.service_accepted => {
                 // Some servers leave the name out, and OpenSSH's client does not mind.
                 let accepted = match reader.is_empty() {
@@ -200,48 +197,40 @@ impl Auth {
                     false => reader.string()?,
                 };
                 if accepted != SERVICE.as_bytes() {
-                    return Err(Error::misbehaved(format!(
-                        "it accepted the service \"{}\", and {SERVICE} was asked for",
-                        Printable::line(accepted)
-                    )));
+                    return Err(PeerMisbehaved::WrongService(Printable::line(accepted)).into());
                 }
                 self.service_accepted = true;
-                Ok(AuthEvent::ServiceAccepted)
+                return Ok(None);
             }
-            (message::USERAUTH_BANNER, _) => Ok(AuthEvent::Banner(text(&mut reader)?)),
-            _ if !self.service_accepted => Err(Error::misbehaved(format!(
-                "message {number} of authentication came before its service"
-            ))),
-            (_, Asked::Nothing) => Err(Error::misbehaved(format!(
-                "message {number} of authentication came without a request"
-            ))),
+            (message::USERAUTH_BANNER, _) => Event::Banner(text(&mut reader)?),
+            _ if !self.service_accepted => return Err(PeerMisbehaved::AuthBeforeService(number).into()),
+            (_, None) => return Err(PeerMisbehaved::AuthWithoutRequest(number).into()),
             (message::USERAUTH_SUCCESS, _) => {
                 self.done = true;
-                Ok(AuthEvent::Success)
+                Event::Authenticated
             }
             (message::USERAUTH_FAILURE, _) => {
-                self.asked = Asked::Nothing;
+                self.outstanding = None;
                 let methods = message::names(&mut reader)?;
-                Ok(AuthEvent::Turn(AuthTurn {
+                Event::Authenticate(AuthTurn {
                     methods: Some(methods),
                     partial_success: reader.bool()?,
-                }))
-            }
-            (message::USERAUTH_60, Asked::Probe) => {
-                self.asked = Asked::Nothing;
-                Ok(AuthEvent::PublicKeyAccepted)
-            }
-            (message::USERAUTH_60, Asked::Password) => {
-                self.asked = Asked::Nothing;
-                Ok(AuthEvent::PasswordExpired {
-                    prompt: text(&mut reader)?,
                 })
             }
-            (message::USERAUTH_60, Asked::KeyboardInteractive) => questions(reader),
-            _ => Err(Error::misbehaved(format!(
-                "message {number} came in the middle of authentication"
-            ))),
-        }
+            (message::USERAUTH_60, Some(Request::Probe)) => {
+                self.outstanding = None;
+                Event::PublicKeyAccepted
+            }
+            (message::USERAUTH_60, Some(Request::Password)) => {
+                self.outstanding = None;
+                Event::PasswordExpired {
+                    prompt: text(&mut reader)?,
+                }
+            }
+            (message::USERAUTH_60, Some(Request::KeyboardInteractive)) => questions(reader)?,
+            _ => return Err(PeerMisbehaved::AuthOutOfTurn(number).into()),
+        };
+        Ok(Some(event))
     }
 }
 
@@ -251,13 +240,13 @@ fn text(reader: &mut Reader<'_>) -> Result<String, Error> {
 }
 
 /// SSH_MSG_USERAUTH_INFO_REQUEST (RFC 4256 section 3.2).
-fn questions(mut reader: Reader<'_>) -> Result<AuthEvent, Error> {
+fn questions(mut reader: Reader<'_>) -> Result<Event, Error> {
     let name = text(&mut reader)?;
     let instruction = text(&mut reader)?;
     let _language = reader.string()?;
     let count = reader.u32()?;
     if count > MAX_PROMPTS {
-        return Err(Error::misbehaved(format!("it asks {count} questions at once")));
+        return Err(PeerMisbehaved::TooManyPrompts(count).into());
     }
     let prompts = (0..count)
         .map(|_| {
@@ -267,7 +256,7 @@ fn questions(mut reader: Reader<'_>) -> Result<AuthEvent, Error> {
             })
         })
         .collect::<Result<_, Error>>()?;
-    Ok(AuthEvent::Questions {
+    Ok(Event::Questions {
         name,
         instruction,
         prompts,
@@ -289,7 +278,7 @@ mod tests {
     fn accepted() -> Auth {
         let mut auth = Auth::new("jo".into());
         let accept = Writer::message(message::SERVICE_ACCEPT).string(SERVICE).finish();
-        assert_eq!(auth.handle(&accept), Ok(AuthEvent::ServiceAccepted));
+        assert_eq!(auth.handle(&accept), Ok(None));
         auth
     }
 
@@ -320,7 +309,7 @@ mod tests {
         };
         assert_eq!(
             auth.handle(&failure("publickey,password", true)),
-            Ok(AuthEvent::Turn(turn))
+            Ok(Some(Event::Authenticate(turn)))
         );
     }
 
@@ -346,9 +335,9 @@ mod tests {
         auth.password("old", None);
         assert_eq!(
             auth.handle(&text),
-            Ok(AuthEvent::PasswordExpired {
+            Ok(Some(Event::PasswordExpired {
                 prompt: "change it".into()
-            })
+            }))
         );
         auth.none();
         assert!(auth.handle(&text).is_err());
@@ -382,5 +371,34 @@ mod tests {
             .string("KEY")
             .finish();
         assert_eq!(data, expected);
+    }
+
+    #[test]
+    fn what_a_host_signs_is_the_request_behind_the_session_id() {
+        let mut auth = accepted();
+        let claim = HostClaim {
+            algorithm: "ssh-ed25519",
+            key: b"KEY",
+            host: "desk.example.",
+            user: "joan",
+        };
+        let request = Writer::new()
+            .u8(50)
+            .string("jo")
+            .string("ssh-connection")
+            .string("hostbased")
+            .string("ssh-ed25519")
+            .string("KEY")
+            .string("desk.example.")
+            .string("joan")
+            .finish();
+        let signed = auth.data_for_host_to_sign(b"SID", &claim);
+        assert_eq!(signed, Writer::new().string("SID").raw(&request).finish());
+        let sent = auth.hostbased_signed(&claim, b"SIGNATURE");
+        assert_eq!(sent, Writer::new().raw(&request).string("SIGNATURE").finish());
+        assert_eq!(
+            auth.handle(&[message::USERAUTH_SUCCESS]),
+            Ok(Some(Event::Authenticated))
+        );
     }
 }

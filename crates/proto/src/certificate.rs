@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use crate::signature::{self, KeyKind, PublicKey, SignatureError};
+use crate::public_key::{KeyKind, PublicKey, PublicKeyError};
 use crate::wire::{Reader, WireError, Writer};
 use trunkline_text::Printable;
 
@@ -26,11 +26,11 @@ pub struct Certificate {
     valid_before: u64,
     critical_options: Vec<(String, Bytes)>,
     extensions: Vec<(String, Bytes)>,
-    ca_key: Bytes,
+    pub(crate) ca_key: Bytes,
     /// What the CA has signed: everything up to and including its key.
-    signed: Bytes,
-    signature: Bytes,
-    ca_signature_algorithm: String,
+    pub(crate) signed: Bytes,
+    pub(crate) signature: Bytes,
+    pub(crate) ca_signature_algorithm: String,
 }
 
 /// What a certificate is for.
@@ -42,7 +42,7 @@ pub enum CertType {
     Host,
 }
 
-/// Why a blob is no certificate that we can use.
+/// Why a blob is not a certificate that we can use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CertificateError {
@@ -79,7 +79,7 @@ impl Certificate {
     /// Nothing is verified: see [`Self::verify_ca_signature`].
     ///
     /// # Errors
-    /// When the blob is no certificate, has bytes left over, is for an unsupported key type or signed by one, or has
+    /// When the blob is not a certificate, has bytes left over, is for an unsupported key type or signed by one, or has
     /// more than 256 principals, critical options or extensions.
     pub fn parse(blob: &[u8]) -> Result<Self, CertificateError> {
         let mut reader = Reader::new(blob);
@@ -91,7 +91,7 @@ impl Certificate {
 
         let before = reader.rest();
         PublicKey::read(kind, &mut reader).map_err(|error| match error {
-            SignatureError::Malformed(error) => CertificateError::Malformed(error),
+            PublicKeyError::Malformed(error) => CertificateError::Malformed(error),
             _ => CertificateError::BadKey { whose: "certified" },
         })?;
         let key_fields = &before[..before.len() - reader.rest().len()];
@@ -191,19 +191,6 @@ impl Certificate {
     pub fn ca_signature_algorithm(&self) -> &str {
         &self.ca_signature_algorithm
     }
-
-    /// Checks that [`Self::ca_key`] has signed the certificate.
-    ///
-    /// # Errors
-    /// When it has not, or did so with an unsupported algorithm (`ssh-rsa`, that is SHA-1) or a too small RSA key.
-    pub fn verify_ca_signature(&self) -> Result<(), SignatureError> {
-        signature::verify(
-            &self.ca_key,
-            &self.ca_signature_algorithm,
-            &self.signature,
-            &self.signed,
-        )
-    }
 }
 
 fn read_principals(field: &[u8]) -> Result<Vec<String>, CertificateError> {
@@ -242,7 +229,7 @@ fn read_options(field: &[u8], what: &'static str) -> Result<Vec<(String, Bytes)>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::signature::ssh_keygen;
+    use crate::signature::{SignatureError, ssh_keygen};
     use proptest::prelude::*;
     use std::path::Path;
     use std::sync::OnceLock;

@@ -94,7 +94,7 @@ impl Outbox {
 #[derive(Debug)]
 pub(crate) enum Opening {
     /// We asked; `waiting` are requests to send once the server's number is known.
-    Asked { waiting: Vec<BytesMut> },
+    Requested { waiting: Vec<BytesMut> },
     /// The server asked; the application has not decided.
     Offered(RemoteId),
     /// Both sides know each other's number.

@@ -11,361 +11,16 @@ use std::time::{Duration, Instant};
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::channel::{Channel, ChannelId, MAX_DATA, Opening, RemoteId, Started, Stream};
-use crate::error::Error;
+use crate::error::{Error, PeerMisbehaved};
+use crate::event::ChannelEvent;
 use crate::message;
 use crate::owed::Owed;
+use crate::request::{
+    ChannelKind, ChannelRequest, GlobalRequest, GlobalRequestId, IncomingKind, OpenFailure,
+};
 use crate::window::{Arrival, INITIAL_WINDOW, RoundTrip, WindowBudget};
 use crate::wire::{Reader, Writer};
 use trunkline_text::Printable;
-
-/// A terminal's size: in characters, and in pixels where known (RFC 4254 section 6.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TerminalSize {
-    /// Columns.
-    pub columns: u32,
-    /// Rows.
-    pub rows: u32,
-    /// Width in pixels, or 0.
-    pub width: u32,
-    /// Height in pixels, or 0.
-    pub height: u32,
-}
-
-/// What can be asked of a session channel (RFC 4254 section 6).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SessionRequest {
-    /// `pty-req`.
-    Pty {
-        /// TERM.
-        term: String,
-        /// The terminal's size.
-        size: TerminalSize,
-        /// Encoded terminal modes (section 8).
-        modes: Vec<u8>,
-    },
-    /// `env`.
-    Env {
-        /// The variable's name.
-        name: String,
-        /// Its value.
-        value: Vec<u8>,
-    },
-    /// `exec`: runs a command.
-    Exec(Vec<u8>),
-    /// `shell`: runs the login shell.
-    Shell,
-    /// `subsystem`.
-    Subsystem(String),
-    /// `window-change`.
-    WindowChange(TerminalSize),
-    /// `signal`, by name without "SIG".
-    Signal(String),
-    /// `break` (RFC 4335), for so many milliseconds.
-    Break(u32),
-    /// `auth-agent-req@openssh.com`: forwards the agent.
-    AgentForwarding,
-    /// `eow@openssh.com` (OpenSSH's PROTOCOL, section 2.1): nobody reads the command's output any more.
-    EndOfWrite,
-    /// Any other that starts nothing, as it goes on the wire.
-    Other {
-        /// The request's name.
-        name: String,
-        /// Whether the server is asked to answer.
-        wants_reply: bool,
-        /// What follows the two.
-        body: Bytes,
-    },
-}
-
-impl SessionRequest {
-    /// Whether this starts what the session is for.
-    pub fn starts(&self) -> bool {
-        matches!(self, Self::Exec(_) | Self::Shell | Self::Subsystem(_))
-    }
-
-    /// Whether this gives the server the use of something on this side: the agent, a display.
-    pub fn lends(&self) -> bool {
-        match self {
-            Self::AgentForwarding => true,
-            Self::Other { name, .. } => {
-                matches!(name.split('@').next(), Some("x11-req" | "auth-agent-req"))
-            }
-            _ => false,
-        }
-    }
-
-    /// Whether the server is asked to answer. As OpenSSH's client: window changes, signals and variables are not
-    /// worth one.
-    pub fn wants_reply(&self) -> bool {
-        match self {
-            Self::WindowChange(_) | Self::Signal(_) | Self::Env { .. } | Self::EndOfWrite => false,
-            Self::Other { wants_reply, .. } => *wants_reply,
-            _ => true,
-        }
-    }
-
-    /// The message, with the recipient's number left at zero.
-    fn encode(&self) -> BytesMut {
-        let (name, body) = match self {
-            Self::Pty { term, size, modes } => (
-                "pty-req",
-                encode_size(Writer::new().string(term), *size).string(modes),
-            ),
-            Self::Env { name, value } => ("env", Writer::new().string(name).string(value)),
-            Self::Exec(command) => ("exec", Writer::new().string(command)),
-            Self::Shell => ("shell", Writer::new()),
-            Self::Subsystem(name) => ("subsystem", Writer::new().string(name)),
-            Self::WindowChange(size) => ("window-change", encode_size(Writer::new(), *size)),
-            Self::Signal(name) => ("signal", Writer::new().string(name)),
-            Self::Break(milliseconds) => ("break", Writer::new().u32(*milliseconds)),
-            Self::AgentForwarding => ("auth-agent-req@openssh.com", Writer::new()),
-            Self::EndOfWrite => ("eow@openssh.com", Writer::new()),
-            Self::Other { name, body, .. } => (name.as_str(), Writer::new().raw(body)),
-        };
-        let message = Writer::message(message::CHANNEL_REQUEST)
-            .u32(0)
-            .string(name)
-            .bool(self.wants_reply());
-        BytesMut::from(message.raw(&body.finish()).finish())
-    }
-}
-
-fn encode_size(writer: Writer, size: TerminalSize) -> Writer {
-    writer
-        .u32(size.columns)
-        .u32(size.rows)
-        .u32(size.width)
-        .u32(size.height)
-}
-
-/// A channel to open (RFC 4254 sections 6.1 and 7.2; OpenSSH's PROTOCOL, section 2.4).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ChannelKind {
-    /// `session`.
-    Session,
-    /// `direct-tcpip`: a TCP connection from the server to somewhere.
-    DirectTcpip {
-        /// Host to connect to, as the server resolves it.
-        host: String,
-        /// Its port.
-        port: u16,
-        /// Where the connection came from on this side.
-        originator: (String, u16),
-    },
-    /// `direct-streamlocal@openssh.com`: a Unix socket on the server.
-    DirectStreamlocal {
-        /// The socket's path.
-        path: String,
-    },
-}
-
-impl ChannelKind {
-    fn encode(&self, id: ChannelId) -> Bytes {
-        let open = |name: &str| {
-            Writer::message(message::CHANNEL_OPEN)
-                .string(name)
-                .u32(id.0)
-                .u32(INITIAL_WINDOW)
-                .u32(MAX_DATA)
-        };
-        match self {
-            Self::Session => open("session").finish(),
-            Self::DirectTcpip {
-                host,
-                port,
-                originator,
-            } => open("direct-tcpip")
-                .string(host)
-                .u32(u32::from(*port))
-                .string(&originator.0)
-                .u32(u32::from(originator.1))
-                .finish(),
-            // The two reserved fields keep the layout of direct-tcpip's originator.
-            Self::DirectStreamlocal { path } => open("direct-streamlocal@openssh.com")
-                .string(path)
-                .string("")
-                .u32(0)
-                .finish(),
-        }
-    }
-}
-
-/// A channel that the server wants to open.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum IncomingKind {
-    /// `forwarded-tcpip` (RFC 4254 section 7.2): a connection to a port that we asked the server to listen on.
-    ForwardedTcpip {
-        /// The listening address as asked for.
-        address: String,
-        /// The listening port.
-        port: u32,
-        /// Who connected.
-        originator: (String, u32),
-    },
-    /// `forwarded-streamlocal@openssh.com` (OpenSSH's PROTOCOL, section 2.4).
-    ForwardedStreamlocal {
-        /// The listening socket's path.
-        path: String,
-    },
-    /// `auth-agent@openssh.com`: something on the server wants to talk to the forwarded agent.
-    Agent,
-}
-
-/// Why a channel was not opened (RFC 4254 section 5.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OpenFailure(pub u32);
-
-impl OpenFailure {
-    /// SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
-    pub const ADMINISTRATIVELY_PROHIBITED: Self = Self(1);
-    /// SSH_OPEN_CONNECT_FAILED; what sshd also says beyond MaxSessions.
-    pub const CONNECT_FAILED: Self = Self(2);
-    /// SSH_OPEN_UNKNOWN_CHANNEL_TYPE
-    pub const UNKNOWN_CHANNEL_TYPE: Self = Self(3);
-    /// SSH_OPEN_RESOURCE_SHORTAGE
-    pub const RESOURCE_SHORTAGE: Self = Self(4);
-}
-
-/// A request to the server that is not about a channel (RFC 4254 sections 4 and 7.1; OpenSSH's PROTOCOL).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GlobalRequest {
-    /// `tcpip-forward`; answered with the port when 0 was asked for.
-    TcpipForward {
-        /// Address to listen on; "" and "*" mean all, "localhost" loopback.
-        address: String,
-        /// Port to listen on, 0 for any.
-        port: u32,
-    },
-    /// `cancel-tcpip-forward`.
-    CancelTcpipForward {
-        /// As it was asked for.
-        address: String,
-        /// The port that is listened on.
-        port: u32,
-    },
-    /// `streamlocal-forward@openssh.com`.
-    StreamlocalForward {
-        /// The socket's path on the server.
-        path: String,
-    },
-    /// `cancel-streamlocal-forward@openssh.com`.
-    CancelStreamlocalForward {
-        /// The socket's path on the server.
-        path: String,
-    },
-    /// `keepalive@openssh.com`: any answer will do.
-    Keepalive,
-    /// `hostkeys-prove-00@openssh.com`: asks for a signature with each of these keys, given as strings in a row.
-    HostKeysProve(Bytes),
-}
-
-impl GlobalRequest {
-    fn encode(&self) -> Bytes {
-        let request = |name: &str| Writer::message(message::GLOBAL_REQUEST).string(name).bool(true);
-        match self {
-            Self::TcpipForward { address, port } => {
-                request("tcpip-forward").string(address).u32(*port).finish()
-            }
-            Self::CancelTcpipForward { address, port } => request("cancel-tcpip-forward")
-                .string(address)
-                .u32(*port)
-                .finish(),
-            Self::StreamlocalForward { path } => {
-                request("streamlocal-forward@openssh.com").string(path).finish()
-            }
-            Self::CancelStreamlocalForward { path } => request("cancel-streamlocal-forward@openssh.com")
-                .string(path)
-                .finish(),
-            Self::Keepalive => request("keepalive@openssh.com").finish(),
-            Self::HostKeysProve(keys) => request("hostkeys-prove-00@openssh.com").raw(keys).finish(),
-        }
-    }
-}
-
-/// Tells the answers to global requests apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct GlobalRequestId(pub(crate) u64);
-
-/// Something happened to a channel, or to the connection as a whole.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ChannelEvent {
-    /// The server opened the channel that we asked for.
-    Opened(ChannelId),
-    /// The server refused to open it. It is gone; nothing ran.
-    OpenFailed {
-        /// The channel.
-        id: ChannelId,
-        /// The reason code.
-        reason: OpenFailure,
-        /// The server's words.
-        description: Printable,
-    },
-    /// The server wants to open a channel: answer with `accept` or `reject`.
-    Incoming {
-        /// Its number here.
-        id: ChannelId,
-        /// What it is.
-        kind: IncomingKind,
-    },
-    /// Data arrived. Its size must be returned by `consumed` once read.
-    Data {
-        /// The channel.
-        id: ChannelId,
-        /// Which stream.
-        stream: Stream,
-        /// The bytes.
-        data: Bytes,
-    },
-    /// The server sends no more data.
-    Eof(ChannelId),
-    /// The answer to a request that wanted one.
-    Reply {
-        /// The channel.
-        id: ChannelId,
-        /// Whether it was granted.
-        success: bool,
-        /// Whether it was the exec, shell or subsystem request.
-        started: bool,
-    },
-    /// `exit-status` (RFC 4254 section 6.10).
-    ExitStatus {
-        /// The channel.
-        id: ChannelId,
-        /// The command's status.
-        status: u32,
-    },
-    /// `exit-signal`.
-    ExitSignal {
-        /// The channel.
-        id: ChannelId,
-        /// Signal name without "SIG".
-        signal: String,
-        /// Whether it left a core.
-        core_dumped: bool,
-        /// The server's words.
-        message: Printable,
-    },
-    /// Data of the channel was handed to the transport, so that there is room for as much.
-    Sent {
-        /// The channel.
-        id: ChannelId,
-        /// Bytes.
-        len: usize,
-    },
-    /// The channel is closed in both directions and gone.
-    Closed(ChannelId),
-    /// The answer to a global request.
-    GlobalReply {
-        /// Which request.
-        id: GlobalRequestId,
-        /// Whether it was granted.
-        success: bool,
-        /// The answer's body.
-        data: Bytes,
-    },
-    /// `hostkeys-00@openssh.com`: all host keys that the server has, as strings in a row.
-    HostKeys(Bytes),
-}
 
 /// The next thing to seal.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -545,7 +200,7 @@ impl Channels {
     pub fn open(&mut self, kind: &ChannelKind) -> ChannelId {
         let id = self.allocate();
         let open = kind.encode(id);
-        let opening = Opening::Asked { waiting: Vec::new() };
+        let opening = Opening::Requested { waiting: Vec::new() };
         self.table
             .insert(id, Channel::new(opening, Arc::clone(&self.budget)));
         self.control.say(open);
@@ -553,7 +208,7 @@ impl Channels {
     }
 
     /// Asks something of a session. Does nothing when the channel is gone.
-    pub fn request(&mut self, id: ChannelId, request: &SessionRequest) {
+    pub fn request(&mut self, id: ChannelId, request: &ChannelRequest) {
         let Some(channel) = self.table.get_mut(&id) else {
             return;
         };
@@ -577,7 +232,7 @@ impl Channels {
                     self.schedule(id);
                 }
             }
-            Opening::Asked { waiting } => waiting.push(encoded),
+            Opening::Requested { waiting } => waiting.push(encoded),
             Opening::Offered(_) => {}
         }
     }
@@ -707,7 +362,8 @@ impl Channels {
             if let Some(data) = channel.take_data() {
                 self.events.push_back(ChannelEvent::Sent { id, len: data.len() });
                 self.schedule(id);
-                return Some(data_message(remote, data));
+                let (head, data) = data_message(remote, data);
+                return Some(Outgoing::Data { head, data });
             }
             if channel.outbox.len() == 0 {
                 self.finish_sending(id, remote);
@@ -806,7 +462,7 @@ impl Channels {
         if channel.abandoned {
             return;
         }
-        let Opening::Asked { waiting } = &mut channel.opening else {
+        let Opening::Requested { waiting } = &mut channel.opening else {
             return;
         };
         let waiting = std::mem::take(waiting);
@@ -821,9 +477,7 @@ impl Channels {
         let mut sent = 0;
         while let Some(data) = channel.take_data() {
             sent += data.len();
-            let Outgoing::Data { head, data } = data_message(remote, data) else {
-                unreachable!("data is data")
-            };
+            let (head, data) = data_message(remote, data);
             early.push((Some(id), [&head[..], &data].concat().into()));
         }
         if channel.eof_wanted && channel.outbox.len() == 0 && channel.overdraft {
@@ -864,7 +518,7 @@ impl Channels {
             message::GLOBAL_REQUEST => self.handle_global_request(reader),
             message::REQUEST_SUCCESS => self.handle_global_reply(payload, true),
             message::REQUEST_FAILURE => self.handle_global_reply(payload, false),
-            number => Err(Error::misbehaved(format!("message {number} is unknown"))),
+            number => Err(PeerMisbehaved::UnknownMessage(number).into()),
         }
     }
 
@@ -880,10 +534,7 @@ impl Channels {
         }
         match self.table.get_mut(&id) {
             Some(channel) if channel.remote().is_some() => Ok(Some((id, channel))),
-            _ => Err(Error::misbehaved(format!(
-                "it sent a message about channel {}, which is not open",
-                id.0
-            ))),
+            _ => Err(PeerMisbehaved::ChannelNotOpen(id.0).into()),
         }
     }
 
@@ -898,16 +549,16 @@ impl Channels {
         let data = payload.slice_ref(reader.string()?);
         reader.finish()?;
         if data.len() > MAX_DATA as usize {
-            return Err(Error::misbehaved("it sent more in a packet than was allowed"));
+            return Err(PeerMisbehaved::DataTooLarge.into());
         }
         if channel.eof_received {
-            return Err(Error::misbehaved("it sent data behind the end of the data"));
+            return Err(PeerMisbehaved::DataAfterEof.into());
         }
         let len = data.len() as u32;
         let trip = channel
             .receive
             .receive(len, arrival)
-            .ok_or_else(|| Error::misbehaved("it sent more than the window allowed"))?;
+            .ok_or(PeerMisbehaved::WindowExceeded)?;
         if !channel.abandoned && !data.is_empty() {
             self.events.push_back(ChannelEvent::Data { id, stream, data });
         }
@@ -934,7 +585,7 @@ impl Channels {
         channel
             .receive
             .receive(len, None)
-            .ok_or_else(|| Error::misbehaved("it sent more than the window allowed"))?;
+            .ok_or(PeerMisbehaved::WindowExceeded)?;
         let remote = channel.remote();
         channel.receive.return_unread(len);
         match remote.filter(|_| len > 0 && !self.table[&id].close_sent) {
@@ -954,7 +605,7 @@ impl Channels {
         reader.finish()?;
         channel.send_window += add;
         if channel.send_window > i64::from(u32::MAX) {
-            return Err(Error::misbehaved("it opened a window beyond 2^32 - 1 bytes"));
+            return Err(PeerMisbehaved::WindowOverflow.into());
         }
         channel.overdraft = false;
         self.schedule(id);
@@ -967,10 +618,10 @@ impl Channels {
         let (window, max) = (reader.u32()?, reader.u32()?);
         let overdraft_allowed = self.overdraft_allowed;
         let Some(channel) = self.table.get_mut(&id) else {
-            return Err(Error::misbehaved("it opened a channel that was not asked for"));
+            return Err(PeerMisbehaved::UnrequestedChannel.into());
         };
-        let Opening::Asked { waiting } = &mut channel.opening else {
-            return Err(Error::misbehaved("it opened a channel twice"));
+        let Opening::Requested { waiting } = &mut channel.opening else {
+            return Err(PeerMisbehaved::ChannelOpenedTwice.into());
         };
         let waiting = std::mem::take(waiting);
         channel.opening = Opening::Open(remote);
@@ -1003,10 +654,10 @@ impl Channels {
         let id = ChannelId(reader.u32()?);
         match self.table.get(&id) {
             Some(Channel {
-                opening: Opening::Asked { .. },
+                opening: Opening::Requested { .. },
                 ..
             }) => {}
-            _ => return Err(Error::misbehaved("it refused a channel that was not asked for")),
+            _ => return Err(PeerMisbehaved::UnrequestedRefusal.into()),
         }
         let reason = OpenFailure(reader.u32()?);
         let description = Printable::line(reader.string().unwrap_or_default());
@@ -1031,10 +682,7 @@ impl Channels {
         let text = |reader: &mut Reader<'_>| {
             let name = reader.string()?;
             if name.len() > MAX_OFFERED_NAME {
-                return Err(Error::misbehaved(format!(
-                    "it offers a connection with a name of {} bytes",
-                    name.len()
-                )));
+                return Err(Error::from(PeerMisbehaved::NameTooLong(name.len())));
             }
             Ok(Printable::line(name).into_string())
         };
@@ -1151,7 +799,7 @@ impl Channels {
         let started = channel
             .replies
             .pop_front()
-            .ok_or_else(|| Error::misbehaved("it answered a request that was not made"))?;
+            .ok_or(PeerMisbehaved::UnrequestedReply)?;
         if started {
             channel.started = if success { Started::Yes } else { Started::No };
             channel.overdraft &= success;
@@ -1182,7 +830,7 @@ impl Channels {
         let id = self
             .global_replies
             .pop_front()
-            .ok_or_else(|| Error::misbehaved("it answered a global request that was not made"))?;
+            .ok_or(PeerMisbehaved::UnrequestedGlobalReply)?;
         self.events.push_back(ChannelEvent::GlobalReply {
             id,
             success,
@@ -1230,12 +878,12 @@ fn signal_text(text: &[u8]) -> Printable {
     Printable::line(&text[..text.len().min(MAX_SIGNAL_TEXT)])
 }
 
-fn data_message(remote: RemoteId, data: Bytes) -> Outgoing {
+fn data_message(remote: RemoteId, data: Bytes) -> ([u8; 9], Bytes) {
     let mut head = [message::CHANNEL_DATA; 9];
     let mut rest = &mut head[1..];
     rest.put_u32(remote.0);
     rest.put_u32(u32::try_from(data.len()).expect("data is cut to the packet size"));
-    Outgoing::Data { head, data }
+    (head, data)
 }
 
 fn window_adjust(remote: RemoteId, add: u32) -> Bytes {

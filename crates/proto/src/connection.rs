@@ -9,18 +9,17 @@ use trunkline_text::Printable;
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::algorithms::{Compression, Negotiated, Preferences};
-use crate::auth::{Auth, AuthEvent, AuthTurn, KeyboardPrompt};
+use crate::auth::{Auth, HostClaim};
 use crate::channel::{ChannelId, Started};
-use crate::channels::{
-    ChannelEvent, ChannelKind, Channels, GlobalRequest, GlobalRequestId, OpenFailure, Outgoing,
-    SessionRequest,
-};
+use crate::channels::{Channels, Outgoing};
 use crate::cipher::Cipher;
-use crate::error::Error;
+use crate::error::{Error, PeerMisbehaved};
+use crate::event::{AuthTurn, ChannelEvent, Event};
 use crate::identification::ServerId;
 use crate::kex::Ephemeral;
 use crate::message::{self, DisconnectReason, ExtInfo};
 use crate::owed::Owed;
+use crate::request::{ChannelKind, ChannelRequest, GlobalRequest, GlobalRequestId, OpenFailure};
 use crate::transport::{Inbound, RekeyLimit, Sequence, Transport};
 use crate::window::WindowBudget;
 use crate::wire::Writer;
@@ -63,39 +62,6 @@ impl Config {
             window_budget: Arc::default(),
         }
     }
-}
-
-/// Something for the application to know or to decide.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// The server proved that it owns this host key. Nothing goes on before [`Connection::accept_host_key`].
-    HostKey(Bytes),
-    /// The server waits for an authentication request.
-    Authenticate(AuthTurn),
-    /// The key of the last probe would be accepted.
-    PublicKeyAccepted,
-    /// The password is right but must be changed: answer with [`Connection::authenticate_password`] and a new one.
-    PasswordExpired {
-        /// The server's words.
-        prompt: String,
-    },
-    /// Questions of keyboard-interactive: answer with [`Connection::answer_questions`], also when there are none.
-    Questions {
-        /// A title, or empty.
-        name: String,
-        /// Instructions, or empty.
-        instruction: String,
-        /// The questions.
-        prompts: Vec<KeyboardPrompt>,
-    },
-    /// Text to show to the user before authentication is over.
-    Banner(String),
-    /// Authentication succeeded.
-    Authenticated,
-    /// About channels and global requests.
-    Channel(ChannelEvent),
-    /// The answer to [`Connection::ping`].
-    Pong,
 }
 
 /// A message that left before authentication was known to have succeeded.
@@ -146,12 +112,15 @@ pub struct Connection {
     authenticated: bool,
     ping: Option<Sequence>,
     ping_wanted: bool,
+    chaff_wanted: bool,
     pings: Vec<GlobalRequestId>,
 }
 
 /// How much is sealed before the socket is asked to take it: large enough for one system call to be cheap beside the
 /// sealing, small enough to stay in the second-level cache.
 const BATCH: usize = 256 * 1024;
+/// What chaff's ping carries, as OpenSSH's: the packet is as long as one with a single typed byte.
+const CHAFF: &[u8] = b"PING!";
 
 impl Connection {
     /// A connection whose first bytes wait in [`Self::poll_transmit`].
@@ -185,6 +154,7 @@ impl Connection {
             authenticated: false,
             ping: None,
             ping_wanted: false,
+            chaff_wanted: false,
             pings: Vec::new(),
         })
     }
@@ -257,6 +227,11 @@ impl Connection {
         self.channels.started(id)
     }
 
+    /// Whether keys are being exchanged: what is given to channels waits for the new ones.
+    pub fn is_exchanging_keys(&self) -> bool {
+        !self.transport.may_send()
+    }
+
     /// Bytes given to a channel that wait to be sent.
     pub fn waiting(&self, id: ChannelId) -> usize {
         self.channels.waiting(id)
@@ -314,7 +289,9 @@ impl Connection {
                 Inbound::Ready => self.events.push_back(Event::Authenticate(AuthTurn::default())),
                 Inbound::Unimplemented(sequence) => self.handle_unimplemented(sequence),
                 Inbound::Ping(data) => self.answer(Writer::message(message::PONG).string(data).finish()),
-                Inbound::Pong => self.handle_pong(),
+                // Nobody waits for chaff's.
+                Inbound::Pong(data) if data == CHAFF => {}
+                Inbound::Pong(_) => self.handle_pong(),
             }
         }
         Ok(())
@@ -334,9 +311,7 @@ impl Connection {
                 self.collect_channel_events();
                 Ok(())
             }
-            number @ (80..=82 | 90..=100) => Err(Error::misbehaved(format!(
-                "message {number} came before authentication was over"
-            ))),
+            number @ (80..=82 | 90..=100) => Err(PeerMisbehaved::BeforeAuthentication(number).into()),
             // RFC 4253 section 11.4.
             _ => {
                 let sequence = self.transport.last_received();
@@ -353,34 +328,18 @@ impl Connection {
     }
 
     fn handle_auth(&mut self, payload: &Bytes, now: Instant) -> Result<(), Error> {
-        let event = match self.auth.handle(payload)? {
-            AuthEvent::ServiceAccepted => return Ok(()),
-            AuthEvent::Turn(turn) => {
-                self.early_refused();
-                Event::Authenticate(turn)
-            }
-            AuthEvent::PasswordExpired { prompt } => {
-                self.early_refused();
-                Event::PasswordExpired { prompt }
-            }
-            AuthEvent::PublicKeyAccepted => Event::PublicKeyAccepted,
-            AuthEvent::Banner(text) => Event::Banner(text),
-            AuthEvent::Questions {
-                name,
-                instruction,
-                prompts,
-            } => Event::Questions {
-                name,
-                instruction,
-                prompts,
-            },
-            AuthEvent::Success => {
+        let Some(event) = self.auth.handle(payload)? else {
+            return Ok(());
+        };
+        match &event {
+            Event::Authenticate(_) | Event::PasswordExpired { .. } => self.early_refused(),
+            Event::Authenticated => {
                 self.authenticated = true;
                 self.transport.authenticated(now);
                 self.settle_early()?;
-                Event::Authenticated
             }
-        };
+            _ => {}
+        }
         self.events.push_back(event);
         Ok(())
     }
@@ -407,9 +366,7 @@ impl Connection {
             {
                 self.channels.set_started(id, Started::Maybe);
             }
-            return Err(Error::misbehaved(
-                "it said neither yes nor no to what was sent with the authentication",
-            ));
+            return Err(PeerMisbehaved::EarlyUnanswered.into());
         }
         if self.early_failed {
             self.again = early.into();
@@ -456,7 +413,7 @@ impl Connection {
 
     // What the application does: host key and authentication.
 
-    /// The host key is the right one: goes on, up to [`Event::Authenticate`].
+    /// The host key is the right one: continues, up to [`Event::Authenticate`].
     pub fn accept_host_key(&mut self, now: Instant) -> Result<(), Error> {
         self.transport.accept_host_key()?;
         self.auth_messages.push_back(Auth::service_request());
@@ -506,6 +463,18 @@ impl Connection {
         self.early_wanted = early;
     }
 
+    /// What the key of the client's host has to sign to vouch for its user. `None` before the first key exchange is verified.
+    pub fn data_for_host_to_sign(&self, claim: &HostClaim<'_>) -> Option<Bytes> {
+        let session_id = self.transport.session_id()?;
+        Some(self.auth.data_for_host_to_sign(session_id, claim))
+    }
+
+    /// Authenticates by a host that vouches for its user, with a signature over [`Self::data_for_host_to_sign`].
+    pub fn authenticate_host(&mut self, claim: &HostClaim<'_>, signature: &[u8]) {
+        let request = self.auth.hostbased_signed(claim, signature);
+        self.auth_messages.push_back(request);
+    }
+
     /// Authenticates with a password, or changes an expired one.
     pub fn authenticate_password(&mut self, password: &str, new: Option<&str>, early: bool) {
         let request = self.auth.password(password, new);
@@ -545,7 +514,7 @@ impl Connection {
     }
 
     /// Asks something of a session.
-    pub fn request(&mut self, id: ChannelId, request: &SessionRequest) {
+    pub fn request(&mut self, id: ChannelId, request: &ChannelRequest) {
         self.channels.request(id, request);
     }
 
@@ -584,7 +553,7 @@ impl Connection {
         self.channels.global_request(request)
     }
 
-    /// Asks the server for a sign of life, answered by [`Event::Pong`]: with ping@openssh.com where the server has it,
+    /// Checks that the server is alive; answered by [`Event::Pong`]: with ping@openssh.com where the server has it,
     /// else with keepalive@openssh.com. Any other message from the server is as good a sign.
     pub fn ping(&mut self) {
         if self.transport.ext_info().ping {
@@ -593,6 +562,12 @@ impl Connection {
             let id = self.channels.global_request(&GlobalRequest::Keepalive);
             self.pings.push(id);
         }
+    }
+
+    /// Sends a packet that looks like a typed byte to whoever watches the network, where the server knows ping@openssh.com.
+    /// Its answer is no event.
+    pub fn chaff(&mut self) {
+        self.chaff_wanted = self.authenticated && self.transport.ext_info().ping;
     }
 
     /// The round-trip time as the way to the server showed it, which may end at a proxy: it counts until an answer has
@@ -673,20 +648,25 @@ impl Connection {
             );
             return Ok(true);
         }
+        if std::mem::take(&mut self.chaff_wanted) {
+            let chaff = Writer::message(message::PING).string(CHAFF).finish();
+            self.transport.send(&[&chaff])?;
+            return Ok(true);
+        }
         if let Some(message) = self.answers.pop_front() {
             self.answers_owed.settle(message.len());
             self.transport.send(&[&message])?;
             return Ok(true);
         }
-        if let Some(next) = self.auth_messages.front() {
-            let is_request = next.first() == Some(&message::USERAUTH_REQUEST);
+        if let Some(message) = self.auth_messages.pop_front() {
+            let is_request = message.first() == Some(&message::USERAUTH_REQUEST);
             // RFC 4253 section 10 has the service accepted first. sshd handles packets one by one, so that the
             // request behind is read by the service in any case.
             if is_request && !self.auth.service_accepted() && !(self.early_flights && self.is_openssh()) {
+                self.auth_messages.push_front(message);
                 return Ok(false);
             }
             self.auth_is_ahead |= is_request && !self.auth.service_accepted();
-            let message = self.auth_messages.pop_front().expect("there is a front");
             self.transport.send(&[&message])?;
             // It may have held a password.
             if let Ok(mut message) = message.try_into_mut() {

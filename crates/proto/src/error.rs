@@ -2,6 +2,8 @@
 
 use trunkline_text::Printable;
 
+use crate::cipher::CipherError;
+use crate::kex::KexError;
 use crate::message::DisconnectReason;
 use crate::wire::WireError;
 
@@ -13,7 +15,7 @@ use crate::wire::WireError;
 pub enum Error {
     /// The server broke the protocol. Nothing more can be believed of it.
     #[error("the server broke the SSH protocol: {0}")]
-    PeerMisbehaved(Printable),
+    PeerMisbehaved(#[from] PeerMisbehaved),
     /// No algorithm of a kind is common to both sides.
     #[error("no {what} in common with the server: it offers {theirs}; we allow {ours}")]
     NothingInCommon {
@@ -47,10 +49,6 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn misbehaved(what: impl Into<Printable>) -> Self {
-        Self::PeerMisbehaved(what.into())
-    }
-
     /// Whether this side should say SSH_MSG_DISCONNECT with this error before it closes.
     pub fn wants_disconnect(&self) -> Option<DisconnectReason> {
         match self {
@@ -63,8 +61,132 @@ impl Error {
     }
 }
 
+/// How a server broke the protocol. [`Display`](std::fmt::Display) says it in words that follow "the server broke the SSH
+/// protocol:".
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerMisbehaved {
+    /// It makes this side queue answers without reading them.
+    #[error("it keeps asking and does not read the answers")]
+    OwedTooMuch,
+    /// A message of authentication behind its end.
+    #[error("message {0} of authentication came after its end")]
+    AuthAfterSuccess(u8),
+    /// It accepted another service than the one asked for.
+    #[error("it accepted the service \"{0}\", and ssh-userauth was asked for")]
+    WrongService(Printable),
+    /// A message of authentication before its service was accepted.
+    #[error("message {0} of authentication came before its service")]
+    AuthBeforeService(u8),
+    /// An answer to an authentication request that was not made.
+    #[error("message {0} of authentication came without a request")]
+    AuthWithoutRequest(u8),
+    /// A message that the authentication method does not have.
+    #[error("message {0} came in the middle of authentication")]
+    AuthOutOfTurn(u8),
+    /// More prompts in one SSH_MSG_USERAUTH_INFO_REQUEST than anybody can answer.
+    #[error("it asks {0} questions at once")]
+    TooManyPrompts(u32),
+    /// A message of the connection protocol before authentication.
+    #[error("message {0} came before authentication was over")]
+    BeforeAuthentication(u8),
+    /// It refused the authentication, and not what was sent along with it.
+    #[error("it said neither yes nor no to what was sent with the authentication")]
+    EarlyUnanswered,
+    /// A message number of the connection protocol without a meaning.
+    #[error("message {0} is unknown")]
+    UnknownMessage(u8),
+    /// A message about a channel that does not exist.
+    #[error("it sent a message about channel {0}, which is not open")]
+    ChannelNotOpen(u32),
+    /// A confirmation for a channel that was not to be opened.
+    #[error("it opened a channel that was not asked for")]
+    UnrequestedChannel,
+    /// A second confirmation.
+    #[error("it opened a channel twice")]
+    ChannelOpenedTwice,
+    /// A refusal of a channel that was not to be opened.
+    #[error("it refused a channel that was not asked for")]
+    UnrequestedRefusal,
+    /// A packet of data beyond the channel's maximum packet size.
+    #[error("it sent more in a packet than was allowed")]
+    DataTooLarge,
+    /// Data behind SSH_MSG_CHANNEL_EOF.
+    #[error("it sent data behind the end of the data")]
+    DataAfterEof,
+    /// Data beyond the receive window.
+    #[error("it sent more than the window allowed")]
+    WindowExceeded,
+    /// RFC 4254 section 5.2 bounds a window.
+    #[error("it opened a window beyond 2^32 - 1 bytes")]
+    WindowOverflow,
+    /// The name in a channel that it opens is longer than any name.
+    #[error("it offers a connection with a name of {0} bytes")]
+    NameTooLong(usize),
+    /// A reply without a channel request.
+    #[error("it answered a request that was not made")]
+    UnrequestedReply,
+    /// A reply without a global request.
+    #[error("it answered a global request that was not made")]
+    UnrequestedGlobalReply,
+    /// It grants a forwarding of port 0 without the port (RFC 4254 section 7.1).
+    #[error("it does not say which port it chose to listen on; ask for one")]
+    PortNotTold,
+    /// A message that may not be sent during key exchange (RFC 4253 section 7.1).
+    #[error("message {0} came in the middle of a key exchange")]
+    DuringKex(u8),
+    /// A second SSH_MSG_KEXINIT.
+    #[error("it sent SSH_MSG_KEXINIT in the middle of a key exchange")]
+    KexInitDuringKex,
+    /// OpenSSH's PROTOCOL 1.10.
+    #[error("packets came before its SSH_MSG_KEXINIT, which strict key exchange forbids")]
+    NotStrict,
+    /// A message of the method while no method runs.
+    #[error("a key exchange reply came that was not asked for")]
+    UnrequestedKexReply,
+    /// SSH_MSG_NEWKEYS out of turn.
+    #[error("it sent SSH_MSG_NEWKEYS before the key exchange was over")]
+    EarlyNewKeys,
+    /// Another host key at rekeying.
+    #[error("its host key changed in the middle of the connection")]
+    HostKeyChanged,
+    /// The key exchange method cannot go on.
+    #[error("{0}")]
+    Kex(KexError),
+    /// Bytes that are no packet.
+    #[error("{0}")]
+    Cipher(CipherError),
+    /// A compressed payload that is none.
+    #[error("a packet cannot be decompressed: {0}")]
+    Compression(Printable),
+    /// A packet without a message.
+    #[error("it sent an empty packet")]
+    EmptyPacket,
+    /// A message that does not have its form.
+    #[error("{0}")]
+    Malformed(WireError),
+}
+
 impl From<WireError> for Error {
     fn from(error: WireError) -> Self {
-        Self::PeerMisbehaved(error.to_string().into())
+        PeerMisbehaved::Malformed(error).into()
+    }
+}
+
+impl From<KexError> for Error {
+    fn from(error: KexError) -> Self {
+        match error {
+            KexError::Local => Self::Local(error.to_string()),
+            error => PeerMisbehaved::Kex(error).into(),
+        }
+    }
+}
+
+impl From<CipherError> for Error {
+    fn from(error: CipherError) -> Self {
+        match error {
+            CipherError::Forged => Self::Corrupted,
+            error => PeerMisbehaved::Cipher(error).into(),
+        }
     }
 }

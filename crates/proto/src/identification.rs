@@ -90,7 +90,7 @@ impl Finder {
     fn check(&self, line: usize) -> Result<(), Error> {
         if line > MAX_LINE || self.lines > MAX_LINES || self.total > MAX_TOTAL {
             return Err(Error::NotSsh(
-                "it sends text without end and no SSH identification".into(),
+                "it sends endless text instead of an SSH identification".into(),
             ));
         }
         Ok(())

@@ -23,6 +23,7 @@ pub mod cipher;
 mod compress;
 mod connection;
 mod error;
+mod event;
 #[doc(hidden)]
 pub mod fuzzing;
 mod identification;
@@ -30,23 +31,25 @@ pub mod kex;
 pub mod mac;
 mod message;
 mod owed;
+mod public_key;
 mod receive;
+mod request;
 pub mod signature;
 mod transport;
 mod window;
 pub mod wire;
 
 pub use algorithms::{Compression, Direction, HOST_KEY_ALGORITHMS, Negotiated, Preferences};
-pub use auth::{AuthTurn, KeyboardPrompt};
+pub use auth::HostClaim;
 pub use channel::{ChannelId, Started, Stream};
-pub use channels::{
-    ChannelEvent, ChannelKind, GlobalRequest, GlobalRequestId, IncomingKind, OpenFailure, SessionRequest,
-    TerminalSize,
-};
-pub use connection::{Config, Connection, Event};
-pub use error::Error;
+pub use connection::{Config, Connection};
+pub use error::{Error, PeerMisbehaved};
+pub use event::{AuthTurn, ChannelEvent, Event, KeyboardPrompt};
 pub use identification::{CLIENT_ID, ServerId};
 pub use message::{DisconnectReason, ExtInfo};
+pub use request::{
+    ChannelKind, ChannelRequest, GlobalRequest, GlobalRequestId, IncomingKind, OpenFailure, TerminalSize,
+};
 pub use transport::RekeyLimit;
 pub use trunkline_text::Printable;
 pub use window::WindowBudget;

@@ -1,6 +1,6 @@
 //! What the server makes this side say, and how much of it may wait.
 
-use crate::error::Error;
+use crate::error::{Error, PeerMisbehaved};
 
 /// The most that may wait to be sent because the server's messages demand it, as [`Owed`] counts it. Answers wait only
 /// while the server does not read; one that asks on and on must not fill our memory with them.
@@ -32,9 +32,7 @@ impl Owed {
     /// Refuses a server that is owed more than may wait, before anything else of it is looked at.
     pub(crate) fn check(self) -> Result<(), Error> {
         if self.0 > MAX_OWED {
-            return Err(Error::misbehaved(
-                "it asks without end and does not take the answers",
-            ));
+            return Err(PeerMisbehaved::OwedTooMuch.into());
         }
         Ok(())
     }

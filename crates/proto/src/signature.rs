@@ -7,13 +7,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
 use crate::certificate::{Certificate, CertificateError};
+use crate::public_key::{Curve, KeyKind, PublicKey, PublicKeyError};
 use crate::wire::{Reader, WireError};
 
 /// The smallest RSA key that is accepted at all; the user's RequiredRSASize may ask for more.
 const MIN_RSA_BITS: usize = 2048;
 /// The largest RSA key that aws-lc verifies with.
 const MAX_RSA_BITS: usize = 8192;
-const ED25519_KEY_LEN: usize = 32;
 
 /// Checks that `signature_blob` is a signature of `data` by the key in `key_blob`, made with `expected_algorithm`.
 ///
@@ -83,7 +83,7 @@ pub fn key_type(blob: &[u8]) -> Result<&str, SignatureError> {
 /// # Errors
 /// When `blob` is not a well-formed key or certificate of a type that [`verify`] knows.
 pub fn rsa_bits(blob: &[u8]) -> Result<Option<usize>, SignatureError> {
-    let bits = |blob: &[u8]| PublicKey::parse(blob).map(|key| key.rsa_bits());
+    let bits = |blob: &[u8]| Ok(PublicKey::parse(blob)?.rsa_bits());
     if KeyKind::from_certified_name(key_type(blob)?).is_some() {
         bits(Certificate::parse(blob)?.key_blob())
     } else {
@@ -149,6 +149,31 @@ pub enum SignatureError {
     BadSignature,
 }
 
+impl From<PublicKeyError> for SignatureError {
+    fn from(error: PublicKeyError) -> Self {
+        match error {
+            PublicKeyError::UnsupportedType { name } => Self::UnsupportedKey { name },
+            PublicKeyError::Malformed(error) => Self::Malformed(error),
+            PublicKeyError::BadKey => Self::BadKey,
+        }
+    }
+}
+
+impl Certificate {
+    /// Checks that [`Self::ca_key`] has signed the certificate.
+    ///
+    /// # Errors
+    /// When it has not, or did so with an unsupported algorithm (`ssh-rsa`, that is SHA-1) or a too small RSA key.
+    pub fn verify_ca_signature(&self) -> Result<(), SignatureError> {
+        verify(
+            &self.ca_key,
+            &self.ca_signature_algorithm,
+            &self.signature,
+            &self.signed,
+        )
+    }
+}
+
 /// How a signature is made. RSA keys have several; every other key type has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Algorithm {
@@ -193,148 +218,7 @@ impl Algorithm {
     }
 }
 
-/// A type of public key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum KeyKind {
-    Rsa,
-    Ed25519,
-    EcdsaP256,
-    EcdsaP384,
-    EcdsaP521,
-    SkEd25519,
-    SkEcdsaP256,
-}
-
-impl KeyKind {
-    const ALL: [Self; 7] = [
-        Self::Rsa,
-        Self::Ed25519,
-        Self::EcdsaP256,
-        Self::EcdsaP384,
-        Self::EcdsaP521,
-        Self::SkEd25519,
-        Self::SkEcdsaP256,
-    ];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Rsa => "ssh-rsa",
-            Self::Ed25519 => "ssh-ed25519",
-            Self::EcdsaP256 => "ecdsa-sha2-nistp256",
-            Self::EcdsaP384 => "ecdsa-sha2-nistp384",
-            Self::EcdsaP521 => "ecdsa-sha2-nistp521",
-            Self::SkEd25519 => "sk-ssh-ed25519@openssh.com",
-            Self::SkEcdsaP256 => "sk-ecdsa-sha2-nistp256@openssh.com",
-        }
-    }
-
-    /// The type of a certificate for such a key.
-    fn certified_name(self) -> &'static str {
-        match self {
-            Self::Rsa => "ssh-rsa-cert-v01@openssh.com",
-            Self::Ed25519 => "ssh-ed25519-cert-v01@openssh.com",
-            Self::EcdsaP256 => "ecdsa-sha2-nistp256-cert-v01@openssh.com",
-            Self::EcdsaP384 => "ecdsa-sha2-nistp384-cert-v01@openssh.com",
-            Self::EcdsaP521 => "ecdsa-sha2-nistp521-cert-v01@openssh.com",
-            Self::SkEd25519 => "sk-ssh-ed25519-cert-v01@openssh.com",
-            Self::SkEcdsaP256 => "sk-ecdsa-sha2-nistp256-cert-v01@openssh.com",
-        }
-    }
-
-    fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
-    pub(crate) fn from_certified_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.certified_name() == name)
-    }
-}
-
-/// A public key, as its blob holds it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum PublicKey<'a> {
-    /// Exponent and modulus, big-endian without leading zeros.
-    Rsa {
-        e: &'a [u8],
-        n: &'a [u8],
-    },
-    Ed25519 {
-        key: &'a [u8],
-    },
-    Ecdsa {
-        curve: Curve,
-        point: &'a [u8],
-    },
-    SkEd25519 {
-        key: &'a [u8],
-        application: &'a [u8],
-    },
-    SkEcdsa {
-        point: &'a [u8],
-        application: &'a [u8],
-    },
-}
-
-impl<'a> PublicKey<'a> {
-    /// Reads a plain key, which is no certificate.
-    pub(crate) fn parse(blob: &'a [u8]) -> Result<Self, SignatureError> {
-        let mut reader = Reader::new(blob);
-        let name = reader.name()?;
-        let kind = KeyKind::from_name(name).ok_or_else(|| SignatureError::UnsupportedKey {
-            name: name.to_owned(),
-        })?;
-        let key = Self::read(kind, &mut reader)?;
-        reader.finish()?;
-        Ok(key)
-    }
-
-    /// Reads the fields that follow the type's name in a key, and the nonce in a certificate.
-    pub(crate) fn read(kind: KeyKind, reader: &mut Reader<'a>) -> Result<Self, SignatureError> {
-        let key = match kind {
-            KeyKind::Rsa => Self::Rsa {
-                e: reader.mpint()?,
-                n: reader.mpint()?,
-            },
-            KeyKind::Ed25519 => Self::Ed25519 {
-                key: reader.string()?,
-            },
-            KeyKind::EcdsaP256 => Self::read_ecdsa(Curve::P256, reader)?,
-            KeyKind::EcdsaP384 => Self::read_ecdsa(Curve::P384, reader)?,
-            KeyKind::EcdsaP521 => Self::read_ecdsa(Curve::P521, reader)?,
-            KeyKind::SkEd25519 => Self::SkEd25519 {
-                key: reader.string()?,
-                application: reader.string()?,
-            },
-            KeyKind::SkEcdsaP256 => {
-                let point = Curve::P256.read_point(reader)?;
-                Self::SkEcdsa {
-                    point,
-                    application: reader.string()?,
-                }
-            }
-        };
-        match key {
-            Self::Ed25519 { key } | Self::SkEd25519 { key, .. } if key.len() != ED25519_KEY_LEN => {
-                Err(SignatureError::BadKey)
-            }
-            key => Ok(key),
-        }
-    }
-
-    fn read_ecdsa(curve: Curve, reader: &mut Reader<'a>) -> Result<Self, SignatureError> {
-        Ok(Self::Ecdsa {
-            curve,
-            point: curve.read_point(reader)?,
-        })
-    }
-
-    fn rsa_bits(&self) -> Option<usize> {
-        match self {
-            Self::Rsa { n, .. } => Some(n.len() * 8 - n.first().map_or(0, |b| b.leading_zeros() as usize)),
-            _ => None,
-        }
-    }
-
+impl PublicKey<'_> {
     /// `signature` stands behind the algorithm's name, which belongs to a key of this type.
     fn verify(
         &self,
@@ -370,40 +254,7 @@ impl<'a> PublicKey<'a> {
     }
 }
 
-/// A curve of RFC 5656.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Curve {
-    P256,
-    P384,
-    P521,
-}
-
 impl Curve {
-    /// RFC 5656 section 3.1: the curve's name once more, and an uncompressed point.
-    fn read_point<'a>(self, reader: &mut Reader<'a>) -> Result<&'a [u8], SignatureError> {
-        let name = reader.string()?;
-        let point = reader.string()?;
-        let wanted: &[u8] = match self {
-            Self::P256 => b"nistp256",
-            Self::P384 => b"nistp384",
-            Self::P521 => b"nistp521",
-        };
-        if name == wanted && point.len() == 1 + 2 * self.number_len() && point[0] == 4 {
-            Ok(point)
-        } else {
-            Err(SignatureError::BadKey)
-        }
-    }
-
-    /// Bytes of a coordinate, and of each half of a signature.
-    fn number_len(self) -> usize {
-        match self {
-            Self::P256 => 32,
-            Self::P384 => 48,
-            Self::P521 => 66,
-        }
-    }
-
     /// RFC 5656 section 3.1.2: the signature holds r and s as mpints.
     fn verify(self, point: &[u8], signature: &[u8], data: &[u8]) -> Result<(), SignatureError> {
         let algorithm = match self {
@@ -528,370 +379,4 @@ pub(crate) mod ssh_keygen {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wire::Writer;
-    use aws_lc_rs::rand::SystemRandom;
-    use aws_lc_rs::signature::{EcdsaKeyPair, Ed25519KeyPair, KeyPair as _};
-    use base64::engine::general_purpose::STANDARD;
-    use proptest::prelude::*;
-    use std::sync::OnceLock;
-
-    /// A real signature with what it takes to verify it.
-    #[derive(Debug, Clone)]
-    struct Sample {
-        key: Vec<u8>,
-        algorithm: String,
-        signature: Vec<u8>,
-        data: Vec<u8>,
-    }
-
-    impl Sample {
-        fn verify(&self) -> Result<(), SignatureError> {
-            verify(&self.key, &self.algorithm, &self.signature, &self.data)
-        }
-    }
-
-    /// Signatures that `ssh-keygen -Y sign` made with every type of key, and of security keys made here.
-    fn samples() -> &'static [Sample] {
-        static SAMPLES: OnceLock<Vec<Sample>> = OnceLock::new();
-        SAMPLES.get_or_init(|| {
-            let dir = tempfile::tempdir().unwrap();
-            std::fs::write(dir.path().join("message"), "signed by OpenSSH").unwrap();
-            let mut samples = Vec::new();
-            for (i, of_type) in ssh_keygen::TYPES.into_iter().enumerate() {
-                let name = i.to_string();
-                ssh_keygen::key(dir.path(), &name, of_type);
-                ssh_keygen::run(
-                    dir.path(),
-                    &["-q", "-Y", "sign", "-n", "test", "-f", &name, "message"],
-                );
-                let armored = std::fs::read_to_string(dir.path().join("message.sig")).unwrap();
-                std::fs::remove_file(dir.path().join("message.sig")).unwrap();
-                samples.push(sshsig(&armored));
-            }
-            samples.extend([security_key_ed25519(), security_key_ecdsa()]);
-            samples
-        })
-    }
-
-    /// Takes OpenSSH's PROTOCOL.sshsig apart.
-    fn sshsig(armored: &str) -> Sample {
-        let lines: String = armored.lines().filter(|line| !line.starts_with('-')).collect();
-        let blob = STANDARD.decode(lines).unwrap();
-        let mut reader = Reader::new(&blob);
-        assert_eq!(reader.take(6).unwrap(), b"SSHSIG");
-        assert_eq!(reader.u32().unwrap(), 1);
-        let key = reader.string().unwrap().to_vec();
-        assert_eq!(reader.string().unwrap(), b"test");
-        reader.string().unwrap();
-        assert_eq!(reader.string().unwrap(), b"sha512");
-        let signature = reader.string().unwrap().to_vec();
-        reader.finish().unwrap();
-        let hash = digest(&aws_lc_rs::digest::SHA512, b"signed by OpenSSH");
-        let data = Writer::new()
-            .raw(b"SSHSIG")
-            .string("test")
-            .string("")
-            .string("sha512")
-            .string(hash)
-            .finish();
-        let algorithm = Reader::new(&signature).name().unwrap().to_owned();
-        Sample {
-            key,
-            algorithm,
-            signature,
-            data: data.to_vec(),
-        }
-    }
-
-    fn security_key_ed25519() -> Sample {
-        let name = "sk-ssh-ed25519@openssh.com";
-        let pair = Ed25519KeyPair::generate().unwrap();
-        let signed = pair.sign(&security_key_message(b"exchange hash"));
-        Sample {
-            key: Writer::new()
-                .string(name)
-                .string(pair.public_key())
-                .string("ssh:")
-                .finish()
-                .to_vec(),
-            algorithm: name.to_owned(),
-            signature: Writer::new()
-                .string(name)
-                .string(signed)
-                .u8(5)
-                .u32(77)
-                .finish()
-                .to_vec(),
-            data: b"exchange hash".to_vec(),
-        }
-    }
-
-    fn security_key_ecdsa() -> Sample {
-        let name = "sk-ecdsa-sha2-nistp256@openssh.com";
-        let pair = EcdsaKeyPair::generate(&algorithms::ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
-        let signed = pair
-            .sign(&SystemRandom::new(), &security_key_message(b"exchange hash"))
-            .unwrap();
-        let (r, s) = signed.as_ref().split_at(32);
-        let signed = Writer::new().mpint(r).mpint(s).finish();
-        let key = Writer::new()
-            .string(name)
-            .string("nistp256")
-            .string(pair.public_key())
-            .string("ssh:");
-        Sample {
-            key: key.finish().to_vec(),
-            algorithm: name.to_owned(),
-            signature: Writer::new()
-                .string(name)
-                .string(signed)
-                .u8(5)
-                .u32(77)
-                .finish()
-                .to_vec(),
-            data: b"exchange hash".to_vec(),
-        }
-    }
-
-    /// PROTOCOL.u2f from scratch: flags 5, counter 77.
-    fn security_key_message(data: &[u8]) -> Vec<u8> {
-        let (application, data) = (digest(&SHA256, b"ssh:"), digest(&SHA256, data));
-        [application.as_ref(), &[5, 0, 0, 0, 77], data.as_ref()].concat()
-    }
-
-    #[test]
-    fn every_algorithm_leads_back_to_its_name() {
-        for kind in KeyKind::ALL {
-            assert_eq!(KeyKind::from_name(kind.name()), Some(kind));
-            assert_eq!(KeyKind::from_certified_name(kind.certified_name()), Some(kind));
-            if kind != KeyKind::Rsa {
-                assert_eq!(
-                    Algorithm::from_name(kind.name()),
-                    Some((Algorithm::Of(kind), false))
-                );
-                assert_eq!(
-                    Algorithm::from_name(kind.certified_name()),
-                    Some((Algorithm::Of(kind), true))
-                );
-            }
-        }
-        for sha1 in ["ssh-rsa", "ssh-rsa-cert-v01@openssh.com", "ssh-dss"] {
-            assert_eq!(Algorithm::from_name(sha1), None);
-        }
-    }
-
-    #[test]
-    fn signatures_of_every_key_type_are_verified() {
-        let algorithms: Vec<&str> = samples().iter().map(|sample| sample.algorithm.as_str()).collect();
-        let expected = [
-            "ssh-ed25519",
-            "ecdsa-sha2-nistp256",
-            "ecdsa-sha2-nistp384",
-            "ecdsa-sha2-nistp521",
-            "rsa-sha2-512",
-            "sk-ssh-ed25519@openssh.com",
-            "sk-ecdsa-sha2-nistp256@openssh.com",
-        ];
-        assert_eq!(algorithms, expected);
-        for sample in samples() {
-            assert_eq!(sample.verify(), Ok(()), "{}", sample.algorithm);
-        }
-    }
-
-    #[test]
-    fn a_signature_of_other_data_is_wrong() {
-        for sample in samples() {
-            let other = Sample {
-                data: b"something else".to_vec(),
-                ..sample.clone()
-            };
-            assert_eq!(
-                other.verify(),
-                Err(SignatureError::BadSignature),
-                "{}",
-                sample.algorithm
-            );
-        }
-    }
-
-    #[test]
-    fn a_signature_must_name_the_algorithm_that_was_agreed_on() {
-        let rsa = samples()
-            .iter()
-            .find(|sample| sample.algorithm == "rsa-sha2-512")
-            .unwrap();
-        let weaker = Sample {
-            algorithm: "rsa-sha2-256".into(),
-            ..rsa.clone()
-        };
-        assert!(matches!(
-            weaker.verify(),
-            Err(SignatureError::WrongAlgorithm {
-                expected: "rsa-sha2-256",
-                ..
-            })
-        ));
-
-        let mut reader = Reader::new(&rsa.signature);
-        reader.string().unwrap();
-        let sha1 = Writer::new()
-            .string("ssh-rsa")
-            .raw(reader.rest())
-            .finish()
-            .to_vec();
-        let downgraded = Sample {
-            signature: sha1,
-            ..rsa.clone()
-        };
-        assert!(matches!(
-            downgraded.verify(),
-            Err(SignatureError::WrongAlgorithm { .. })
-        ));
-        let sha1_agreed = Sample {
-            algorithm: "ssh-rsa".into(),
-            ..downgraded
-        };
-        assert!(matches!(
-            sha1_agreed.verify(),
-            Err(SignatureError::UnsupportedAlgorithm { .. })
-        ));
-    }
-
-    #[test]
-    fn a_key_of_another_type_is_refused() {
-        for key in samples() {
-            for signature in samples()
-                .iter()
-                .filter(|signature| signature.algorithm != key.algorithm)
-            {
-                let mixed = Sample {
-                    key: key.key.clone(),
-                    ..signature.clone()
-                };
-                assert!(matches!(mixed.verify(), Err(SignatureError::WrongKeyType { .. })));
-            }
-            let certified = KeyKind::from_name(key_type(&key.key).unwrap())
-                .unwrap()
-                .certified_name();
-            if certified != "ssh-rsa-cert-v01@openssh.com" {
-                let plain = Sample {
-                    algorithm: certified.into(),
-                    ..key.clone()
-                };
-                assert!(matches!(plain.verify(), Err(SignatureError::WrongKeyType { .. })));
-            }
-        }
-    }
-
-    #[test]
-    fn a_certified_key_signs_under_the_certificates_algorithm() {
-        let dir = tempfile::tempdir().unwrap();
-        ssh_keygen::key(dir.path(), "ca", ssh_keygen::TYPES[0]);
-        ssh_keygen::key(dir.path(), "host", ssh_keygen::TYPES[4]);
-        std::fs::write(dir.path().join("message"), "signed by OpenSSH").unwrap();
-        ssh_keygen::run(
-            dir.path(),
-            &["-q", "-Y", "sign", "-n", "test", "-f", "host", "message"],
-        );
-        let plain = sshsig(&std::fs::read_to_string(dir.path().join("message.sig")).unwrap());
-        ssh_keygen::run(
-            dir.path(),
-            &[
-                "-q",
-                "-s",
-                "ca",
-                "-h",
-                "-I",
-                "id",
-                "-n",
-                "host.example",
-                "host.pub",
-            ],
-        );
-        let certified = Sample {
-            key: ssh_keygen::blob(dir.path().join("host-cert.pub")),
-            algorithm: "rsa-sha2-512-cert-v01@openssh.com".into(),
-            ..plain.clone()
-        };
-        assert_eq!(certified.verify(), Ok(()));
-        assert_eq!(rsa_bits(&certified.key), Ok(Some(2048)));
-        let uncertified = Sample {
-            algorithm: plain.algorithm,
-            ..certified
-        };
-        assert!(matches!(
-            uncertified.verify(),
-            Err(SignatureError::WrongKeyType { .. })
-        ));
-    }
-
-    #[test]
-    fn small_rsa_keys_are_refused_by_their_size() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = ssh_keygen::key(dir.path(), "small", &["-t", "rsa", "-b", "1024"]);
-        let key = ssh_keygen::blob(path.with_extension("pub"));
-        assert_eq!(rsa_bits(&key), Ok(Some(1024)));
-        let signature = Writer::new().string("rsa-sha2-512").string([1; 128]).finish();
-        assert_eq!(
-            verify(&key, "rsa-sha2-512", &signature, b""),
-            Err(SignatureError::RsaSize { bits: 1024 })
-        );
-        assert_eq!(rsa_bits(&samples()[0].key), Ok(None));
-    }
-
-    #[test]
-    fn stripped_zeros_are_put_back_and_longer_numbers_refused() {
-        assert_eq!(padded(&[1, 2], 4), Ok(vec![0, 0, 1, 2]));
-        assert_eq!(padded(&[1, 2], 1), Err(SignatureError::BadSignature));
-    }
-
-    #[test]
-    fn fingerprints_are_those_of_ssh_keygen() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = ssh_keygen::key(dir.path(), "key", ssh_keygen::TYPES[0]);
-        let listed = ssh_keygen::run(dir.path(), &["-l", "-f", "key.pub"]);
-        assert_eq!(
-            listed.split(' ').nth(1).unwrap(),
-            fingerprint(&ssh_keygen::blob(path.with_extension("pub")))
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn a_flipped_bit_anywhere_is_refused(position: prop::sample::Index, bit in 0u8..8, part in 0..3) {
-            for sample in samples() {
-                let mut altered = sample.clone();
-                let bytes = match part {
-                    0 => &mut altered.key,
-                    1 => &mut altered.signature,
-                    _ => &mut altered.data,
-                };
-                let byte = position.index(bytes.len());
-                bytes[byte] ^= 1 << bit;
-                prop_assert!(altered.verify().is_err(), "{} part {part} byte {byte}", sample.algorithm);
-            }
-        }
-
-        #[test]
-        fn no_bytes_panic(key: Vec<u8>, signature: Vec<u8>, cut: prop::sample::Index, data: Vec<u8>) {
-            for sample in samples() {
-                let random_key = Sample { key: key.clone(), ..sample.clone() };
-                let named = |bytes: &[u8], name: &str| Writer::new().string(name).raw(bytes).finish().to_vec();
-                let named_key = Sample {
-                    key: named(&key, key_type(&sample.key).unwrap()),
-                    ..sample.clone()
-                };
-                let named_signature = Sample { signature: named(&signature, &sample.algorithm), ..sample.clone() };
-                let mut cut_short = sample.clone();
-                cut_short.signature.truncate(cut.index(sample.signature.len()));
-                for altered in [random_key, named_key, named_signature, cut_short] {
-                    prop_assert!(altered.verify().is_err());
-                    let _ = rsa_bits(&altered.key);
-                }
-            }
-            let _ = (key_type(&data), rsa_bits(&data), fingerprint(&data));
-        }
-    }
-}
+mod tests;

@@ -11,9 +11,9 @@ use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::algorithms::{Compression, Negotiated, Preferences, ServerOffer, negotiate};
-use crate::cipher::{CipherError, Opener, PacketKeys, Sealer};
+use crate::cipher::{Opener, PacketKeys, Sealer};
 use crate::compress::{Compressor, Decompressor};
-use crate::error::Error;
+use crate::error::{Error, PeerMisbehaved};
 use crate::identification::{CLIENT_ID, Finder, ServerId};
 use crate::kex::{Agreed, Direction, Ephemeral, ExchangeHash, Step};
 use crate::message::{self, Disconnect, DisconnectReason, ExtInfo, KexInit};
@@ -44,7 +44,7 @@ pub(crate) struct Sequence(pub(crate) u32);
 pub(crate) enum Inbound {
     /// A message for a layer above.
     Payload(Bytes),
-    /// The first key exchange's host key: nothing goes on before [`Transport::accept_host_key`].
+    /// The first key exchange's host key: nothing else happens before [`Transport::accept_host_key`].
     HostKey(Bytes),
     /// The first key exchange is complete in both directions: authentication may begin.
     Ready,
@@ -53,7 +53,7 @@ pub(crate) enum Inbound {
     /// A ping@openssh.com, to be answered with its data.
     Ping(Bytes),
     /// The answer to one of ours.
-    Pong,
+    Pong(Bytes),
 }
 
 enum Kex {
@@ -66,17 +66,21 @@ enum Kex {
         guess: Option<Ephemeral>,
     },
     /// Both KEXINITs are known, the method runs.
-    Running {
-        ours: Bytes,
-        theirs: Bytes,
-        negotiated: Box<Negotiated>,
-        ephemeral: Option<Ephemeral>,
-        skip_guess: bool,
-    },
+    Running(Method),
     /// The reply is verified, the host key not yet accepted (first key exchange only).
     Unaccepted { keys: Box<NewKeys> },
     /// Our NEWKEYS is out, theirs is awaited.
     Switching { keys: Box<NewKeys> },
+}
+
+/// A key exchange method under way.
+struct Method {
+    ours: Bytes,
+    theirs: Bytes,
+    negotiated: Box<Negotiated>,
+    ephemeral: Ephemeral,
+    /// The server guessed wrong: its next packet is dropped (RFC 4253 section 7).
+    skip_guess: bool,
 }
 
 /// The outcome of a key exchange.
@@ -374,8 +378,7 @@ impl Transport {
     fn open_packet(&mut self) -> Result<Option<Bytes>, Error> {
         let Some(len) = self
             .opener
-            .packet_len(self.sequence_in, &mut self.incoming.unread, MAX_PACKET)
-            .map_err(opening)?
+            .packet_len(self.sequence_in, &mut self.incoming.unread, MAX_PACKET)?
         else {
             return Ok(None);
         };
@@ -383,7 +386,7 @@ impl Transport {
             return Ok(None);
         }
         let mut packet = self.incoming.unread.split_to(len);
-        let payload = self.opener.open(self.sequence_in, &mut packet).map_err(opening)?;
+        let payload = self.opener.open(self.sequence_in, &mut packet)?;
         self.sequence_in = self.sequence_in.wrapping_add(1);
         self.received.packets += 1;
         self.received.bytes += len as u64;
@@ -393,14 +396,12 @@ impl Transport {
                 let mut plain = Vec::new();
                 inflate
                     .decompress(&packet[payload], &mut plain, MAX_PACKET)
-                    .map_err(|error| {
-                        Error::misbehaved(format!("a packet cannot be decompressed: {error}"))
-                    })?;
+                    .map_err(|error| PeerMisbehaved::Compression(error.to_string().into()))?;
                 Bytes::from(plain)
             }
         };
         if payload.is_empty() {
-            return Err(Error::misbehaved("it sent an empty packet"));
+            return Err(PeerMisbehaved::EmptyPacket.into());
         }
         Ok(Some(payload))
     }
@@ -471,7 +472,10 @@ impl Transport {
                 Ok(None)
             }
             message::PING if self.established => Ok(Some(Inbound::Ping(payload.slice_ref(reader.string()?)))),
-            message::PONG if self.established => Ok(Some(Inbound::Pong)),
+            message::PONG if self.established => {
+                let data = reader.string().unwrap_or_default();
+                Ok(Some(Inbound::Pong(payload.slice_ref(data))))
+            }
             message::KEXINIT => self.handle_kexinit(&payload).map(|()| None),
             message::NEWKEYS => self.handle_newkeys(reader, now),
             message::KEX_METHOD_FIRST..=message::KEX_METHOD_LAST => self.handle_kex_method(&payload),
@@ -489,11 +493,9 @@ impl Transport {
         let first = self.negotiated.is_none();
         let generic = number == message::DISCONNECT
             || ((message::IGNORE..=message::DEBUG).contains(&number) && !(first && self.strict));
-        let under_way = first || matches!(self.kex, Kex::Running { .. } | Kex::Switching { .. });
+        let under_way = first || matches!(self.kex, Kex::Running(_) | Kex::Switching { .. });
         if under_way && !exchange && !generic {
-            return Err(Error::misbehaved(format!(
-                "message {number} came in the middle of a key exchange"
-            )));
+            return Err(PeerMisbehaved::DuringKex(number).into());
         }
         Ok(())
     }
@@ -532,9 +534,7 @@ impl Transport {
             guess,
         } = std::mem::replace(&mut self.kex, Kex::Idle)
         else {
-            return Err(Error::misbehaved(
-                "it sent SSH_MSG_KEXINIT in the middle of a key exchange",
-            ));
+            return Err(PeerMisbehaved::KexInitDuringKex.into());
         };
         let theirs = KexInit::parse(Reader::new(&payload[1..]))?;
         let negotiated = negotiate(&proposal, &theirs)?;
@@ -543,9 +543,7 @@ impl Transport {
             self.strict = negotiated.strict;
             // OpenSSH's PROTOCOL 1.10: with strict key exchange, KEXINIT must be the very first packet.
             if self.strict && self.sequence_in != 1 {
-                return Err(Error::misbehaved(
-                    "packets came before its SSH_MSG_KEXINIT, which strict key exchange forbids",
-                ));
+                return Err(PeerMisbehaved::NotStrict.into());
             }
             self.server_offer = Some(ServerOffer::of(&theirs));
         }
@@ -571,54 +569,38 @@ impl Transport {
             }
         };
         let skip_guess = theirs.first_kex_packet_follows && !negotiated.guess_right;
-        self.kex = Kex::Running {
+        self.kex = Kex::Running(Method {
             ours,
             theirs: payload.clone(),
             negotiated: Box::new(negotiated),
-            ephemeral: Some(ephemeral),
+            ephemeral,
             skip_guess,
-        };
+        });
         Ok(())
     }
 
     fn handle_kex_method(&mut self, payload: &Bytes) -> Result<Option<Inbound>, Error> {
-        let Kex::Running {
-            ours,
-            theirs,
-            negotiated,
-            ephemeral,
-            skip_guess,
-        } = &mut self.kex
-        else {
-            return Err(Error::misbehaved(
-                "a key exchange reply came that was not asked for",
-            ));
+        let Kex::Running(mut method) = std::mem::replace(&mut self.kex, Kex::Idle) else {
+            return Err(PeerMisbehaved::UnrequestedKexReply.into());
         };
-        if std::mem::take(skip_guess) {
+        if std::mem::take(&mut method.skip_guess) {
+            self.kex = Kex::Running(method);
             return Ok(None);
         }
-        let ephemeral = ephemeral
-            .take()
-            .expect("it is put back below whenever the exchange goes on");
-        let step = ephemeral
-            .handle(payload)
-            .map_err(|error| Error::misbehaved(error.to_string()))?;
-        let agreed = match step {
+        let agreed = match method.ephemeral.handle(payload)? {
             Step::Send { payload, next } => {
-                let Kex::Running { ephemeral, .. } = &mut self.kex else {
-                    unreachable!("matched above")
-                };
-                *ephemeral = Some(next);
+                method.ephemeral = next;
+                self.kex = Kex::Running(method);
                 self.seal(&[&payload])?;
                 return Ok(None);
             }
             Step::Done(agreed) => *agreed,
         };
         let server_id = self.server_id.as_ref().map_or(&b""[..], ServerId::raw);
-        let hash = agreed.exchange_hash(CLIENT_ID.as_bytes(), server_id, ours, theirs);
+        let hash = agreed.exchange_hash(CLIENT_ID.as_bytes(), server_id, &method.ours, &method.theirs);
         signature::verify(
             &agreed.host_key,
-            &negotiated.host_key,
+            &method.negotiated.host_key,
             &agreed.signature,
             hash.as_bytes(),
         )
@@ -626,7 +608,7 @@ impl Transport {
         let host_key = agreed.host_key.clone();
         let keys = Box::new(NewKeys {
             hash,
-            negotiated: (**negotiated).clone(),
+            negotiated: *method.negotiated,
             agreed,
         });
         match &self.host_key {
@@ -636,9 +618,7 @@ impl Transport {
                 Ok(Some(Inbound::HostKey(host_key)))
             }
             Some(first) if *first == host_key => self.switch_outgoing(keys).map(|()| None),
-            Some(_) => Err(Error::misbehaved(
-                "its host key changed in the middle of the connection",
-            )),
+            Some(_) => Err(PeerMisbehaved::HostKeyChanged.into()),
         }
     }
 
@@ -671,9 +651,7 @@ impl Transport {
     fn handle_newkeys(&mut self, reader: Reader<'_>, now: Instant) -> Result<Option<Inbound>, Error> {
         reader.finish()?;
         let Kex::Switching { keys } = std::mem::replace(&mut self.kex, Kex::Idle) else {
-            return Err(Error::misbehaved(
-                "it sent SSH_MSG_NEWKEYS before the key exchange was over",
-            ));
+            return Err(PeerMisbehaved::EarlyNewKeys.into());
         };
         let chosen = keys.negotiated.incoming;
         let material = keys.packet_keys(
@@ -712,13 +690,6 @@ fn detach(payload: &Bytes) -> Bytes {
         Bytes::copy_from_slice(payload)
     } else {
         payload.clone()
-    }
-}
-
-fn opening(error: CipherError) -> Error {
-    match error {
-        CipherError::Forged => Error::Corrupted,
-        other => Error::misbehaved(other.to_string()),
     }
 }
 

@@ -25,15 +25,21 @@ pub struct CopyOptions {
     pub update: bool,
     /// Leave out what the target has with the same content, by hash.
     pub checksum: bool,
-    /// Keep what was copied of a large file when the copy ends in its middle, and go on from there: from what both ends'
+    /// Keep what was copied of a large file when the copy ends in its middle, and resume from there: from what both ends'
     /// hashes show to be right.
     pub partial: bool,
     /// Have each file on its disk before it gets its name.
     pub sync: bool,
-    /// Show what would be copied, and copy nothing.
+    /// Show what would be copied and deleted, and do neither.
     pub dry_run: bool,
-    /// Patterns of names to leave out; one with a slash is matched with the whole path below the source.
-    pub exclude: Vec<String>,
+    /// Which names are left out, and kept where the target has them: the first rule that matches decides.
+    pub filters: Vec<FilterRule>,
+    /// Delete what the target has in directories that are copied and the source has not, when everything was copied.
+    pub delete: bool,
+    /// Leave out what the target has, in whatever version.
+    pub ignore_existing: bool,
+    /// Make the target's directory and those above it.
+    pub mkdir: bool,
     /// Bytes a second at most.
     pub limit: Option<u64>,
     /// Sessions for large files; `None` for as many as the distance is worth.
@@ -52,11 +58,73 @@ impl Default for CopyOptions {
             partial: true,
             sync: false,
             dry_run: false,
-            exclude: Vec::new(),
+            filters: Vec::new(),
+            delete: false,
+            ignore_existing: false,
+            mkdir: false,
             limit: None,
             streams: None,
             umask: 0o022,
         }
+    }
+}
+
+/// A name that is left out, or is not although a later rule says so. Patterns are rsync's:
+///
+/// - `*` is any text without a slash, `**` any text, `?` a byte other than a slash, `[a-z]` one of a class;
+/// - one that begins with a slash begins at the source directory, another one behind any slash;
+/// - one that ends with a slash is for directories; `name/***` is for a directory and what is in it;
+/// - one without a slash and without `**` is matched with the last part of a path, another one with all of it.
+///
+/// A directory that is left out takes what is in it along.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterRule {
+    /// It is copied.
+    pub include: bool,
+    /// Which names.
+    #[serde(with = "serde_bytes")]
+    pub pattern: Vec<u8>,
+}
+
+/// A line of a file of rules that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: write \"+ PATTERN\" for what is copied and \"- PATTERN\" for what is left out")]
+pub struct FilterError {
+    line: usize,
+}
+
+impl FilterRule {
+    /// Adds the rules of a file: `+ PATTERN` (or `include PATTERN`) and `- PATTERN` (or `exclude PATTERN`), one a line.
+    /// A line with `!` takes all rules before it away; empty ones and those that begin with `#` or `;` are comments.
+    ///
+    /// # Errors
+    /// For a line that is something else.
+    pub fn read(file: &[u8], rules: &mut Vec<Self>) -> Result<(), FilterError> {
+        for (at, line) in file.split(|byte| *byte == b'\n').enumerate() {
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if line.trim_ascii() == b"!" {
+                rules.clear();
+                continue;
+            }
+            if line.trim_ascii().is_empty() || matches!(line.first(), Some(b'#' | b';')) {
+                continue;
+            }
+            let words = [
+                (&b"+ "[..], true),
+                (b"- ", false),
+                (b"include ", true),
+                (b"exclude ", false),
+            ];
+            let rule = words.iter().find_map(|(word, include)| {
+                let pattern = line.strip_prefix(*word).filter(|pattern| !pattern.is_empty())?;
+                Some(Self {
+                    include: *include,
+                    pattern: pattern.to_vec(),
+                })
+            });
+            rules.push(rule.ok_or(FilterError { line: at + 1 })?);
+        }
+        Ok(())
     }
 }
 
@@ -68,7 +136,7 @@ pub enum CopyEvent {
         /// The target's path.
         #[serde(with = "path")]
         path: Bytes,
-        /// Its length; 0 for what is no file.
+        /// Its length; 0 for what is not a file.
         length: u64,
     },
     /// The target has it already.
@@ -77,7 +145,13 @@ pub enum CopyEvent {
         #[serde(with = "path")]
         path: Bytes,
     },
-    /// It could not be copied. The others go on.
+    /// The source has it no more, and it was deleted at the target, or would be.
+    Deleted {
+        /// The target's path.
+        #[serde(with = "path")]
+        path: Bytes,
+    },
+    /// It could not be copied. The others continue.
     Failed {
         /// The path that could not be read or written.
         #[serde(with = "path")]
@@ -87,6 +161,9 @@ pub enum CopyEvent {
         /// The same as an errno of this machine; `None` where there is none that says it, or the server did not say.
         #[serde(default)]
         errno: Option<i32>,
+        /// The reason is that its directory is not there, which was told before.
+        #[serde(default)]
+        below: bool,
     },
 }
 
@@ -119,6 +196,8 @@ pub struct Snapshot {
     pub skipped: u64,
     /// Names that failed.
     pub failed: u64,
+    /// Names that were deleted at the target.
+    pub deleted: u64,
     /// Bytes that were there from an earlier attempt, and not sent again.
     pub resumed: u64,
     /// The most sessions there were at once.
@@ -130,4 +209,33 @@ pub struct Snapshot {
     /// The target's path of what was begun last.
     #[serde(with = "path")]
     pub current: Bytes,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_rules_has_one_on_each_line() {
+        let read = |file: &str| {
+            let mut rules = Vec::new();
+            FilterRule::read(file.as_bytes(), &mut rules).map(|()| rules)
+        };
+        let rule = |include, pattern: &str| FilterRule {
+            include,
+            pattern: pattern.into(),
+        };
+        assert_eq!(
+            read("# words\n; more\n\n+ *.c\r\nexclude two words\n- *"),
+            Ok(vec![
+                rule(true, "*.c"),
+                rule(false, "two words"),
+                rule(false, "*")
+            ])
+        );
+        assert_eq!(read("- a\n!\n- b\n"), Ok(vec![rule(false, "b")]));
+        for (wrong, line) in [("*.c", 1), ("+ a\n-b", 2), ("- ", 1)] {
+            assert_eq!(read(wrong), Err(FilterError { line }), "{wrong}");
+        }
+    }
 }

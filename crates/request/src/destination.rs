@@ -106,7 +106,7 @@ pub enum DestinationError {
     /// A user that a shell or ssh's own option parser would misread.
     #[error("the user name {0:?} begins with \"-\" or contains a character that ssh refuses")]
     User(String),
-    /// A port that is no number from 1 to 65535.
+    /// A port that is not a number from 1 to 65535.
     #[error("the port {0:?} is not a number from 1 to 65535")]
     Port(String),
     /// A URI with a path, a stray bracket or a broken escape.

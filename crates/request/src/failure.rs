@@ -1,7 +1,114 @@
 //! What can go wrong, sorted by who is to blame, and what it means for the command that was asked for.
 
+use std::fmt;
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// What went wrong, as it is told over the control socket and to programs in other languages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Who is to blame.
+    pub kind: ErrorKind,
+    /// Whether the command may have run.
+    pub execution: Execution,
+    /// A sentence for the user.
+    pub message: String,
+    /// The errno of this machine that says what the system, or a server of a file, said.
+    pub errno: Option<i32>,
+    /// What programs tell failures of one kind apart by.
+    pub cause: Cause,
+    /// What ssh(1) says instead, whole lines, for a client that stands for it; `None` where it has no words of its own.
+    pub in_words_of_ssh: Option<String>,
+}
+
+impl Failure {
+    /// One before the start, of which there is no more to say.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            execution: Execution::DidNotStart,
+            message: message.into(),
+            errno: None,
+            cause: Cause::Other,
+            in_words_of_ssh: None,
+        }
+    }
+
+    /// What was to be used was closed on this side.
+    pub fn closed(what: &str) -> Self {
+        Self {
+            cause: Cause::Closed,
+            ..Self::new(ErrorKind::Local, format!("the {what} is closed"))
+        }
+    }
+
+    /// The same, seen by a command that may have begun.
+    #[must_use]
+    pub fn after_start(mut self) -> Self {
+        if self.execution == Execution::DidNotStart {
+            self.execution = Execution::MayHaveStarted;
+        }
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// What a failure consists in, with what programs ask about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cause {
+    /// The kind says it all.
+    Other,
+    /// A host's name has no address, or nobody could be asked for it.
+    Lookup,
+    /// The network failed.
+    Network {
+        /// The address that could not be connected to.
+        address: Option<SocketAddr>,
+    },
+    /// The server closed the connection without a word.
+    ClosedByPeer,
+    /// The server ended the connection with SSH_MSG_DISCONNECT.
+    Disconnected {
+        /// RFC 4253 section 11.1.
+        reason: u32,
+        /// The server's words, or empty.
+        words: String,
+    },
+    /// No authentication method led in.
+    Authentication {
+        /// Methods that the server would have gone on with.
+        allowed: Vec<String>,
+        /// Whether the last attempt was right, and the server wants one of these besides.
+        partial: bool,
+    },
+    /// The server refused a channel or a request.
+    Refused {
+        /// RFC 4254 section 5.1; 0 where there is none.
+        reason: u32,
+        /// The server's words, or empty.
+        words: String,
+    },
+    /// The server did not do something to a file.
+    File {
+        /// SSH_FX_… (draft-ietf-secsh-filexfer-02 section 7).
+        status: u32,
+        /// The server's words, or empty.
+        words: String,
+    },
+    /// What was to be used was closed on this side.
+    Closed,
+}
+
 /// What a failure means for a command: may it have run?
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Execution {
     /// It did not start. Trying again is safe.
     DidNotStart,
@@ -22,8 +129,14 @@ impl Execution {
     }
 }
 
+impl fmt::Display for Execution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// Who is to blame. The names are stable: exit codes, exceptions and JSON derive from them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The server broke the protocol, or shares no algorithm with us.
@@ -47,24 +160,6 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Every one of them.
-    const ALL: [Self; 9] = [
-        Self::Peer,
-        Self::Network,
-        Self::Timeout,
-        Self::HostKey,
-        Self::Authentication,
-        Self::Configuration,
-        Self::Limit,
-        Self::File,
-        Self::Local,
-    ];
-
-    /// The kind with a name that [`Self::as_str`] gave.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
-    }
-
     /// Whether such a failure may pass by itself, so that it is worth trying again later: whatever keeps something going
     /// (a stream, a remote forwarding) asks this and nothing else. It says nothing of the command: see
     /// `Error::execution`.

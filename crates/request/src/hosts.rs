@@ -11,7 +11,7 @@
 //! without a position, and its list has no bound; `nodeset` folds names into sorted sets and brings a command line
 //! parser, a logger and a YAML library.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::destination::{Destination, DestinationError};
+
+pub use pattern::{is_pattern, matches, nearest};
+
+mod pattern;
 
 /// The most hosts that one list may name.
 pub const MOST_HOSTS: usize = 1_000_000;
@@ -36,14 +40,21 @@ pub struct Target {
 }
 
 impl Target {
-    /// The target that `name` means as a destination.
+    /// The target that `name` means: `[user@]host[:port]`, an address with a port in brackets, or a URI.
     ///
     /// # Errors
-    /// Where `name` is no destination.
+    /// Where `name` is not a destination.
     pub fn named(name: &str) -> Result<Self, DestinationError> {
+        // What has several colons and no bracket is an IPv6 address, as for ssh.
+        let is_address = !name.contains('[') && name.matches(':').count() > 1;
+        let destination = if is_address {
+            name.parse()
+        } else {
+            Destination::parse_hop(name)
+        };
         Ok(Self {
             name: name.into(),
-            destination: name.parse()?,
+            destination: destination?,
             ssh_args: Vec::new(),
         })
     }
@@ -56,9 +67,20 @@ pub struct Selection {
     pub targets: Vec<Target>,
     /// Hosts that were selected but are not for SSH, or cannot be understood.
     pub skipped: Vec<Skipped>,
+    /// Parts of the pattern that match nothing.
+    pub unmatched: Vec<Unmatched>,
 }
 
-/// A selected host that is no target.
+/// A part of a pattern that matches no host and no group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unmatched {
+    /// The part, as it was typed.
+    pub part: String,
+    /// What it was most likely meant to be.
+    pub near: Option<String>,
+}
+
+/// A selected host that is not a target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
     /// The host's name in the inventory.
@@ -67,7 +89,7 @@ pub struct Skipped {
     pub why: String,
 }
 
-/// The hosts that `expression` names, in its order, each once.
+/// The hosts that `expression` names, in its order, each once. Patterns are left as they stand.
 ///
 /// Names are separated by commas or white space. `[01-20]` counts, as wide as its first number is written;
 /// `[1-9/2]` counts in steps; `[1,4-6]` lists. Several brackets in a name multiply. `!name` takes hosts away,
@@ -75,23 +97,94 @@ pub struct Skipped {
 /// `folder`, and at its own folder inside a file. Brackets that hold a colon are an IPv6 address and stay.
 ///
 /// # Errors
-/// With the column (from 1, in characters) of what is wrong, and the file and line it is in; for more than
-/// [`MOST_HOSTS`] hosts; for a file that cannot be read.
+/// With a mark under what is wrong, and the file and line it is in; for more than [`MOST_HOSTS`] hosts; for a file that
+/// cannot be read.
 pub fn expand(expression: &str, folder: &Path) -> Result<Vec<String>, HostListError> {
-    let mut list = List::default();
-    list.add(
-        expression,
-        folder,
-        &Place {
+    let mut list = HostList::read([expression], folder)?;
+    let names = list.take_wanted();
+    Ok(list.without_excluded(names))
+}
+
+/// What host lists name, and what they exclude, before the patterns among the names are looked up.
+#[derive(Debug, Default)]
+pub struct HostList {
+    wanted: Vec<String>,
+    exclusions: Vec<Exclusion>,
+    /// Names that are excluded, with the place of their exclusion.
+    unwanted: HashMap<String, usize>,
+}
+
+/// A `!name` of a list.
+#[derive(Debug)]
+struct Exclusion {
+    /// As it was typed, with its `!`.
+    typed: String,
+    patterns: Vec<String>,
+    took_any: bool,
+}
+
+impl HostList {
+    /// Reads expressions as [`expand`] does. An exclusion in one of them counts for all.
+    ///
+    /// # Errors
+    /// As for [`expand`].
+    pub fn read<'a>(
+        expressions: impl IntoIterator<Item = &'a str>,
+        folder: &Path,
+    ) -> Result<Self, HostListError> {
+        let mut list = Self::default();
+        let place = Place {
             file: None,
             line: 0,
             depth: 0,
-        },
-    )?;
-    let mut seen = HashSet::new();
-    list.wanted
-        .retain(|name| !list.unwanted.contains(name) && seen.insert(name.clone()));
-    Ok(list.wanted)
+        };
+        for expression in expressions {
+            list.add(expression, folder, &place)?;
+        }
+        Ok(list)
+    }
+
+    /// The names, in order, patterns among them. Names may come twice.
+    pub fn take_wanted(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.wanted)
+    }
+
+    /// Those names that are not excluded, each once. An exclusion that is a host alone takes it away with every user and
+    /// port.
+    pub fn without_excluded(&mut self, mut names: Vec<String>) -> Vec<String> {
+        let mut seen = HashSet::new();
+        names.retain(|name| !self.excludes(name) && seen.insert(name.clone()));
+        names
+    }
+
+    fn excludes(&mut self, name: &str) -> bool {
+        let host = Target::named(name).map_or_else(|_| name.to_owned(), |target| target.destination.host);
+        let mut excluded = false;
+        for spelling in [name, &host] {
+            if let Some(&place) = self.unwanted.get(spelling) {
+                self.exclusions[place].took_any = true;
+                excluded = true;
+            }
+        }
+        for exclusion in &mut self.exclusions {
+            let takes = |pattern: &String| {
+                [name, &host]
+                    .iter()
+                    .any(|name| matches(name.as_bytes(), pattern.as_bytes()))
+            };
+            if exclusion.patterns.iter().any(takes) {
+                exclusion.took_any = true;
+                excluded = true;
+            }
+        }
+        excluded
+    }
+
+    /// The exclusions, as they were typed, that took nothing away.
+    pub fn idle_exclusions(&self) -> impl Iterator<Item = &str> {
+        let idle = self.exclusions.iter().filter(|exclusion| !exclusion.took_any);
+        idle.map(|exclusion| exclusion.typed.as_str())
+    }
 }
 
 /// What is wrong with a host list.
@@ -99,10 +192,12 @@ pub fn expand(expression: &str, folder: &Path) -> Result<Vec<String>, HostListEr
 #[non_exhaustive]
 pub enum HostListError {
     /// The expression is malformed.
-    #[error("{place}column {column}: {problem}")]
+    #[error("{place}{problem}\n{}", caret(line, *column))]
     Syntax {
         /// The file and line, with a separator behind them; empty for what was typed.
         place: String,
+        /// What it is in.
+        line: String,
         /// The column, from 1, in characters.
         column: usize,
         /// What is wrong there.
@@ -132,10 +227,23 @@ const DEEPEST: u32 = 8;
 /// The longest range that is written out as text; no host name has more digits than this.
 const MOST_DIGITS: usize = 18;
 
-#[derive(Default)]
-struct List {
-    wanted: Vec<String>,
-    unwanted: HashSet<String>,
+/// What is shown of a line on either side of what is wrong in it.
+const SHOWN: usize = 50;
+
+/// The line, or what is around the column of a long one, and a mark under the column.
+fn caret(line: &str, column: usize) -> String {
+    let from = column.saturating_sub(SHOWN);
+    let shown = line.chars().skip(from).take(2 * SHOWN);
+    // A mark stands under the right character only if each takes one column.
+    let shown: String = shown.map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let before = if from > 0 { "…" } else { "" };
+    let behind = if line.chars().count() > from + 2 * SHOWN {
+        "…"
+    } else {
+        ""
+    };
+    let indent = before.chars().count() + column - 1 - from;
+    format!("  {before}{shown}{behind}\n  {:indent$}^", "")
 }
 
 /// Where an expression stands, for errors.
@@ -153,7 +261,7 @@ impl Place<'_> {
     }
 }
 
-impl List {
+impl HostList {
     fn add(&mut self, text: &str, folder: &Path, place: &Place<'_>) -> Result<(), HostListError> {
         for (offset, item) in items(text) {
             let wrong = |error: Wrong| error.at(text, offset, place);
@@ -178,8 +286,19 @@ impl List {
                 });
             }
             if unwanted {
+                let exclusion = self.exclusions.len();
+                let mut patterns = Vec::new();
                 write_out(&parts, &mut |name| {
-                    self.unwanted.insert(name);
+                    if is_pattern(&name) {
+                        patterns.push(name);
+                    } else {
+                        self.unwanted.insert(name, exclusion);
+                    }
+                });
+                self.exclusions.push(Exclusion {
+                    typed: item.to_owned(),
+                    patterns,
+                    took_any: false,
                 });
             } else {
                 write_out(&parts, &mut |name| self.wanted.push(name));
@@ -234,6 +353,7 @@ impl Wrong {
         let column = before.chars().count() + 1;
         HostListError::Syntax {
             place: place.prefix(),
+            line: text.to_owned(),
             column,
             problem: self.problem,
         }
@@ -442,6 +562,39 @@ mod tests {
     }
 
     #[test]
+    fn an_exclusion_takes_hosts_away_by_name_and_pattern_and_says_if_there_were_none() {
+        let mut list =
+            HostList::read(["web1,me@web2:22,old-1", "!web2,!old-*,!db[1-3]"], Path::new("/")).unwrap();
+        let names = list.take_wanted();
+        assert_eq!(list.without_excluded(names), ["web1"]);
+        assert_eq!(list.idle_exclusions().collect::<Vec<_>>(), ["!db[1-3]"]);
+    }
+
+    #[test]
+    fn a_host_may_have_a_user_and_a_port() {
+        let parts = |name: &str| {
+            let Destination { user, host, port } = Target::named(name).unwrap().destination;
+            (user.unwrap_or_default(), host, port)
+        };
+        assert_eq!(parts("me@web1:2222"), ("me".into(), "web1".into(), Some(2222)));
+        assert_eq!(parts("::1"), (String::new(), "::1".into(), None));
+        assert_eq!(parts("me@[::1]:22"), ("me".into(), "::1".into(), Some(22)));
+        assert_eq!(parts("ssh://web1:22"), (String::new(), "web1".into(), Some(22)));
+        assert!(Target::named("web1:http").is_err());
+    }
+
+    #[test]
+    fn a_mark_stands_under_what_is_wrong() {
+        assert_eq!(caret("db[1-", 3), "  db[1-\n    ^");
+        let long = format!("{}db[x]{}", "web1,".repeat(40), ",web2".repeat(40));
+        let shown = caret(&long, 204);
+        let (line, mark) = shown.split_once('\n').unwrap();
+        let column = mark.chars().count() - 1;
+        assert_eq!(line.chars().nth(column), Some('x'), "{shown}");
+        assert!(line.chars().count() < 110, "{shown}");
+    }
+
+    #[test]
     fn an_address_in_brackets_is_no_range() {
         assert_eq!(
             names("ssh://u@[::1]:22,[fe80::1]"),
@@ -466,7 +619,10 @@ mod tests {
         fs::write(folder.path().join("all"), "web[1-2] # front\n\n@more\n!web1\n").unwrap();
         fs::write(folder.path().join("more"), "db[1\n").unwrap();
         let error = expand("@all", folder.path()).unwrap_err().to_string();
-        assert!(error.contains("more:1: column 3: "), "{error}");
+        assert!(
+            error.ends_with("more:1: \"[\" without \"]\"\n  db[1\n    ^"),
+            "{error}"
+        );
         fs::write(folder.path().join("more"), "db1").unwrap();
         assert_eq!(expand("@all", folder.path()).unwrap(), ["web2", "db1"]);
         fs::write(folder.path().join("more"), "@all").unwrap();

@@ -1,23 +1,30 @@
 //! The words of a request, which every other crate says the same things with: where to ([`destination`], [`hosts`]), from which
-//! surroundings ([`World`], [`Vantage`]), how much to tell
-//! ([`LogLevel`]), how to copy ([`copy`]), what was measured for a path ([`tuning`]), and what a
-//! failure means ([`failure`]). They travel over the control socket, so that a program needs no engine to say them.
+//! surroundings ([`World`], [`Vantage`]), with which of ssh's options ([`ssh_options`]), how much to tell
+//! ([`LogLevel`]), how to copy ([`copy`]), what was measured for a path ([`tuning`]), what connections there are
+//! ([`connection`]), and what a failure means ([`failure`]). They travel over the control socket, so that a program needs no engine to say them.
 
+mod backoff;
+pub mod connection;
 pub mod copy;
 pub mod destination;
 pub mod failure;
 pub mod hosts;
 mod log_level;
 pub mod os_bytes;
+mod prompt;
+pub mod shell;
+pub mod ssh_options;
 pub mod tuning;
 mod vantage;
 mod world;
 
-pub use log_level::LogLevel;
+pub use backoff::Backoff;
+pub use log_level::{LogLevel, LogLine};
+pub use prompt::PromptKind;
 pub use vantage::{Difference, Vantage};
 pub use world::{Limits, World, current_umask};
 
 /// Set in the environment of every `ssh -G`. `trunkline up` run by a `Match exec` must succeed at once, and do nothing
-/// else, where it sees this variable: the engine would otherwise ask itself for ever. It succeeds so that the answer is
+/// else, where it sees this variable: the engine would otherwise ask itself forever. It succeeds so that the answer is
 /// the configuration as it is when a mux socket is there, with the ControlPath that ssh would then use.
 pub const RESOLVING: &str = "TRUNKLINE_RESOLVING";

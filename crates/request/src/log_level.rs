@@ -1,4 +1,6 @@
-//! How much a program tells its user.
+//! How much a program tells its user, and what it says of its work.
+
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
@@ -39,4 +41,26 @@ impl LogLevel {
             _ => return None,
         })
     }
+
+    /// What ssh writes in front of a line of this level: nothing but for those that are for finding faults.
+    #[must_use]
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Self::Debug1 => "debug1: ",
+            Self::Debug2 => "debug2: ",
+            Self::Debug3 => "debug3: ",
+            _ => "",
+        }
+    }
+}
+
+/// A line of a log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLine {
+    /// When it was written.
+    pub at: SystemTime,
+    /// For whom.
+    pub level: LogLevel,
+    /// What it says: nothing that a terminal would act on.
+    pub text: String,
 }

@@ -156,6 +156,95 @@ pub struct Report {
     pub advice: Vec<Advice>,
     /// What could not be measured, and why.
     pub notes: Vec<String>,
+    /// How much measurements of the same thing differed, as a part of the larger: the median. `None` where nothing was
+    /// measured twice.
+    pub noise: Option<f64>,
+    /// What the figures say, in short.
+    pub verdict: Verdict,
+    /// The version of trunkline that measured.
+    pub program: String,
+    /// The machine that measured: its CPU, as the system tells it.
+    pub machine: String,
+}
+
+/// What the figures say.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// What `cp` does otherwise than it would on its own, and gains by; empty where nothing clearly gains.
+    pub changes: Vec<Change>,
+    /// How many times as fast something had to be to be chosen.
+    pub worth: f64,
+    /// How far the verdict can be relied on.
+    pub certainty: Certainty,
+}
+
+/// Something that `cp` does otherwise than it would on its own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Change {
+    /// What, for people.
+    pub what: String,
+    /// How many times as fast it was measured to be.
+    pub gain: f64,
+}
+
+/// How far a verdict can be relied on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Certainty {
+    /// Nothing was measured twice.
+    #[default]
+    Low,
+    /// What was measured twice differed, and some gain is not far above that.
+    Fair,
+    /// Gains are far above what differed, or there is none and little differed.
+    High,
+}
+
+impl Certainty {
+    /// The word that people see.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Fair => "fair",
+            Self::High => "high",
+        }
+    }
+}
+
+impl Report {
+    /// The verdict in two lines: what to do, and how certain that is.
+    pub fn verdict_lines(&self) -> [String; 2] {
+        let Verdict {
+            changes,
+            worth,
+            certainty,
+        } = &self.verdict;
+        let first = if changes.is_empty() {
+            format!(
+                "{}: nothing to change; `trunkline cp` is as fast as it gets.",
+                self.host
+            )
+        } else {
+            let changes = changes
+                .iter()
+                .map(|Change { what, gain }| format!("{what} ({gain:.2} times as fast)"));
+            let changes = changes.collect::<Vec<_>>().join(", ");
+            format!("{}: `trunkline cp` uses {changes} from now on.", self.host)
+        };
+        let threshold = (worth - 1.0) * 100.0;
+        let second = match self.noise {
+            None => format!(
+                "Certainty: {}; nothing was measured twice, and gains below {threshold:.0} % do not count.",
+                certainty.as_str()
+            ),
+            Some(noise) => format!(
+                "Certainty: {}; repeated measurements differed by {:.1} %, and gains below {threshold:.0} % do not count.",
+                certainty.as_str(),
+                noise * 100.0
+            ),
+        };
+        [first, second]
+    }
 }
 
 /// A path.

@@ -89,7 +89,7 @@ impl Limits {
     }
 
     /// A zero means that the server sets no limit; then OpenSSH's client keeps its default, and so does this. A limit below
-    /// [`LEAST`] is no server's that means well: the draft (section 3) has every one take packets of 34,000 bytes.
+    /// [`LEAST`] comes from no well-meaning server: the draft (section 3) has every one accept packets of 34,000 bytes.
     /// Believed, it would make a request and its books of each byte.
     pub(crate) fn decode(reader: &mut Reader) -> Result<Self, Error> {
         let packet = reader.u64()?;

@@ -27,6 +27,7 @@ mod key_exchange;
 mod misbehaviour;
 mod payload;
 mod raw_server;
+#[cfg(feature = "russh")]
 mod russh_server;
 mod session_misbehaviour;
 mod steering;
@@ -36,6 +37,7 @@ pub use key_exchange::{KexFault, KexInit, KeyExchange};
 pub use misbehaviour::Misbehaviour;
 pub use payload::{Fields, Payload, number};
 pub use raw_server::RawServer;
+#[cfg(feature = "russh")]
 pub use russh_server::{AuthStep, Question, RusshServer, RusshServerBuilder};
 pub use session_misbehaviour::SessionMisbehaviour;
 pub use steering::Steering;

@@ -43,7 +43,7 @@ impl ProcessTree {
                 source,
             })?;
         let leash = Leash::around(root.id(), scratch).inspect_err(|_| {
-            // Nobody would end it any more. That it has ended by itself is no error.
+            // Nobody would end it any more. That it has ended by itself is not an error.
             let _ = root.kill();
             let _ = root.wait();
         })?;
@@ -79,7 +79,7 @@ impl ProcessTree {
                     .filter(|&pid| is_marked(pid, mark)),
             );
         }
-        // Children are not listed after their parents where process numbers have wrapped around: go on until
+        // Children are not listed after their parents where process numbers have wrapped around: continue until
         // nothing is added.
         loop {
             let before = found.len();

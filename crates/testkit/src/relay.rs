@@ -165,7 +165,7 @@ impl Relay {
     }
 
     /// Stops listening: connecting is refused, as by a machine whose sshd is down. Returns when that holds.
-    /// Open connections go on.
+    /// Open connections continue.
     pub fn refuse(&self) {
         self.change(|settings| settings.refuse = true);
         self.await_listening(false);

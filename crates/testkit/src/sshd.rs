@@ -45,7 +45,7 @@ pub struct Sshd {
     certified_keys: Vec<KeyPair>,
     user_authority: Option<Authority>,
     password: Option<String>,
-    pam: Option<PamWrapper>,
+    pam: Option<Pam>,
     log: ServerLog,
     dir: TempDir,
     _ports: Vec<PortReservation>,
@@ -239,7 +239,7 @@ impl Sshd {
             .map_or_else(Vec::new, ProcessTree::descendants)
     }
 
-    /// Kills every connection and session, as a crash would; the server goes on listening.
+    /// Kills every connection and session, as a crash would; the server continues listening.
     pub fn kill_connections(&self) {
         self.signal_sessions(Signal::KILL);
     }
@@ -283,8 +283,8 @@ impl Sshd {
                 source,
             })?;
         command.stdout(log_file.try_clone()?).stderr(log_file);
-        if let Some(pam) = &self.pam {
-            pam.preload_into(&mut command, &self.path("pam"));
+        if self.pam.is_some() {
+            Pam::preload_into(&mut command, &self.path("pam"));
         }
         let mut process = ProcessTree::spawn(&mut command, self.dir.path(), Some(self.mark()))?;
         let sockets = if self.any_address { 1 } else { self.endpoints.len() };
@@ -566,8 +566,8 @@ impl SshdBuilder {
 
     /// Accepts this password for the current user, by `password` and by `keyboard-interactive` (one prompt).
     ///
-    /// The accounts of the machine are left alone: sshd runs with `UsePAM yes` under `libpam_wrapper` (Debian's
-    /// `libpam-wrapper`), which gives it a PAM folder of its own, where `pam_matrix` knows one password. The password
+    /// The accounts of the machine are left alone: sshd runs with `UsePAM yes` and a PAM folder of its own, where
+    /// `pam_matrix` (of Debian's `libpam-wrapper`) knows one password. The password
     /// must be without `:` and newlines, which separate the fields and lines of its file.
     #[must_use]
     pub fn password(mut self, password: &str) -> SshdBuilder {
@@ -601,7 +601,7 @@ impl SshdBuilder {
     /// Makes the keys, starts the server and waits until it listens.
     ///
     /// # Errors
-    /// [`Error::MissingProgram`] when sshd, ssh-keygen or (for a password) libpam-wrapper is missing;
+    /// [`Error::MissingProgram`] when sshd, ssh-keygen or (for a password) cc or libpam-wrapper is missing;
     /// [`Error::Exited`], with the log, when sshd does not like its configuration; [`Error::Misused`] for more than 16
     /// sockets, no address, no port, no host key, or a password that cannot be written down.
     pub fn start(self) -> Result<Sshd, Error> {
@@ -610,7 +610,7 @@ impl SshdBuilder {
             Some(program) => program.clone(),
             None => program::find("sshd", "openssh-server")?,
         };
-        let pam = self.password.as_ref().map(|_| PamWrapper::find()).transpose()?;
+        let pam = self.password.as_ref().map(|_| Pam::find()).transpose()?;
         let dir = tempfile::Builder::new().prefix("trunkline-sshd-").tempdir()?;
         let user = program::current_user()?;
         make_privilege_separation_folder()?;
@@ -688,7 +688,7 @@ impl SshdBuilder {
         server.write_client_files()?;
         server.write_server_files(&config, self.methods.as_deref())?;
         if let (Some(pam), Some(password)) = (&server.pam, &server.password) {
-            pam.write_service(&server.path("pam"), &server.user, password)?;
+            pam.make(&server.path("pam"), &server.user, password)?;
         }
         server.start()?;
         Ok(server)
@@ -738,23 +738,24 @@ impl LogLevel {
     }
 }
 
-/// Passwords without accounts: `libpam_wrapper` turns sshd's PAM calls to a folder of ours.
+/// Passwords without accounts: sshd's PAM services are in a folder of ours.
+///
+/// `libpam_wrapper` does this as well, and not reliably: each process takes the first free one of 62 names in /tmp, and
+/// where two that start at once choose the same, one refuses the right password.
 #[derive(Debug)]
-struct PamWrapper {
-    library: PathBuf,
+struct Pam {
     matrix: PathBuf,
 }
 
-impl PamWrapper {
-    fn find() -> Result<PamWrapper, Error> {
-        const PACKAGE: &str = "libpam-wrapper";
-        Ok(PamWrapper {
-            library: program::find_library("libpam_wrapper.so", PACKAGE)?,
-            matrix: program::find_library("pam_wrapper/pam_matrix.so", PACKAGE)?,
+impl Pam {
+    fn find() -> Result<Pam, Error> {
+        Ok(Pam {
+            matrix: program::find_library("pam_wrapper/pam_matrix.so", "libpam-wrapper")?,
         })
     }
 
-    fn write_service(&self, folder: &Path, user: &str, password: &str) -> Result<(), Error> {
+    /// Makes the folder, with the one service in it, and beside it the library that leads sshd there.
+    fn make(&self, folder: &Path, user: &str, password: &str) -> Result<(), Error> {
         fs::create_dir(folder)?;
         let passdb = folder.with_file_name("passdb");
         fs::write(&passdb, format!("{user}:{password}:sshd\n"))?;
@@ -763,14 +764,23 @@ impl PamWrapper {
             let (module, passdb) = (self.matrix.display(), passdb.display());
             writeln!(service, "{facility} required {module} passdb={passdb}")?;
         }
+        let source = folder.with_file_name("pam_folder.c");
+        fs::write(&source, include_str!("pam_folder.c"))?;
+        // Lazily bound: libpam is sshd's to load.
+        let mut compile = Command::new(program::find("cc", "gcc")?);
+        compile.args(["-shared", "-fPIC", "-Wl,-z,lazy", "-o"]);
+        program::run(compile.arg(Self::library(folder)).arg(source))?;
         Ok(())
     }
 
-    fn preload_into(&self, command: &mut Command, folder: &Path) {
+    fn library(folder: &Path) -> PathBuf {
+        folder.with_file_name("pam_folder.so")
+    }
+
+    fn preload_into(command: &mut Command, folder: &Path) {
         command
-            .env("LD_PRELOAD", &self.library)
-            .env("PAM_WRAPPER", "1")
-            .env("PAM_WRAPPER_SERVICE_DIR", folder);
+            .env("LD_PRELOAD", Self::library(folder))
+            .env("TESTKIT_PAM_FOLDER", folder);
     }
 }
 

@@ -81,7 +81,7 @@ fn octal(shown: &mut String, value: u32) {
     let _ = write!(shown, "\\{value:03o}");
 }
 
-/// Characters that are no control characters, and yet change how the rest of a line looks or where it ends: those of the
+/// Characters that are not control characters, and yet change how the rest of a line looks or where it ends: those of the
 /// bidirectional algorithm ("Trojan Source", CVE-2021-42574), Unicode's own line ends, and tags that cannot be seen.
 fn misleads(c: char) -> bool {
     matches!(

@@ -136,7 +136,7 @@ function serve(port: NonNullable<typeof parentPort>, { file, keepDays }: StoreSt
 function claim(file: string): void {
   const owner = existsSync(`${file}.pid`) ? Number(readFileSync(`${file}.pid`, 'utf8')) : 0;
   if (owner > 0 && owner !== process.pid && existsSync(`/proc/${owner}`)) {
-    throw new Error(`${file} is in use by the process ${owner} (if that is no monitor, remove ${file}.pid)`);
+    throw new Error(`${file} is in use by the process ${owner} (if that is not a monitor, remove ${file}.pid)`);
   }
   if (existsSync(`${file}.lock`)) rmdirSync(`${file}.lock`);
   writeFileSync(`${file}.pid`, String(process.pid));

@@ -11,7 +11,7 @@ import type { LogParser, LogRecord } from './log/record.js';
 import type { LogState } from './messages.js';
 
 /**
- * Follows one file over any number of connections. After a lost connection it goes on with the byte behind the last that
+ * Follows one file over any number of connections. After a lost connection it continues with the byte behind the last that
  * came, so that nothing is missing and nothing comes twice.
  */
 export class Tail {

@@ -80,7 +80,7 @@ export class Web {
   }
 
   async #handle(request: IncomingMessage, response: ServerResponse): Promise<void> {
-    // A name that somebody else points at this machine is no way in (DNS rebinding).
+    // A name that somebody else points at this machine is not a way in (DNS rebinding).
     if (!isLocalName(request.headers.host ?? '', this.#address)) {
       answer(response, 403, 'This name is not served.');
       return;

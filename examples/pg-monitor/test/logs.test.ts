@@ -68,7 +68,7 @@ test('csvlog: the columns of PostgreSQL 12 and 13', () => {
   }
 });
 
-test('csvlog: what is no record is counted, and does not fill the memory', () => {
+test('csvlog: what is not a record is counted, and does not fill the memory', () => {
   const parser = new CsvLog();
   assert.deepEqual(parser.push('PANIC? no\n2026-11-21 20:15:01.123 UTC,"a"b\n2026-11-21 20:15:01.123 UTC,only,three\n'), []);
   assert.equal(parser.malformed, 3);
@@ -101,7 +101,7 @@ test('jsonlog: escaped line ends, absent keys, in pieces of any size', () => {
   }
 });
 
-test('jsonlog: what is no record is counted, and does not fill the memory', () => {
+test('jsonlog: what is not a record is counted, and does not fill the memory', () => {
   const parser = new JsonLog();
   const good = '{"error_severity":"LOG","message":"ready"}';
   const records = parser.push(`half of a line"}\n{"message":"of another program"}\nnull\n[]\n${good}\n`);
@@ -109,7 +109,7 @@ test('jsonlog: what is no record is counted, and does not fill the memory', () =
   assert.equal(parser.malformed, 4);
   parser.push('x'.repeat(LONGEST_RECORD + 1));
   assert.equal(parser.malformed, 5);
-  // The rest of the line that was given up is no record either.
+  // The rest of the line that was given up is not a record either.
   assert.deepEqual(parser.push(`end\n${good}\n`).map(({ message }) => message), ['ready']);
 });
 

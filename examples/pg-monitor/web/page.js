@@ -21,6 +21,8 @@
 
 /** Rows of a table that is not about one host. */
 const ROWS = 15;
+/** Rows that a group shows when it is opened. */
+const PARTS = 50;
 /** Seconds of an event loop's line. */
 const MINUTE = 60;
 
@@ -30,6 +32,10 @@ const instances = new Map();
 const hostRows = new Map();
 /** @type {Map<string, number[]>} */
 const delays = new Map();
+/** The groups of rows that are open, by table and what they have in common. @type {Set<string>} */
+const opened = new Set();
+/** By which column each table is sorted; without an entry, by what needs a person first. @type {Map<string, { column: number, down: boolean }>} */
+const sorting = new Map();
 /** The host that the lower part is about; null for all. @type {string | null} */
 let chosen = null;
 
@@ -81,6 +87,11 @@ function figure(value) {
   return value.toFixed(value > 0 && value < 10 ? 1 : 0);
 }
 
+/** A count: a whole number. @param {number} value */
+function whole(value) {
+  return Math.round(value).toLocaleString('en');
+}
+
 /** @param {number} value */
 function milliseconds(value) {
   if (value >= 60_000) return seconds(value / 1000);
@@ -105,9 +116,11 @@ function line(...cells) {
 }
 
 /** A number that fades where there is nothing. @param {number | undefined} value @param {(value: number) => string} [shown] @param {boolean} [alarming] */
-function number(value, shown = String, alarming = false) {
+function number(value, shown = whole, alarming = false) {
   if (value === undefined) return cell('–', 'n zero');
-  return cell(shown(value), `n ${value === 0 ? 'zero' : alarming ? 'alert' : ''}`);
+  const made = cell(shown(value), `n ${value === 0 ? 'zero' : alarming ? 'alert' : ''}`);
+  made.dataset.value = String(value);
+  return made;
 }
 
 /** @param {string} query */
@@ -123,11 +136,87 @@ function label(table, row) {
   return row;
 }
 
-/** @param {string} table @param {HTMLTableRowElement[]} rows @param {string} nothing */
-function fill(table, rows, nothing) {
+/** What a cell is sorted by. @param {HTMLTableRowElement} row @param {number} column @returns {number | string} */
+function sortValue(row, column) {
+  const cell = row.cells[column];
+  const value = cell?.dataset.value;
+  return value === undefined ? (cell?.textContent ?? '') : Number(value);
+}
+
+/** As the table's head says; rows of which it says nothing stay in their order. @template T @param {string} table @param {T[]} rows @param {(row: T) => HTMLTableRowElement} of */
+function sorted(table, rows, of) {
+  const order = sorting.get(table);
+  if (order === undefined) return rows;
+  const compare = (/** @type {number | string} */ a, /** @type {number | string} */ b) =>
+    typeof a === 'number' && typeof b === 'number' ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true });
+  const sign = order.down ? -1 : 1;
+  return [...rows].sort((a, b) => sign * compare(sortValue(of(a), order.column), sortValue(of(b), order.column)));
+}
+
+/** Fills a table with groups of rows: the first of each is the group's own. @param {string} table @param {HTMLTableRowElement[][]} groups @param {string} nothing */
+function fill(table, groups, nothing) {
+  const rows = sorted(table, groups, ([first]) => /** @type {HTMLTableRowElement} */ (first)).flat();
   for (const row of rows) label(table, row);
   const body = part(table).querySelector('tbody');
+  const focus = body?.contains(document.activeElement) ? /** @type {HTMLElement} */ (document.activeElement).dataset.key : undefined;
   body?.replaceChildren(...(rows.length > 0 ? rows : [make('tr', {}, make('td', { className: 'empty', colSpan: 20 }, nothing))]));
+  if (focus !== undefined) /** @type {HTMLElement | null} */ (body?.querySelector(`[data-key="${CSS.escape(focus)}"]`))?.focus();
+}
+
+/** Rows that have something in common, as one that opens. @template T @param {T[]} all @param {(one: T) => string} key @returns {[string, T[]][]} */
+function grouped(all, key) {
+  /** @type {Map<string, T[]>} */
+  const groups = new Map();
+  for (const one of all) {
+    const group = groups.get(key(one));
+    if (group === undefined) groups.set(key(one), [one]);
+    else group.push(one);
+  }
+  return [...groups];
+}
+
+/** What opens and closes a group. @param {string} table @param {string} key @param {string} text @param {() => void} draw */
+function groupButton(table, key, text, draw) {
+  const id = `${table} ${key}`;
+  const button = make('button', { type: 'button', className: 'more' }, text);
+  button.dataset.key = id;
+  button.setAttribute('aria-expanded', String(opened.has(id)));
+  button.addEventListener('click', () => {
+    if (!opened.delete(id)) opened.add(id);
+    draw();
+  });
+  return button;
+}
+
+/** The hosts of several, in a word or two. @param {{ id: string }[]} all */
+function hostsOf(all) {
+  const names = new Set(all.map(({ id }) => id));
+  return names.size === 1 ? [...names].join() : `${names.size} hosts`;
+}
+
+/** Lets a table be sorted by a press on the head of a column. @param {string} table @param {() => void} draw */
+function sortable(table, draw) {
+  const heads = [...part(table).querySelectorAll('th')];
+  heads.forEach((head, column) => {
+    const text = head.textContent ?? '';
+    if (text === '') return;
+    const button = make('button', { type: 'button', className: 'sort', title: `Sort by ${text}` }, text);
+    button.addEventListener('click', () => {
+      const before = sorting.get(table);
+      const first = head.classList.contains('n');
+      // The way that is wanted most, then the other one, then the table's own order.
+      if (before?.column !== column) sorting.set(table, { column, down: first });
+      else if (before.down === first) sorting.set(table, { column, down: !first });
+      else sorting.delete(table);
+      const now = sorting.get(table);
+      heads.forEach((each, n) => {
+        if (now?.column === n) each.setAttribute('aria-sort', now.down ? 'descending' : 'ascending');
+        else each.removeAttribute('aria-sort');
+      });
+      draw();
+    });
+    head.replaceChildren(button);
+  });
 }
 
 /** @returns {Instance[]} */
@@ -193,11 +282,11 @@ function drawTiles({ loops, queue }) {
   part('tiles').replaceChildren(
     tile('hosts up', String(up), ` of ${all.length}`, up < all.length),
     tile('transactions', figure(sum((sample) => sample.transactions)), ' /s'),
-    tile('active backends', String(sum(({ backends }) => backends.active))),
-    tile('waiting for locks', String(waiting), '', waiting > 0),
+    tile('active backends', whole(sum(({ backends }) => backends.active))),
+    tile('waiting for locks', whole(waiting), '', waiting > 0),
     tile('log lines', figure(sum((sample) => sample.logLines)), ' /s'),
     tile('event-loop delay, worst p99', worst.toFixed(1), ' ms'),
-    tile(queue.problem ?? `write queue; ${figure(queue.written)} rows stored`, String(queue.length), queue.dropped > 0 ? ` ${queue.dropped} lost` : '', queue.problem !== null),
+    tile(queue.problem ?? `write queue; ${whole(queue.written)} rows stored`, whole(queue.length), queue.dropped > 0 ? ` ${queue.dropped} lost` : '', queue.problem !== null),
   );
 }
 
@@ -207,7 +296,7 @@ function drawHost(instance) {
   const name = make('button', { type: 'button', className: 'name', title: 'Show this host only' }, id);
   name.addEventListener('click', () => choose(chosen === id ? null : id));
   const stateCell = make('span', { className: `state ${state}`, title: problem ?? '' }, state);
-  const row = /** @type {HTMLTableRowElement} */ (make('tr', { className: id === chosen ? 'chosen' : '' }, cell(name)));
+  const row = /** @type {HTMLTableRowElement} */ (make('tr', { className: `${state} ${id === chosen ? 'chosen' : ''}` }, cell(name)));
   row.dataset.host = id;
   if (state === 'down') {
     stateCell.append(' ', make('span', { className: 'why' }, problem ?? ''));
@@ -221,11 +310,11 @@ function drawHost(instance) {
       number(backends?.active),
       number(backends?.idle),
       number(backends?.idleInTransaction),
-      number(sample?.waiting, String, true),
+      number(sample?.waiting, whole, true),
       number(sample?.longestTransaction, seconds),
-      sample && sample.cacheHit !== null ? cell(`${(sample.cacheHit * 100).toFixed(1)} %`, 'n') : cell('–', 'n zero'),
+      sample && sample.cacheHit !== null ? number(sample.cacheHit, (value) => `${(value * 100).toFixed(1)} %`) : cell('–', 'n zero'),
       number(sample?.logLines, figure),
-      instance.rtt === null ? cell('–', 'n zero') : cell(`${instance.rtt.toFixed(1)} ms`, 'n'),
+      instance.rtt === null ? cell('–', 'n zero') : number(instance.rtt, (value) => `${value.toFixed(1)} ms`),
     );
   }
   label('hosts', row);
@@ -239,29 +328,113 @@ function drawHost(instance) {
   hostRows.set(id, row);
 }
 
+/** How much a host needs a person: the more, the further up. @param {Instance} instance */
+function urgency({ state, sample }) {
+  if (state === 'down') return Infinity;
+  return state === 'connecting' ? 1e6 : (sample?.waiting ?? 0);
+}
+
+/** Puts the hosts' rows in their order, if they are not. */
+function orderHosts() {
+  const byUrgency = [...instances.values()].sort((a, b) => urgency(b) - urgency(a) || a.id.localeCompare(b.id, undefined, { numeric: true }));
+  const rows = sorted('hosts', byUrgency.flatMap(({ id }) => hostRows.get(id) ?? []), (row) => row);
+  const body = part('hosts').querySelector('tbody');
+  if (body === null || body.querySelector('button:active') !== null) return;
+  if (rows.every((row, n) => body.rows[n] === row)) return;
+  const focus = /** @type {HTMLElement | null} */ (document.activeElement);
+  body.replaceChildren(...rows);
+  if (focus !== null && body.contains(focus)) focus.focus();
+}
+
+/** Hosts that are down stand above all else. */
+function drawDown() {
+  const down = [...instances.values()].filter(({ state }) => state === 'down');
+  const place = part('down');
+  place.hidden = down.length === 0;
+  const lines = down.slice(0, ROWS).map(({ id, problem }) => make('li', {}, make('b', {}, id), ` ${problem ?? ''}`));
+  if (down.length > ROWS) lines.push(make('li', {}, `… and ${down.length - ROWS} more`));
+  place.replaceChildren(make('h2', {}, down.length === 1 ? '1 host is down' : `${down.length} hosts are down`), make('ul', {}, ...lines));
+}
+
+/**
+ * @typedef {{ backend: Backend, wait: Wait | null, also: number[], waiters: Party[] }} Party
+ */
+
+/** Who waits for whom, from those who hold and do not wait. @param {Wait[]} locks @returns {Party[]} */
+function lockTrees(locks) {
+  /** @type {Map<number, Party>} */
+  const parties = new Map();
+  const party = (/** @type {Backend} */ backend) => {
+    const found = parties.get(backend.pid);
+    if (found !== undefined) return found;
+    /** @type {Party} */
+    const made = { backend, wait: null, also: [], waiters: [] };
+    parties.set(backend.pid, made);
+    return made;
+  };
+  for (const wait of locks) party(wait.waiter).wait = wait;
+  for (const { holders } of locks) holders.forEach(party);
+  /** Whether one stands above another, on the way to the root. @type {Map<Party, Party>} */
+  const above = new Map();
+  const isBelow = (/** @type {Party | undefined} */ one, /** @type {Party} */ other) => {
+    for (; one !== undefined; one = above.get(one)) if (one === other) return true;
+    return false;
+  };
+  for (const waiter of parties.values()) {
+    if (waiter.wait === null) continue;
+    const holders = waiter.wait.holders.map(party);
+    // Of several, one that waits itself: that shows the chain. In a circle of waits somebody has to be the root.
+    const free = holders.filter((holder) => !isBelow(holder, waiter));
+    const parent = free.find(({ wait }) => wait !== null) ?? free[0];
+    if (parent === undefined) continue;
+    above.set(waiter, parent);
+    parent.waiters.push(waiter);
+    waiter.also = holders.filter((holder) => holder !== parent).map(({ backend }) => backend.pid);
+  }
+  return [...parties.values()].filter((one) => !above.has(one));
+}
+
+/** The longest wait below. @param {Party} party @returns {number} */
+function longestWait({ wait, waiters }) {
+  return Math.max(wait?.waiter.seconds ?? 0, ...waiters.map(longestWait));
+}
+
+/** @param {Party} party @returns {number} */
+function waitersBelow({ waiters }) {
+  return waiters.reduce((count, waiter) => count + 1 + waitersBelow(waiter), 0);
+}
+
+/** @param {string} id @param {Party} party @returns {HTMLElement} */
+function drawParty(id, { backend, wait, also, waiters }) {
+  const role = make('span', { className: 'role' });
+  if (wait === null) role.append('holds it');
+  else role.append('waits ', make('span', { className: 'time' }, seconds(wait.waiter.seconds)), ` for ${wait.what}`);
+  if (also.length > 0) role.append(`, held by ${also.join(', ')} too`);
+  const below = [...waiters].sort((a, b) => b.backend.seconds - a.backend.seconds);
+  return make(
+    'li',
+    {},
+    make('div', { className: 'party' }, make('span', {}, `${backend.pid} ${backend.user} (${backend.state}) `, role), stopper(id, backend)),
+    code(backend.query),
+    ...(below.length > 0 ? [make('ul', {}, ...below.map((waiter) => drawParty(id, waiter)))] : []),
+  );
+}
+
 function drawLocks() {
-  const locks = scope().flatMap(({ id, locks }) => locks.map((lock) => ({ id, ...lock })));
-  locks.sort((a, b) => b.waiter.seconds - a.waiter.seconds);
-  part('locks-count').textContent = locks.length > 0 ? `${locks.length} waiting` : '';
-  const party = (/** @type {string} */ role, /** @type {string} */ id, /** @type {Backend} */ backend) =>
-    make(
-      'div',
-      { className: 'party' },
-      make('span', {}, role),
-      make('span', {}, `${backend.pid} ${backend.user} (${backend.state}) `, code(backend.query)),
-      stopper(id, backend),
-    );
-  const shown = locks.slice(0, ROWS).map(({ id, waiter, what, holders }) =>
+  const trees = scope().flatMap(({ id, locks }) => lockTrees(locks).map((tree) => ({ id, tree })));
+  trees.sort((a, b) => longestWait(b.tree) - longestWait(a.tree));
+  const waiting = trees.reduce((count, { tree }) => count + waitersBelow(tree), 0);
+  part('locks-count').textContent = waiting > 0 ? `${waiting} waiting` : '';
+  const shown = trees.slice(0, ROWS).map(({ id, tree }) =>
     make(
       'div',
       { className: 'lock' },
-      make('h3', {}, make('b', {}, id), ` ${waiter.database}: ${what}, for `, make('span', { className: 'time' }, seconds(waiter.seconds))),
-      party('waits', id, waiter),
-      ...holders.map((holder) => party('holds it', id, holder)),
+      make('h3', {}, make('b', {}, id), ` ${tree.backend.database}: ${waitersBelow(tree)} behind ${tree.backend.pid}, for `, make('span', { className: 'time' }, seconds(longestWait(tree)))),
+      make('ul', {}, drawParty(id, tree)),
     ),
   );
-  if (locks.length === 0) shown.push(make('p', { className: 'empty' }, 'Nobody waits for a lock.'));
-  if (locks.length > ROWS) shown.push(make('p', { className: 'empty' }, `… and ${locks.length - ROWS} more`));
+  if (trees.length === 0) shown.push(make('p', { className: 'empty' }, 'Nobody waits for a lock.'));
+  if (trees.length > ROWS) shown.push(make('p', { className: 'empty' }, `… and ${trees.length - ROWS} more`));
   replaceUnlessHeld('locks', shown);
 }
 
@@ -271,31 +444,67 @@ function replaceUnlessHeld(id, children) {
   if (place.querySelector('button:active') === null) place.replaceChildren(...children);
 }
 
+/** An event's text, without the figure that has a column of its own. @param {Instance['events'][number]} event */
+function wordsOf({ message, duration }) {
+  return duration === undefined ? message : message.replace(/^duration: [0-9.]+ ms\s*(?:statement: )?/, '');
+}
+
 function drawSlow() {
   const events = scope().flatMap(({ id, events }) => events.map((event) => ({ id, ...event })));
   events.sort((a, b) => (a.time < b.time ? 1 : -1));
-  const rows = events.slice(0, ROWS).map(({ id, time, severity, message, duration }) => {
+  /** @param {typeof events[number]} event @param {Node | string} host @param {Node} times @param {number | undefined} worst */
+  const row = (event, host, times, worst) => {
     const what = make('td', { className: 'wide' });
-    if (duration === undefined) what.append(make('span', { className: `severity ${severity}` }, severity), ' ');
-    what.append(code(duration === undefined ? message : message.replace(/^duration: [0-9.]+ ms\s*/, '')));
-    return line(cell(time.replace(/^\S+ /, '')), cell(id), cell(duration === undefined ? '' : milliseconds(duration), 'n'), what);
+    if (event.duration === undefined) what.append(make('span', { className: `severity ${event.severity}` }, event.severity), ' ');
+    what.append(code(wordsOf(event)));
+    return line(cell(event.time.replace(/^\S+ /, '')), cell(host), times, worst === undefined ? cell('', 'n') : number(worst, milliseconds), what);
+  };
+  // Statements that differ in their values only are one.
+  const kind = (/** @type {typeof events[number]} */ event) => `${event.severity} ${wordsOf(event).replace(/'(?:[^']|'')*'|\b\d+(?:\.\d+)?\b/g, '?')}`;
+  const groups = grouped(events, kind).slice(0, ROWS).map(([key, all]) => {
+    const [first] = /** @type {[typeof events[number]]} */ (/** @type {unknown} */ (all));
+    const durations = all.flatMap(({ duration }) => duration ?? []);
+    const worst = durations.length > 0 ? Math.max(...durations) : undefined;
+    if (all.length === 1) return [row(first, first.id, number(1), worst)];
+    const own = row(first, groupButton('slow', key, hostsOf(all), drawSlow), number(all.length), worst);
+    return opened.has(`slow ${key}`) ? [own, ...all.slice(0, PARTS).map((event) => asPart(row(event, event.id, cell('', 'n'), event.duration)))] : [own];
   });
-  fill('slow', rows, 'Nothing slow, and no warnings.');
+  if (part('slow').querySelector('button:active') === null) fill('slow', groups, 'Nothing slow, and no warnings.');
+}
+
+/** @param {HTMLTableRowElement} row */
+function asPart(row) {
+  row.classList.add('part');
+  return row;
 }
 
 function drawStatements() {
   const statements = scope().flatMap(({ id, statements }) => statements.map((statement) => ({ id, ...statement })));
-  statements.sort((a, b) => b.total - a.total);
-  const rows = statements.slice(0, ROWS).map(({ id, query, calls, mean, total, rows }) =>
-    line(cell(id), cell(code(query), 'wide'), number(calls, figure), number(mean, milliseconds), number(total, milliseconds), number(rows, figure)),
-  );
-  fill('statements', rows, 'No statements yet, or pg_stat_statements is not installed.');
+  /** @param {Node | string} host @param {Node | string} query @param {typeof statements} all */
+  const row = (host, query, all) => {
+    const sum = (/** @type {'calls' | 'total' | 'rows'} */ of) => all.reduce((total, one) => total + one[of], 0);
+    const [calls, total] = [sum('calls'), sum('total')];
+    return line(cell(host), cell(query, 'wide'), number(calls), number(calls > 0 ? total / calls : 0, milliseconds), number(total, milliseconds), number(sum('rows')));
+  };
+  const total = (/** @type {typeof statements} */ all) => all.reduce((sum, one) => sum + one.total, 0);
+  const kinds = grouped(statements, ({ query }) => query).sort(([, a], [, b]) => total(b) - total(a));
+  part('statements-count').textContent = kinds.length > 0 ? `· ${kinds.length}` : '';
+  const groups = kinds.slice(0, ROWS).map(([query, all]) => {
+    if (all.length === 1) return [row(hostsOf(all), code(query), all)];
+    const own = row(groupButton('statements', query, hostsOf(all), drawStatements), code(query), all);
+    const parts = [...all].sort((a, b) => b.total - a.total).slice(0, PARTS);
+    return opened.has(`statements ${query}`) ? [own, ...parts.map((one) => asPart(row(one.id, '', [one])))] : [own];
+  });
+  if (part('statements').querySelector('button:active') === null) {
+    fill('statements', groups, 'No statements yet, or pg_stat_statements is not installed.');
+  }
 }
 
 function drawRunning() {
   const running = scope().flatMap(({ id, running }) => running.map((backend) => ({ id, backend })));
   running.sort((a, b) => b.backend.seconds - a.backend.seconds);
-  const rows = running.slice(0, ROWS).map(({ id, backend }) =>
+  part('running-count').textContent = running.length > 0 ? `· ${running.length}` : '';
+  const rows = running.slice(0, ROWS).map(({ id, backend }) => [
     line(
       cell(id),
       cell(String(backend.pid), 'n'),
@@ -305,7 +514,7 @@ function drawRunning() {
       cell(code(backend.query), 'wide'),
       cell(stopper(id, backend)),
     ),
-  );
+  ]);
   if (part('running').querySelector('button:active') === null) fill('running', rows, 'Nobody is.');
 }
 
@@ -315,14 +524,14 @@ function drawLoops({ loops }) {
     const past = [...(delays.get(thread) ?? []), p99].slice(-MINUTE);
     delays.set(thread, past);
     const delay = (/** @type {number} */ value) => cell(`${value.toFixed(2)} ms`, 'n');
-    return line(
+    return [line(
       cell(thread),
       delay(mean),
       delay(p99),
       delay(max),
       cell(`${(utilization * 100).toFixed(1)} %`, 'n'),
       cell(sparkline(past, MINUTE, `p99 of ${thread}`)),
-    );
+    )];
   });
   fill('loops', rows, 'Not measured yet.');
 }
@@ -361,6 +570,8 @@ function drawScope() {
 function take(news) {
   for (const instance of news.instances) instances.set(instance.id, instance);
   news.instances.forEach(drawHost);
+  orderHosts();
+  drawDown();
   drawTiles(news);
   drawScope();
   drawLoops(news);
@@ -368,6 +579,13 @@ function take(news) {
   link.className = '';
   link.textContent = `live, ${new Date(news.time).toLocaleTimeString()}`;
 }
+
+sortable('hosts', orderHosts);
+sortable('slow', drawSlow);
+sortable('statements', drawStatements);
+sortable('running', drawRunning);
+// A telephone shows what needs a person, and the rest when it is asked for.
+if (matchMedia('(max-width: 700px)').matches) for (const section of document.querySelectorAll('details')) section.open = false;
 
 part('reset').addEventListener('click', (event) => {
   const button = /** @type {HTMLButtonElement} */ (event.currentTarget);

@@ -19,16 +19,15 @@ import { alone, onOpenssh, onSsh2 } from './programs.mjs';
  * @type {Map<string, string>}
  */
 export const DIFFERENT = new Map([
-  ['what the module exports', 'the server side'],
+  ['Server', 'the server side'],
   ['end(x), then write(y)', 'what is written behind the end'],
   ['what a server says of a signal', 'the description of a signal'],
   ['exec: allowHalfOpen', '`allowHalfOpen: false`'],
   ['algorithms: prepend', '`prepend`'],
-  ['hostkeys', '`hostkeys`'],
-  ['sftp: extensions', '`ext_copy_data`'],
+  ['agentForward of a session, and of the next ones', '`agentForward` of `exec` and `shell`'],
+  ['sftp: names of users and groups', '`ext_users_groups`'],
   ['openssh_noMoreSessions', '`openssh_noMoreSessions`'],
   ['when a handshake is told', 'the events `greeting` and `handshake`'],
-  ['a password that has to be changed', '`change password`'],
   ['a wrong passphrase', 'a wrong passphrase of a key in OpenSSH\'s format'],
   ['a stand-in for the socket', 'a second error after a time-out'],
 ]);
@@ -43,7 +42,13 @@ async function talkative(t, seen, server) {
       if (context.method === 'password' && context.password === 'expired') {
         return context.requestChange('Another one: ', (next) => (next === 'sesame' ? context.accept() : context.reject()));
       }
-      if (context.method === 'publickey' && context.key.data.equals(original.utils.parseKey(userKey.public).getPublicSSH())) return context.accept();
+      if (context.method === 'publickey' && server.trustsKeys && context.key.data.equals(original.utils.parseKey(userKey.public).getPublicSSH())) return context.accept();
+      if (context.method === 'hostbased') {
+        const { key, localHostname, localUsername } = context;
+        seen.push(`${key.algo} ${localHostname} ${localUsername}`);
+        const right = localHostname === 'desk.example.' && localUsername === 'joan';
+        return right && original.utils.parseKey(userKey.public).verify(context.blob, context.signature) ? context.accept() : context.reject();
+      }
       if (context.method === 'keyboard-interactive') {
         return context.prompt([{ prompt: 'Word: ', echo: false }], 'title', 'words', () => context.reject());
       }
@@ -111,27 +116,32 @@ export async function compare(t, each) {
     ssh2: await run(original, program, await prepare(original)),
     trunkline: await run(trunkline, program, await prepare(trunkline)),
   });
-  const [host] = await servers(t, '--config', 'AcceptEnv LC_*');
+  const more = ['rsa', 'ecdsa'].map((type) => {
+    execFileSync('ssh-keygen', ['-q', '-t', type, '-N', '', '-f', join(folder, `host-${type}`)]);
+    return `HostKey ${join(folder, `host-${type}`)}`;
+  });
+  const [host] = await servers(t, ...['AcceptEnv LC_*', ...more].flatMap((line) => ['--config', line]));
+  const closed = createServer().listen(0, '127.0.0.1');
+  await once(closed, 'listening');
+  const unused = closed.address().port;
+  await new Promise((resolve) => closed.close(resolve));
   for (const [name, program] of Object.entries(onOpenssh)) {
     await each(name, () => both(program, async (ssh2) => {
       const client = new ssh2.Client();
       client.on('error', () => {}).connect(config(host));
       await once(client, 'ready');
-      return { client, folder, config: config(host) };
+      return { client, folder, unused, config: { ...config(host), keyFile: host.key } };
     }));
   }
   const silent = createServer((socket) => socket.on('error', () => {})).listen(0, '127.0.0.1');
-  const unused = createServer().listen(0, '127.0.0.1');
-  await Promise.all([once(silent, 'listening'), once(unused, 'listening')]);
+  await once(silent, 'listening');
   t.after(() => silent.close());
-  const free = unused.address().port;
-  await new Promise((resolve) => unused.close(resolve));
   const sealed = join(folder, 'sealed');
   writeFileSync(sealed, userKey.private, { mode: 0o600 });
   execFileSync('ssh-keygen', ['-q', '-p', '-a', '1', '-P', '', '-N', 'secret', '-f', sealed]);
   for (const [name, program] of Object.entries(onSsh2)) {
     await each(name, () => both(program, async () => {
-      const [seen, server] = [[], {}];
+      const [seen, server] = [[], { trustsKeys: true }];
       return { where: await talkative(t, seen, server), seen, server, key: userKey, sealed: readFileSync(sealed), hostKey, silent: silent.address().port };
     }));
   }
@@ -140,7 +150,7 @@ export async function compare(t, each) {
   const fixtures = new URL('../../node_modules/ssh2-original/test/fixtures/', import.meta.url);
   for (const [name, program] of Object.entries(alone)) {
     await each(name, () => both(program, async () => ({
-      unused: free, key: userKey, encrypted: readFileSync(encrypted), putty: readFileSync(new URL('id_rsa.ppk', fixtures)),
+      unused, key: userKey, encrypted: readFileSync(encrypted), putty: readFileSync(new URL('id_rsa.ppk', fixtures)),
     })));
   }
 }

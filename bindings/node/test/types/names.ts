@@ -1,12 +1,14 @@
-// Every name of @types/ssh2 but those of the server side and of agents that the guide calls missing. Compiled against both.
+// Every name of @types/ssh2 but those of the server side. Compiled against both.
 
-export { Client, utils, createAgent, BaseAgent, OpenSSHAgent } from 'ssh2';
+export {
+  AgentProtocol, BaseAgent, Client, CygwinAgent, HTTPAgent, HTTPSAgent, OpenSSHAgent, PageantAgent, Server, createAgent, utils,
+} from 'ssh2';
 export type {
-  AcceptConnection, AgentAuthMethod, AlgorithmList, Algorithms, AnyAuthMethod, Attributes, AuthHandlerMiddleware,
+  AcceptConnection, AgentAuthMethod, AgentInboundRequest, AlgorithmList, Algorithms, AnyAuthMethod, Attributes, AuthHandlerMiddleware,
   AuthMethod, AuthenticationType, Callback, ChangePasswordCallback, Channel, ChannelSubType, ChannelType,
   CipherAlgorithm, ClientCallback, ClientChannel, ClientErrorExtensions, ClientForwardCallback, ClientSFTPCallback,
   CompressionAlgorithm, ConnectConfig, DebugFunction, ErrorCallback, ExecOptions, FileEntry, FileEntryWithStats,
-  GetStreamCallback, HostBasedAuthMethod, HostFingerprintVerifier, HostVerifier, IdentityCallback, InputAttributes,
+  GetStreamCallback, HTTPAgentOptions, HTTPSAgentOptions, HostBasedAuthMethod, HostFingerprintVerifier, HostVerifier, IdentityCallback, InputAttributes,
   KexAlgorithm, KeyType, KeyboardInteractiveAuthMethod, KeyboardInteractiveCallback, KnownPublicKeys, MacAlgorithm,
   NegotiatedAlgorithms, NextAuthHandler, NoAuthMethod, OpenMode, ParsedKey, PasswordAuthMethod, Prompt,
   PseudoTtyOptions, PublicKeyAuthMethod, PublicKeyEntry, ReadFileOptions, ReadStream, ReadStreamOptions,

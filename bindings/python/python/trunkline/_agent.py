@@ -25,8 +25,8 @@ def add_to_agent(
     to keep it. An agent that has the key keeps it as it is. Returns the public half, as a line: in a file that ``identity``
     names, it chooses this key among the agent's.
 
-    Raises ``ValueError`` for what is no private key or has another passphrase, ``LocalError`` when the agent does not take
-    it or there is none.
+    Raises ``ValueError`` for what is not a private key or has another passphrase, ``LocalError`` when the agent does not
+    take it or there is none.
     """
     socket = os.environ.get("SSH_AUTH_SOCK", "") if agent is None else os.fspath(agent)
     content = private_key.encode() if isinstance(private_key, str) else bytes(private_key)

@@ -35,7 +35,7 @@ class Lane:
 
     #: The server's identification; empty while the connection is being made.
     server: str
-    #: Key exchange, host key algorithm and cipher.
+    #: Key exchange, host key algorithm and cipher, with blanks between them.
     algorithms: str
     #: The round-trip time in seconds, as last measured.
     rtt: float | None
@@ -52,7 +52,7 @@ class Lane:
 
 
 class Forward(BaseForward):
-    """A forwarding, until it is closed or nobody has it any more. Connections that it carries then go on to their ends."""
+    """A forwarding, until it is closed or nobody has it any more. Its connections then continue to their ends."""
 
     def close(self) -> None:
         """Ends the listening."""

@@ -104,7 +104,7 @@ class AuthenticationError(Error):
     """The server accepted none of the authentication methods.
 
     ``allowed`` are the methods with which it would have gone on, such as ``"publickey"``; ``partial`` is whether it wants
-    one of them besides what it was shown, which was right. The daemon tells neither.
+    one of them besides what it was shown, which was right.
     """
 
     kind = "authentication"
@@ -174,7 +174,7 @@ class IsDirectoryError(FileError, IsADirectoryError):
 
 
 class NotDirectoryError(FileError, NotADirectoryError):
-    """A part of the path is no directory."""
+    """A part of the path is not a directory."""
 
 
 class ClosedError(Error):

@@ -15,7 +15,7 @@ from ._expect import expect
 if TYPE_CHECKING:
     from typing_extensions import TypeAlias
 
-#: A path on a server, relative to the user's home or absolute; what is no text comes and goes by ``surrogateescape``.
+#: A path on a server, relative to the user's home or absolute; what is not text comes and goes by ``surrogateescape``.
 RemotePath: TypeAlias = "str | bytes | os.PathLike[str]"
 
 #: A path on this machine.
@@ -137,7 +137,7 @@ def flags(mode: str) -> tuple[int, bool, bool, bool]:
     letters = set(mode)
     kinds = letters & set("rwxa")
     if len(letters) != len(mode) or letters - set("rwxabt+") or len(kinds) != 1 or {"b", "t"} <= letters:
-        raise ValueError(f"{mode!r} is no mode of opening a file")
+        raise ValueError(f"{mode!r} is not a mode in which a file can be opened")
     both = "+" in letters
     kind = kinds.pop()
     found = {

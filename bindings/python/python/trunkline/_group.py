@@ -252,7 +252,7 @@ class Group(BaseGroup):
 class GroupRun(Generic[_T]):
     """A command under way on many hosts; an iterator of ``HostResult``, as they complete.
 
-    It goes on while something is waited for. ``cancel``, and leaving a ``with`` block early, close what still runs.
+    It continues while something is waited for. ``cancel``, and leaving a ``with`` block early, close what still runs.
     """
 
     def __init__(self, jobs: Iterator[Job], at_once: int, finish: Callable[[Any], _T]) -> None:

@@ -15,7 +15,7 @@ def enable_logging(level: int | str = logging.INFO) -> None:
     """
     number = logging.getLevelName(level) if isinstance(level, str) else level
     if not isinstance(number, int):
-        raise ValueError(f"{level!r} is no level of logging")
+        raise ValueError(f"{level!r} is not a logging level")
     _native.log_to(max(0, min(number, 255)), _tell)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 StrPath: TypeAlias = "str | os.PathLike[str]"
 
 #: Asked with the kind of question ("password", "passphrase", "host key", "keyboard-interactive" or "confirm"), its text,
-#: and whether the answer may be seen as it is typed; ``None`` is no answer.
+#: and whether the answer may be seen as it is typed; ``None`` is not an answer.
 Ask: TypeAlias = "Callable[[str, str, bool], str | None]"
 
 #: Where the connections are: in a process of their own that all programs share, or in this one.
@@ -136,11 +136,11 @@ class Options:
         return _native.Engine.shared() if self.share else _native.Engine.apart(self.connections)
 
     def daemon_command(self) -> list[str] | None:
-        """``None`` for connections in this process, else how the daemon is started; empty if it runs already."""
+        """``None`` for connections in this process, else how the daemon is started; empty for the daemon where one runs."""
         if self.daemon is False or not self.share:
             return None
         if self.daemon == "auto":
-            return [] if _native.daemon_runs() else None
+            return []
         if self.daemon is not True:
             raise ValueError('daemon is True, False or "auto"')
         return [program(), "daemon", "--detach"]

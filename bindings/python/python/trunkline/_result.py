@@ -49,7 +49,7 @@ class Terminal:
         for size in (self.columns, self.rows):
             expect("a terminal's size", "a number", size, int)
             if not 0 <= size < 2**32:
-                raise ValueError(f"{size} is no size of a terminal")
+                raise ValueError(f"{size} is not a terminal size")
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,7 @@ class SFTP:
     # Directories.
 
     def mkdir(self, path: RemotePath, mode: int | None = None, *, parents: bool = False) -> None:
-        """Makes a directory; with ``parents`` those above it too, and it is no error if it is there."""
+        """Makes a directory; with ``parents`` those above it too, and it is not an error if it is there."""
         if not parents:
             return self._use().mkdir(remote(path), mode).wait()
         folder = text(remote(path)).rstrip("/")
@@ -272,7 +272,7 @@ class RemoteFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
-            raise ValueError(f"{whence!r} is no place to seek from")
+            raise ValueError(f"{whence!r} is not a valid whence")
         return self._native.seek(offset, whence).wait()
 
     def tell(self) -> int:

@@ -58,6 +58,7 @@ DIFFERENCES: dict[str, dict[str, str]] = {
         "*Key.can_verify": KEYS,
         "*Key.verifying_key": KEYS,
         "*RSAKey.HASHES": KEYS,
+        "*Key.write_private_key*(file_format)": KEYS,
         "*ECDSAKey.__init__(vals)": KEYS,
         "*ECDSAKey.__init__(validate_point)": KEYS,
         "paramiko.pkey.FileFormat": KEYS,

@@ -1,4 +1,4 @@
-"""What a library offers, found by looking at it, and which of that a module in its place has not.
+"""What a library offers, found by looking at it, and which of that a module in its place has not, or has in another way.
 
 inventory.py LIBRARY MODULE prints it as JSON.
 """
@@ -37,6 +37,12 @@ def missing(library: str, ours: str) -> Iterator[tuple[str, str]]:
                 yield from _of_class(f"{name}.{member}", original, mine, library)
             elif inspect.isroutine(original):
                 yield from _of_function(f"{name}.{member}", original, mine)
+            elif isinstance(original, _PLAIN) and mine != original:
+                yield f"{name}.{member}", f"it is {mine!r}, not {original!r}"
+
+
+#: Values that are the same only where they are equal.
+_PLAIN = (str, bytes, int, float, tuple)
 
 
 def _modules(package: ModuleType) -> Iterator[tuple[str, ModuleType]]:
@@ -62,6 +68,11 @@ def _defined(module: ModuleType) -> set[str]:
 
 
 def _of_class(name: str, original: type, mine: Any, library: str) -> Iterator[tuple[str, str]]:
+    if issubclass(original, BaseException):
+        kinds = {each.__name__ for each in mine.__mro__}
+        yield from (
+            (name, f"it is not caught as {each.__name__}") for each in original.__mro__ if each.__name__ not in kinds
+        )
     for member in sorted(dir(original)):
         owner = next((each for each in original.__mro__ if member in vars(each)), object)
         if not owner.__module__.startswith(library) or (member.startswith("_") and member != "__init__"):
@@ -73,6 +84,8 @@ def _of_class(name: str, original: type, mine: Any, library: str) -> Iterator[tu
                 yield f"{name}.{member}", "no such attribute"
         elif not hasattr(mine, member):
             yield f"{name}.{member}", "no such attribute"
+        elif isinstance(value, _PLAIN) and getattr(mine, member) != value:
+            yield f"{name}.{member}", f"it is {getattr(mine, member)!r}, not {value!r}"
         elif callable(getattr(original, member)):
             yield from _of_function(f"{name}.{member}", getattr(original, member), getattr(mine, member))
 
@@ -97,6 +110,8 @@ def _of_function(name: str, original: Any, mine: Any) -> Iterator[tuple[str, str
         before, now = expected[parameter].default, found[parameter].default
         if before is not inspect.Parameter.empty and now is inspect.Parameter.empty:
             yield f"{name}({parameter})", "it may not be left out"
+        elif isinstance(before, _PLAIN) and now != before:
+            yield f"{name}({parameter})", f"it is {now!r} where nothing is said, not {before!r}"
 
 
 def _parameters(function: Any) -> dict[str, inspect.Parameter]:

@@ -3,7 +3,7 @@
 run.py LIBRARY IMPLEMENTATION ABOUT
 
 LIBRARY is paramiko or pssh, IMPLEMENTATION original or trunkline; ABOUT is JSON: the servers, for the programs, and under
-"programs" the tables to run.
+"programs" the tables to run, each with its module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 def shown(value: Any) -> Any:
@@ -34,10 +34,9 @@ def main(name: str, implementation: str, about: dict[str, Any]) -> None:
     if implementation == "trunkline":
         importlib.import_module(f"trunkline.compat.{name}").install()
     library = importlib.import_module(name)
-    programs = importlib.import_module(f"programs_{name}")
     saw = {}
-    for table in about["programs"]:
-        for title, program in getattr(programs, table).items():
+    for module, table in about["programs"]:
+        for title, program in getattr(importlib.import_module(f"parity.{module}"), table).items():
             seen: list[Any] = []
 
             def see(*values: Any, seen: list[Any] = seen) -> None:

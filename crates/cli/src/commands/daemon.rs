@@ -1,4 +1,8 @@
-//! `trunkline daemon` and `trunkline settings`, which are `trunklined`'s.
+//! `trunkline daemon`, which is `trunklined`, and what is asked of a daemon about itself: `status`, `settings` and `metrics`.
+
+pub(crate) mod metrics;
+pub(crate) mod settings;
+pub(crate) mod status;
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
@@ -19,15 +23,7 @@ pub(crate) struct Args {
 
 /// Becomes the daemon.
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    become_trunklined(if args.detach { "--detach" } else { "--foreground" })
-}
-
-/// Becomes the program that prints the page of settings.
-pub(crate) fn settings() -> anyhow::Result<ExitCode> {
-    become_trunklined("--settings")
-}
-
-fn become_trunklined(argument: &str) -> anyhow::Result<ExitCode> {
+    let argument = if args.detach { "--detach" } else { "--foreground" };
     let program = program::find()?;
     let error = Command::new(&program).arg(argument).exec();
     Err(error).with_context(|| format!("running {}", program.display()))

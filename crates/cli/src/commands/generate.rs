@@ -1,5 +1,8 @@
 //! What is generated from the arguments: completions and man pages.
 
+mod manual;
+mod sections;
+
 use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,19 +11,25 @@ use anyhow::Context as _;
 use clap::CommandFactory as _;
 
 use crate::Cli;
+use crate::commands::complete;
 
-/// `trunkline completions SHELL`.
+/// `trunkline completions SHELL`. Three shells run the program to complete; for others the script knows commands and options.
 pub(crate) fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "trunkline", &mut script);
+    match complete::script(shell) {
+        Some(text) => script.extend_from_slice(text.as_bytes()),
+        None => clap_complete::generate(shell, &mut Cli::command(), "trunkline", &mut script),
+    }
     std::io::stdout().write_all(&script)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// `trunkline man FOLDER`.
 pub(crate) fn man_pages(folder: &Path) -> anyhow::Result<ExitCode> {
-    std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
-    clap_mangen::generate_to(Cli::command(), folder)
-        .with_context(|| format!("writing to {}", folder.display()))?;
+    std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    for (name, page) in manual::pages()? {
+        let file = folder.join(name);
+        std::fs::write(&file, page).with_context(|| format!("writing {}", file.display()))?;
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,55 +1,23 @@
 //! The commands about connections: `ls`, `check`, `close`, `warm`, `explain`, `stop`.
 
-use std::ffi::OsString;
-use std::io::Write as _;
+pub(crate) mod explain;
+pub(crate) mod ls;
+
+use std::ffi::{OsStr, OsString};
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use trunkline_control::client::Client;
 use trunkline_control::protocol::{
-    Explanation, HostRequest, MasterAction, MasterFound, MastersOf, Reply, Request,
+    HostRequest, MasterAction, MasterFound, MasterState, MastersOf, Reply, Request,
 };
 use trunkline_request::World;
 use trunkline_text::Printable;
 
 use crate::backend::{Backend, host_request, runtime};
 use crate::questions::Conversation;
-use crate::report::connections::{self, milliseconds};
-use crate::report::fold;
-use crate::terminal;
-
-/// Options that decide what a destination means.
-#[derive(Debug, clap::Args)]
-pub(crate) struct SshOptions {
-    /// Use this ssh_config file instead of the user's and the system's.
-    #[arg(short = 'F', value_name = "FILE")]
-    config: Option<OsString>,
-    /// The user to log in as.
-    #[arg(short = 'l', value_name = "USER")]
-    user: Option<OsString>,
-    /// The port.
-    #[arg(short = 'p', value_name = "PORT")]
-    port: Option<OsString>,
-    /// An option of ssh_config.
-    #[arg(short = 'o', value_name = "KEY=VALUE")]
-    option: Vec<OsString>,
-}
-
-impl SshOptions {
-    /// The file of `-F`.
-    pub(crate) fn config_file(&self) -> Option<&std::ffi::OsStr> {
-        self.config.as_deref()
-    }
-
-    pub(crate) fn to_args(&self) -> Vec<OsString> {
-        let single = [("-F", &self.config), ("-l", &self.user), ("-p", &self.port)];
-        let single = single
-            .into_iter()
-            .filter_map(|(flag, value)| Some([flag.into(), value.clone()?]));
-        let options = self.option.iter().map(|option| ["-o".into(), option.clone()]);
-        single.chain(options).flatten().collect()
-    }
-}
+use crate::report::connections::milliseconds;
+use crate::ssh_options::SshOptions;
 
 /// Arguments of commands on one or more hosts.
 #[derive(Debug, clap::Args)]
@@ -59,17 +27,6 @@ pub(crate) struct HostArgs {
     /// Hosts, as for ssh(1).
     #[arg(required = true)]
     destinations: Vec<String>,
-}
-
-/// Arguments of `trunkline ls`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct LsArgs {
-    /// Find ssh's own ControlMasters by the ControlPaths of this ssh_config file instead of the user's and the system's.
-    #[arg(short = 'F', value_name = "FILE")]
-    config: Option<OsString>,
-    /// Print one JSON document.
-    #[arg(long)]
-    json: bool,
 }
 
 /// Arguments of `trunkline close`.
@@ -101,59 +58,12 @@ pub(crate) struct WarmArgs {
     pin: bool,
 }
 
-/// Arguments of `trunkline explain`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct ExplainArgs {
-    #[command(flatten)]
-    ssh: SshOptions,
-    /// A host, as for ssh(1).
-    destination: String,
-}
-
 /// Arguments of `trunkline stop`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StopArgs {
     /// Do not wait for running sessions.
     #[arg(long)]
     now: bool,
-}
-
-/// `trunkline ls`.
-pub(crate) fn ls(args: &LsArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
-    let hosts = runtime()?.block_on(async {
-        let mut hosts = match backend.connect_to_look().await? {
-            None => Vec::new(),
-            Some(mut client) => match ask(&mut client, Request::List, backend).await? {
-                Reply::Hosts(hosts) => hosts,
-                other => return Err(unexpected(&other)),
-            },
-        };
-        let of = all_masters(args.config.clone())?;
-        let found = masters(of, MasterAction::Look, backend).await?;
-        for report in found.into_iter().map(|found| found.report) {
-            // The daemon may go through a master of the user's own, and have told of it.
-            let socket = report.master.as_ref().map(|master| &master.socket);
-            if !hosts
-                .iter()
-                .any(|host| host.master.as_ref().map(|master| &master.socket) == socket)
-            {
-                hosts.push(report);
-            }
-        }
-        hosts.sort_by_cached_key(|host| (fold::natural(&host.name), host.address.clone()));
-        Ok(hosts)
-    })?;
-    let mut out = std::io::stdout();
-    if args.json {
-        serde_json::to_writer_pretty(&mut out, &hosts)?;
-        writeln!(out)?;
-    } else if hosts.is_empty() {
-        writeln!(out, "no connections")?;
-    } else {
-        let width = terminal::width(&out);
-        write!(out, "{}", connections::table(&hosts, width))?;
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// `trunkline check`.
@@ -182,7 +92,7 @@ async fn check_one(name: &str, ssh: &SshOptions, backend: &Backend) -> anyhow::R
         Ok(Reply::Checked { rtt: Some(rtt) }) => {
             Ok(format!("{name}: alive, round trip {}", milliseconds(rtt)))
         }
-        Ok(Reply::Checked { rtt: None }) => Ok(format!("{name}: alive, by the system's ssh")),
+        Ok(Reply::Checked { rtt: None }) => Ok(format!("{name}: alive, through the system's ssh")),
         Ok(other) => Err(unexpected(&other)),
         Err(error) => {
             let of = MastersOf::Host(Box::new(request));
@@ -191,9 +101,11 @@ async fn check_one(name: &str, ssh: &SshOptions, backend: &Backend) -> anyhow::R
                 return Err(error);
             };
             let path = master.socket.display();
-            match (master.state.as_str(), master.pid) {
-                ("alive", Some(pid)) => Ok(format!("{name}: alive, by ssh's own master (process {pid})")),
-                ("stale", _) => Err(anyhow!(
+            match (master.state, master.pid) {
+                (MasterState::Alive, Some(pid)) => {
+                    Ok(format!("{name}: alive, through ssh's own master (process {pid})"))
+                }
+                (MasterState::Stale, _) => Err(anyhow!(
                     "{name}: {path} is stale: `trunkline close --stale` removes it"
                 )),
                 _ => Err(anyhow!("{name}: the master on {path} does not answer")),
@@ -303,14 +215,14 @@ pub(crate) fn close(args: &CloseArgs, backend: &Backend) -> anyhow::Result<ExitC
         }
         for host in hosts {
             let of = match host {
-                None => all_masters(args.ssh.config.clone())?,
+                None => all_masters(args.ssh.config_file().map(OsStr::to_owned))?,
                 Some(host) => MastersOf::Host(Box::new(host)),
             };
             let at_once = args.now;
             let found = masters(of, MasterAction::Close { at_once }, backend).await?;
             for MasterFound { report, acted } in found {
                 closed += usize::from(acted);
-                let busy = report.master.filter(|master| master.state == "alive" && !acted);
+                let busy = report.master.filter(|master| master.state == MasterState::Alive && !acted);
                 if let Some(master) = busy
                     && let Some(sessions @ 1..) = master.sessions
                 {
@@ -333,75 +245,9 @@ pub(crate) fn close(args: &CloseArgs, backend: &Backend) -> anyhow::Result<ExitC
 }
 
 async fn remove_stale(args: &CloseArgs, backend: &Backend) -> anyhow::Result<usize> {
-    let of = all_masters(args.ssh.config.clone())?;
+    let of = all_masters(args.ssh.config_file().map(OsStr::to_owned))?;
     let found = masters(of, MasterAction::RemoveStale, backend).await?;
     Ok(found.iter().filter(|found| found.acted).count())
-}
-
-/// `trunkline explain`.
-pub(crate) fn explain(args: &ExplainArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
-    let explained = runtime()?.block_on(async {
-        let host = host_request(&args.destination, args.ssh.to_args())?;
-        match ask(&mut backend.connect().await?, Request::Explain(host), backend).await? {
-            Reply::Explained(explained) => Ok(explained),
-            other => Err(unexpected(&other)),
-        }
-    })?;
-    print_explanation(&explained)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn print_explanation(explained: &Explanation) -> std::io::Result<()> {
-    let mut out = std::io::stdout();
-    writeln!(out, "{}", explained.address)?;
-    match explained.transport.as_str() {
-        "native" => writeln!(out, "transport: native")?,
-        other => writeln!(out, "transport: {other}; reason:")?,
-    }
-    for reason in &explained.reasons {
-        writeln!(out, "  {reason}")?;
-    }
-    writeln!(
-        out,
-        "host memory:{}",
-        if explained.memory.is_empty() {
-            " nothing yet"
-        } else {
-            ""
-        }
-    )?;
-    for (name, value) in &explained.memory {
-        writeln!(out, "  {name}: {value}")?;
-    }
-    writeln!(
-        out,
-        "connections:{}",
-        if explained.connections.is_empty() {
-            " none"
-        } else {
-            ""
-        }
-    )?;
-    for connection in &explained.connections {
-        writeln!(
-            out,
-            "  {}, {}, {} sessions, {} tunnels, {} opened ahead",
-            connection.server,
-            connection.algorithms,
-            connection.sessions,
-            connection.tunnels,
-            connection.spares
-        )?;
-    }
-    writeln!(
-        out,
-        "shares connections with requests that have the same ({}):",
-        explained.sharing_key
-    )?;
-    for (name, value) in explained.sharing.iter().filter(|(_, value)| !value.is_empty()) {
-        writeln!(out, "  {name}: {value}")?;
-    }
-    Ok(())
 }
 
 /// `trunkline stop`.

@@ -1,5 +1,6 @@
 //! One file for each command.
 
+pub(crate) mod complete;
 pub(crate) mod cp;
 pub(crate) mod daemon;
 pub(crate) mod generate;

@@ -28,13 +28,13 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Program {
-    /// ssh, scp, sftp, git, rsync and whatever else runs ssh, by lines at the end of ~/.ssh/config.
+    /// Set up ssh and everything that runs it (scp, sftp, git, rsync), by lines at the end of ~/.ssh/config.
     Ssh(FileArgs),
-    /// git alone, by core.sshCommand in your global configuration.
+    /// Set up git alone, by core.sshCommand in your global configuration.
     Git(Change),
-    /// rsync alone, by RSYNC_RSH in your shell's profile.
+    /// Set up rsync alone, by RSYNC_RSH in your shell's profile.
     Rsync(FileArgs),
-    /// Ansible: make its ssh follow your ssh_config instead of setting a ControlPath of its own.
+    /// Set up Ansible's ssh plugin to follow your ssh_config instead of setting a ControlPath of its own.
     Ansible(ansible::Args),
 }
 
@@ -104,13 +104,13 @@ impl Lines<'_> {
             let Some(found) = found else {
                 writeln!(
                     out,
-                    "{shown} has no lines of `trunkline setup {}`",
+                    "{shown} has no lines from `trunkline setup {}`",
                     self.block.name
                 )?;
                 return Ok(Outcome::Unchanged);
             };
             file.restore(&found.removed((self.bridge)(&found)))?;
-            writeln!(out, "{shown} is without trunkline again")?;
+            writeln!(out, "removed trunkline's lines from {shown}")?;
             return Ok(Outcome::Written);
         }
         let without = found.map_or_else(
@@ -125,13 +125,13 @@ impl Lines<'_> {
         if with == file.text() {
             writeln!(
                 out,
-                "{shown} already has the lines of `trunkline setup {}`",
+                "{shown} already has the lines from `trunkline setup {}`",
                 self.block.name
             )?;
             return Ok(Outcome::Unchanged);
         }
         file.replace(&with)?;
-        write!(out, "{shown} has new lines")?;
+        write!(out, "added lines to {shown}")?;
         if file.text.is_some() {
             write!(out, "; the previous version is in {}", file.backup().display())?;
         }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::CommandExt as _;
@@ -10,11 +9,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use rustix::fs::FileType;
 use signal_hook::consts::SIGTERM;
 use signal_hook::low_level::emulate_default_handler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use trunkline_control::client::ClientError;
+use trunkline_control::client::{Call, ClientError};
+use trunkline_control::place::words;
 use trunkline_control::protocol::{
     Escapes, Exit, ForwardRequest, Program, Reply, Request, SessionRequest, SshClient, Stdio, TerminalInfo,
     Tty,
@@ -22,6 +23,7 @@ use trunkline_control::protocol::{
 use trunkline_control::terminal::escape::{Action, Available, EscapeFilter, Step};
 use trunkline_control::terminal::modes::{self, WindowSize};
 use trunkline_request::LogLevel;
+use trunkline_request::failure::{ErrorKind, Execution};
 
 use crate::OWN_ERROR;
 use crate::backend::{Backend, host_request, runtime};
@@ -65,7 +67,7 @@ pub(crate) fn main_in_background(arguments: Vec<OsString>, backend: Backend) -> 
     }
 }
 
-fn start(arguments: Vec<OsString>, mut backend: Backend, mut launcher: Option<Launcher>) -> ExitCode {
+fn start(arguments: Vec<OsString>, backend: Backend, mut launcher: Option<Launcher>) -> ExitCode {
     let args = match SshArgs::parse(arguments) {
         Ok(args) => args,
         Err(error) => {
@@ -91,45 +93,19 @@ fn start(arguments: Vec<OsString>, mut backend: Backend, mut launcher: Option<La
             return ExitCode::from(OWN_ERROR);
         }
     };
-    loop {
-        // The daemon's log is everybody's: who wants one has a daemon of their own.
-        let logging = match console.takes_log() {
-            Some(log) => backend.logging(log),
-            None => Ok(backend),
-        };
-        backend = match logging {
-            Ok(backend) => backend,
-            Err(error) => {
-                console.log(LogLevel::Fatal, &format!("trunkline: {error:#}"));
-                return ExitCode::from(OWN_ERROR);
-            }
-        };
-        let outcome = runtime().and_then(|runtime| {
-            let outcome = runtime.block_on(run(&args, &backend, &mut console, &mut launcher));
-            // A thread may be reading the terminal still; and the system takes a process apart faster than the process.
-            std::mem::forget(runtime);
-            outcome
-        });
-        console.raw = None;
-        return match outcome {
-            Ok(Outcome::Code(code)) => ExitCode::from(code),
-            Ok(Outcome::SystemSsh(options)) => {
-                // It would be left without anybody who waits for its end.
-                drop(backend);
-                system_ssh(&[options, args.original].concat())
-            }
-            Ok(Outcome::LogLevel(level)) => {
-                console.level = Some(level);
-                if let Some(launcher) = &mut launcher {
-                    launcher.changes_runtime();
-                }
-                continue;
-            }
-            Err(error) => {
-                console.log(LogLevel::Fatal, &format!("trunkline: {error:#}"));
-                ExitCode::from(OWN_ERROR)
-            }
-        };
+    let outcome = run(&args, &backend, &mut console, &mut launcher);
+    console.raw = None;
+    match outcome {
+        Ok(Outcome::Code(code)) => ExitCode::from(code),
+        Ok(Outcome::SystemSsh(options)) => {
+            // It would be left without anybody who waits for its end.
+            drop(backend);
+            system_ssh(&[options, args.original].concat())
+        }
+        Err(error) => {
+            console.log(LogLevel::Fatal, &format!("trunkline: {error:#}"));
+            ExitCode::from(OWN_ERROR)
+        }
     }
 }
 
@@ -137,99 +113,166 @@ enum Outcome {
     Code(u8),
     /// With these options before the user's own.
     SystemSsh(Vec<OsString>),
-    /// Once more, with so much of a log.
-    LogLevel(LogLevel),
 }
 
-async fn run(
+fn run(
     args: &SshArgs,
     backend: &Backend,
     console: &mut Console,
     launcher: &mut Option<Launcher>,
 ) -> anyhow::Result<Outcome> {
-    let destination = args.destination.to_str().context("the destination is not text")?;
-    let host = host_request(destination, args.config_args.clone())?;
-    let program = program(args)?;
-    let stdin_is_terminal = std::io::stdin().is_terminal();
-    let no_stdin = args.no_stdin || program == Program::Nothing;
-    let stdio = [
-        if no_stdin {
-            Stdio::Null
-        } else {
-            kind(std::io::stdin(), stdin_is_terminal)
-        },
-        kind(
-            std::io::stdout(),
-            std::io::stdout().is_terminal() && !args.background,
-        ),
-        kind(
-            std::io::stderr(),
-            std::io::stderr().is_terminal() && !args.background,
-        ),
-    ];
+    let streams = Streams::of(args)?;
+    let mut called = None;
+    // Where there is nothing else to wait for, most commands end as they should without a runtime.
+    if !streams.stdin_is_terminal && launcher.is_none() && args.identities.is_empty() {
+        let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+        let passed = streams.passed([stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]);
+        if let Some(mut call) = backend.call(streams.request(args, console.level)?, &passed)? {
+            match until_it_talks(&mut call) {
+                Ok(Reply::Exit(Exit::Status(status))) => {
+                    // The end of the process closes it.
+                    std::mem::forget(call);
+                    return Ok(Outcome::Code(low_byte(status)));
+                }
+                other => called = Some((call, other)),
+            }
+        }
+    }
+    let runtime = runtime()?;
+    let outcome = runtime.block_on(talk(args, backend, console, launcher, &streams, called));
+    // A thread may be reading the terminal still; and the system takes a process apart faster than the process.
+    std::mem::forget(runtime);
+    outcome
+}
+
+/// The first that the daemon says but that the command has begun: how it ended, or what is to be seen to.
+fn until_it_talks(call: &mut Call) -> Result<Reply, ClientError> {
+    loop {
+        match call.wait() {
+            Ok(Reply::Begun { tty: false, .. }) => {}
+            other => return other,
+        }
+    }
+}
+
+/// A command's whole course, from where it was `called` on, if it was.
+async fn talk(
+    args: &SshArgs,
+    backend: &Backend,
+    console: &mut Console,
+    launcher: &mut Option<Launcher>,
+    streams: &Streams,
+    called: Option<(Call, Result<Reply, ClientError>)>,
+) -> anyhow::Result<Outcome> {
     // From before the size is read, so that no change falls between.
-    let resized = stdin_is_terminal
+    let resized = streams
+        .stdin_is_terminal
         .then(|| signal(SignalKind::window_change()))
         .transpose()
         .context("waiting for SIGWINCH")?;
-    let request = SessionRequest {
-        host,
-        program,
-        env: BTreeMap::new(),
-        tty: match args.tty {
-            TtyRequest::Auto => Tty::Configured,
-            TtyRequest::No => Tty::No,
-            TtyRequest::Yes => Tty::Yes,
-            TtyRequest::Force => Tty::Force,
-        },
-        terminal: (stdin_is_terminal && !no_stdin).then(terminal),
-        stdio,
-        answers: true,
-        ssh: Some(SshClient {
-            background: args.background,
-            log_level: console.level,
-        }),
-        limit: None,
+    let daemon = match called {
+        Some((call, reply)) => Conversation::after(reply, call.into_client()?, backend.questions()),
+        None => {
+            let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+            let passed = streams.passed([stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]);
+            let request = streams.request(args, console.level)?;
+            Conversation::new(backend.ask_for(request, &passed).await?, backend.questions())
+        }
     };
-    if args.tty == TtyRequest::Yes && request.terminal.is_none() {
-        console.log(
-            LogLevel::Info,
-            "Pseudo-terminal will not be allocated because stdin is not a terminal.",
-        );
-    }
-    let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-    let streams: [BorrowedFd<'_>; 3] = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-    let passed: Vec<_> = stdio
-        .iter()
-        .zip(streams)
-        .filter(|(kind, _)| **kind == Stdio::Passed)
-        .map(|(_, fd)| fd)
-        .collect();
-    let client = backend.ask_for(request, &passed).await?;
     let interrupts = backend.is_private().then(Interrupts::watch).transpose()?;
     let outcome = Talk {
-        daemon: Conversation::new(client, backend.questions()),
+        daemon,
         interrupts,
         console,
         launcher,
         hostname: String::new(),
         args,
-        framed_stdin: stdio[0] == Stdio::Framed,
+        framed_stdin: streams.kinds[0] == Stdio::Framed,
         escapes: Escapes::default(),
         resized,
         line: None,
+        identities_looked_at: false,
     };
     outcome.run().await
 }
 
+/// The standard streams, as a session uses them.
+struct Streams {
+    program: Program,
+    kinds: [Stdio; 3],
+    stdin_is_terminal: bool,
+}
+
+impl Streams {
+    fn of(args: &SshArgs) -> anyhow::Result<Self> {
+        let program = program(args)?;
+        let kinds = [
+            kind(std::io::stdin()),
+            kind(std::io::stdout()),
+            kind(std::io::stderr()),
+        ];
+        let stdin_is_terminal = kinds[0] == Stdio::Framed;
+        let [stdin, stdout, stderr] = kinds;
+        let stdin = match args.no_stdin || program == Program::Nothing {
+            true => Stdio::Null,
+            false => stdin,
+        };
+        // In the background, the terminal is somebody else's to write to.
+        let output = |kind: Stdio| match kind {
+            Stdio::Framed if args.background => Stdio::Passed,
+            kind => kind,
+        };
+        Ok(Self {
+            program,
+            kinds: [stdin, output(stdout), output(stderr)],
+            stdin_is_terminal,
+        })
+    }
+
+    /// Whether the session is one of a terminal here.
+    fn have_terminal(&self) -> bool {
+        self.kinds[0] == Stdio::Framed
+    }
+
+    fn request(&self, args: &SshArgs, log_level: Option<LogLevel>) -> anyhow::Result<SessionRequest> {
+        let destination = args.destination.to_str().context("the destination is not text")?;
+        Ok(SessionRequest {
+            host: host_request(destination, args.config_args.clone())?,
+            program: self.program.clone(),
+            env: BTreeMap::new(),
+            tty: match args.tty {
+                TtyRequest::Auto => Tty::Configured,
+                TtyRequest::No => Tty::No,
+                TtyRequest::Yes => Tty::Yes,
+                TtyRequest::Force => Tty::Force,
+            },
+            terminal: self.have_terminal().then(terminal),
+            stdio: self.kinds,
+            answers: true,
+            ssh: Some(SshClient {
+                background: args.background,
+                log_level,
+            }),
+            limit: None,
+        })
+    }
+
+    /// Those of `streams` that are handed over.
+    fn passed<'s>(&self, streams: [BorrowedFd<'s>; 3]) -> Vec<BorrowedFd<'s>> {
+        let kinds = self.kinds.iter().zip(streams);
+        kinds
+            .filter_map(|(kind, fd)| (*kind == Stdio::Passed).then_some(fd))
+            .collect()
+    }
+}
+
 fn program(args: &SshArgs) -> anyhow::Result<Program> {
     if let Some(target) = &args.stdio_forward {
-        let target = target.to_str().context("-W needs HOST:PORT")?;
-        let (host, port) = target.rsplit_once(':').context("-W needs HOST:PORT")?;
+        let bad = || format!("Bad stdio forwarding specification '{}'", target.display());
+        let text = target.to_str().with_context(bad)?;
+        let (host, port) = text.rsplit_once(':').with_context(bad)?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        let port = port
-            .parse()
-            .with_context(|| format!("-W {target}: {port:?} is not a port number"))?;
+        let port = port.parse().with_context(bad)?;
         return Ok(Program::Stdio(host.to_owned(), port));
     }
     Ok(match &args.command {
@@ -245,14 +288,18 @@ fn program(args: &SshArgs) -> anyhow::Result<Program> {
 }
 
 /// How one of our streams reaches the session: a terminal stays ours, everything else is handed over.
-fn kind(stream: impl AsFd, is_terminal: bool) -> Stdio {
-    match rustix::fs::fstat(stream.as_fd()) {
+fn kind(stream: impl AsFd) -> Stdio {
+    match rustix::fs::fstat(&stream) {
         // Closed by whoever started us.
         Err(_) => Stdio::Null,
-        Ok(_) if is_terminal => Stdio::Framed,
         Ok(found) if crate::spool::is_null_device(&found) => Stdio::Null,
+        Ok(found) if is_device(&found) && rustix::termios::isatty(&stream) => Stdio::Framed,
         Ok(_) => Stdio::Passed,
     }
+}
+
+fn is_device(found: &rustix::fs::Stat) -> bool {
+    FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice
 }
 
 fn terminal() -> TerminalInfo {
@@ -274,6 +321,11 @@ fn size() -> (u32, u32, u32, u32) {
     (cols, rows, xpixel, ypixel)
 }
 
+/// As ssh: the low byte is what a status is.
+fn low_byte(status: u32) -> u8 {
+    (status & 0xff) as u8
+}
+
 /// A session's course, seen from the client.
 struct Talk<'a> {
     daemon: Conversation<'a>,
@@ -291,6 +343,8 @@ struct Talk<'a> {
     resized: Option<Signal>,
     /// What has been typed behind `~C`, while the command line is open.
     line: Option<Vec<u8>>,
+    /// The files of `-i` were looked for.
+    identities_looked_at: bool,
 }
 
 impl Talk<'_> {
@@ -302,6 +356,7 @@ impl Talk<'_> {
             tokio::select! {
                 biased;
                 reply = self.daemon.next() => {
+                    self.look_at_identities(&reply);
                     if let Ok(Reply::Begun { tty, escapes: configured, hostname, .. }) = &reply {
                         if let Some(launcher) = self.launcher.take() {
                             launcher.release().await;
@@ -385,6 +440,26 @@ impl Talk<'_> {
         EscapeFilter::new(escape, Available::Own { command_line })
     }
 
+    /// Tells of files of `-i` that are not there (ssh.c), unless the system's ssh takes over, which tells it by itself.
+    fn look_at_identities(&mut self, reply: &Result<Reply, ClientError>) {
+        let says_nothing = matches!(
+            reply,
+            Ok(Reply::Log(_) | Reply::LogLevel(_) | Reply::UseSystemSsh { .. })
+        );
+        if says_nothing || std::mem::replace(&mut self.identities_looked_at, true) {
+            return;
+        }
+        for file in &self.args.identities {
+            // `~` and tokens are ssh's to expand.
+            let is_plain = !file.as_bytes().starts_with(b"~") && !file.as_bytes().contains(&b'%');
+            if is_plain && let Err(error) = std::fs::metadata(file) {
+                let (file, why) = (file.display(), words(&error));
+                let warning = format!("Warning: Identity file {file} not accessible: {why}.");
+                self.console.answer(&warning);
+            }
+        }
+    }
+
     async fn handle(&mut self, reply: Result<Reply, ClientError>) -> anyhow::Result<Option<Outcome>> {
         let reply = match reply {
             Ok(reply) => reply,
@@ -402,12 +477,8 @@ impl Talk<'_> {
             Reply::Notice(text) => self.console.log(LogLevel::Info, &text),
             Reply::Warning(text) => self.console.log(LogLevel::Error, &text),
             Reply::Banner(text) => self.console.tell(&text),
-            Reply::LogLevel(level) => {
-                if level >= LogLevel::Debug1 {
-                    return Ok(Some(Outcome::LogLevel(level)));
-                }
-                self.console.level = Some(level);
-            }
+            Reply::LogLevel(level) => self.console.level = Some(level),
+            Reply::Log(line) => self.console.write(&line),
             Reply::LocalCommand(command) => {
                 self.run_locally(&command).await;
                 self.daemon.send(&Request::LocalCommandDone).await?;
@@ -419,8 +490,7 @@ impl Talk<'_> {
             Reply::Exit(exit) => {
                 self.say_closed();
                 return Ok(Some(Outcome::Code(match exit {
-                    // As ssh: the low byte is what a status is.
-                    Exit::Status(status) => (status & 0xff) as u8,
+                    Exit::Status(status) => low_byte(status),
                     Exit::Signal(name, _) => {
                         let text = format!("trunkline: the command was ended by SIG{name}");
                         self.console.log(LogLevel::Info, &text);
@@ -431,16 +501,18 @@ impl Talk<'_> {
             }
             Reply::Failed(failure) => {
                 self.console.raw = None;
-                let advice =
-                    if failure.execution == "did not start" || failure.message.contains(&failure.execution) {
-                        String::new()
-                    } else {
-                        format!(" (the command {})", failure.execution)
-                    };
-                let text = format!("trunkline: {}{advice}", failure.message);
-                // sshconnect.c logs that it cannot connect as an error, and goes on to its end.
-                let level = match failure.kind.as_str() {
-                    "network" | "timeout" => LogLevel::Error,
+                let execution = failure.execution;
+                let advice = match execution {
+                    Execution::DidNotStart => String::new(),
+                    // An error of a lost connection says so itself.
+                    _ if failure.message.contains(execution.as_str()) => String::new(),
+                    execution => format!(" (the command {execution})"),
+                };
+                let ours = || format!("trunkline: {}{advice}", failure.message);
+                let text = failure.in_words_of_ssh.unwrap_or_else(ours);
+                // sshconnect.c logs that it cannot connect as an error, and continues to its end.
+                let level = match failure.kind {
+                    ErrorKind::Network | ErrorKind::Timeout => LogLevel::Error,
                     _ => LogLevel::Fatal,
                 };
                 self.console.log(level, &text);
@@ -564,7 +636,7 @@ impl Talk<'_> {
         }
     }
 
-    /// `~&`: the session goes on in the daemon, without us.
+    /// `~&`: the session continues in the daemon, without us.
     async fn background(&mut self) -> anyhow::Result<Outcome> {
         self.console.raw = None;
         self.daemon.send(&Request::Background).await?;

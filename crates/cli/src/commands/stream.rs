@@ -15,15 +15,15 @@ use trunkline_control::client::ClientError;
 use trunkline_control::descriptors::raise_limit;
 use trunkline_control::protocol::{Exit, HostRequest, Program, Reply, SessionRequest, Stdio, Tty};
 use trunkline_control::sink::{Sink, Target};
-use trunkline_request::World;
 use trunkline_request::hosts::Target as Host;
+use trunkline_request::{Backoff, World};
 
 use crate::backend::{Backend, runtime};
-use crate::commands::hosts::SshOptions;
 use crate::commands::run::{ManyHosts, colours};
 use crate::questions::Conversation;
 use crate::report::colours::Colours;
-use crate::report::lines::{LinePrefixer, Stream};
+use crate::report::lines::{LinePrefixer, Names, Stream};
+use crate::ssh_options::SshOptions;
 use crate::terminal::interrupts::{Interrupts, status_of};
 
 /// Arguments of `trunkline stream`.
@@ -137,7 +137,7 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         "--retry-min must not be more than --retry-max"
     );
     let world = World::current().context("reading the environment")?;
-    let mut hosts = args.many.targets(&args.ssh, &world, backend).await?;
+    let mut hosts = args.many.targets(args.ssh.config_file(), &world, backend).await?;
     for name in &args.destinations {
         hosts.push(Host::named(name).with_context(|| format!("{name:?} is not a valid destination"))?);
     }
@@ -236,14 +236,14 @@ impl View {
         let text = match event {
             Event::Begun { gap: None } => return,
             Event::Begun { gap: Some(gap) } => format!("resumed after {gap:.1} s"),
-            Event::Lost { reason, retry } => format!("{reason}; again in {retry:.1} s"),
+            Event::Lost { reason, retry } => format!("{reason}; next attempt in {retry:.1} s"),
             Event::Ended { status: Some(0), .. } => return,
             Event::Ended {
                 status: Some(status), ..
             } => format!("the command ended with status {status}"),
             Event::Ended {
                 signal: Some(signal), ..
-            } => format!("the command ended by SIG{signal}"),
+            } => format!("the command was ended by SIG{signal}"),
             Event::Ended { .. } => "the server did not report how the command ended".to_owned(),
             Event::Failed { reason } => reason.to_owned(),
             Event::Notice { text } => text.trim_end().to_owned(),
@@ -313,7 +313,8 @@ impl Follower<'_> {
             }
             None => None,
         };
-        let mut backoff = Backoff::new(self.args.retry_min, self.args.retry_max);
+        let backoff = Backoff::new(self.args.retry_min, self.args.retry_max);
+        let mut failures = 0;
         // Somebody may sit in front of the first attempt, and nobody does so for weeks.
         let mut answers = true;
         // When the stream broke off.
@@ -325,7 +326,10 @@ impl Follower<'_> {
                 .await?;
             if let Some(begun) = begun {
                 broken = None;
-                backoff.ran(begun);
+                // One that has run for longer than it would now have to wait begins from the start.
+                if begun.elapsed() > backoff.after(u32::saturating_add(failures, 1)) {
+                    failures = 0;
+                }
             }
             let (reason, end) = match attempt {
                 Attempt::Exited(exit) => {
@@ -351,7 +355,9 @@ impl Follower<'_> {
                 }
                 return end.ok_or_else(|| anyhow::anyhow!(reason));
             }
-            let wait = backoff.next(rand::random());
+            failures = u32::saturating_add(failures, 1);
+            // Hosts that were lost together do not come back together.
+            let wait = backoff.after(failures).mul_f64(1.0 - rand::random::<f64>() / 2.0);
             let retry = wait.as_secs_f64();
             self.view.tell(
                 name,
@@ -407,8 +413,9 @@ impl Follower<'_> {
         let questions = self.backend.questions();
         let mut talk = Conversation::new(client, questions);
         let name = &self.host.name;
-        let mut out = LinePrefixer::new(name, Stream::Stdout, self.view.colours);
-        let mut err = LinePrefixer::new(name, Stream::Stderr, self.view.error_colours);
+        let names = Names::default();
+        let mut out = LinePrefixer::new(&names, name, 1, Stream::Stdout, self.view.colours);
+        let mut err = LinePrefixer::new(&names, name, 1, Stream::Stderr, self.view.error_colours);
         let attempt = loop {
             let mut reply = talk.next().await;
             let _quiet = match talk.quiet().await {
@@ -429,7 +436,7 @@ impl Follower<'_> {
                 Ok(Reply::Notice(text)) => self.view.tell(name, Event::Notice { text: &text }),
                 Ok(Reply::Exit(exit)) => break Attempt::Exited(exit),
                 Ok(Reply::Failed(failure)) => {
-                    break match failure.may_pass() {
+                    break match failure.kind.may_pass() {
                         true => Attempt::Lost(failure.message),
                         false => Attempt::Failed(failure.message),
                     };
@@ -457,14 +464,10 @@ impl Follower<'_> {
     }
 
     fn request(&self, output: Stdio, answers: bool) -> SessionRequest {
-        let mut ssh_args = self.args.ssh.to_args();
-        ssh_args.extend(self.host.ssh_args.iter().cloned());
-        // Two hosts cannot listen on one port, and nobody asked for tunnels.
-        ssh_args.extend(["-o".into(), "ClearAllForwardings=yes".into()]);
         SessionRequest {
             host: HostRequest {
                 destination: self.host.destination.clone(),
-                ssh_args,
+                ssh_args: self.args.ssh.to_session_args(&self.host.ssh_args),
                 world: self.world.clone(),
             },
             program: Program::Exec(self.args.command.join(" ".as_ref()).into_encoded_bytes()),
@@ -479,57 +482,9 @@ impl Follower<'_> {
     }
 }
 
-/// How long to wait before the next attempt.
-#[derive(Debug)]
-struct Backoff {
-    shortest: Duration,
-    longest: Duration,
-    next: Duration,
-}
-
-impl Backoff {
-    fn new(shortest: Duration, longest: Duration) -> Self {
-        Self {
-            shortest,
-            longest,
-            next: shortest,
-        }
-    }
-
-    /// A stream that has run for longer than it would now have to wait begins from the start.
-    fn ran(&mut self, begun: Instant) {
-        if begun.elapsed() > self.next {
-            self.next = self.shortest;
-        }
-    }
-
-    /// `random`, from 0 to 1, keeps hosts that were lost together from coming back together.
-    fn next(&mut self, random: f64) -> Duration {
-        let full = self.next;
-        self.next = (full * 2).min(self.longest);
-        full.mul_f64(1.0 - random.clamp(0.0, 1.0) / 2.0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn attempts_come_ever_less_often_up_to_the_longest_time() {
-        let seconds = Duration::from_secs;
-        let mut backoff = Backoff::new(seconds(1), seconds(5));
-        let waits: Vec<_> = (0..5).map(|_| backoff.next(0.0)).collect();
-        assert_eq!(waits, [1, 2, 4, 5, 5].map(seconds));
-        assert_eq!(backoff.next(1.0), Duration::from_millis(2500));
-        // It ran for longer than it has ever waited.
-        if let Some(long_ago) = Instant::now().checked_sub(seconds(6)) {
-            backoff.ran(long_ago);
-            assert_eq!(backoff.next(0.0), seconds(1));
-        }
-        backoff.ran(Instant::now());
-        assert_eq!(backoff.next(0.0), seconds(2));
-    }
 
     #[test]
     fn each_host_has_its_own_target() {

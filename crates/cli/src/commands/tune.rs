@@ -13,14 +13,16 @@ use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use trunkline_control::protocol::{HostRequest, Reply, Request, TuneRequest};
 use trunkline_request::tuning::{
-    Advice, Choice, LocalReport, LocalRow, Rates, Report, SIZES, Step, TuneOptions,
+    Advice, Choice, CipherRow, LocalReport, LocalRow, Rates, Report, RequestRow, SIZES, Step, StreamsRow,
+    TuneOptions,
 };
 use trunkline_text::Printable;
 
 use crate::backend::{Backend, host_request, runtime};
 use crate::commands::cp::size;
-use crate::commands::hosts::{SshOptions, ask, unexpected};
+use crate::commands::hosts::{ask, unexpected};
 use crate::questions::Conversation;
+use crate::ssh_options::SshOptions;
 use crate::terminal::interrupts::Interrupts;
 
 /// Arguments of `trunkline tune`.
@@ -214,9 +216,16 @@ fn bar() -> ProgressBar {
     ProgressBar::with_draw_target(Some(1), target).with_style(style)
 }
 
+/// What stands in the row of a table that `cp` goes by.
+const CHOSEN: &str = "<- cp";
+
 fn print(out: &mut impl std::io::Write, report: &Report) -> anyhow::Result<()> {
     let link = &report.link;
-    writeln!(out, "{}, {}", report.address, report.server)?;
+    let marks = Marks(&report.choice);
+    for line in report.verdict_lines() {
+        writeln!(out, "{}", Printable::line(line))?;
+    }
+    writeln!(out, "\n{}, {}", report.address, report.server)?;
     writeln!(
         out,
         "round trip {:.2} ms; one session with the current settings: {} down, {} up",
@@ -224,28 +233,30 @@ fn print(out: &mut impl std::io::Write, report: &Report) -> anyhow::Result<()> {
         rate(link.rates.down),
         rate(link.rates.up)
     )?;
-    let mut table = table(["CIPHER", "", "TEXT DOWN", "UP", "RANDOM DOWN", "UP"]);
+    let mut table = table(["CIPHER", "", "TEXT DOWN", "UP", "RANDOM DOWN", "UP", ""]);
     for row in &report.ciphers {
         let zlib = if row.compression { "zlib" } else { "" };
         let mut cells = vec![row.cipher.clone(), zlib.into()];
         cells.extend(both(row.compressible).into_iter().chain(both(row.incompressible)));
+        cells.push(mark(marks.cipher(row)));
         table.add_row(cells);
     }
-    writeln!(out, "\n{table}")?;
-    let mut table = self::table(["REQUEST", "AT ONCE", "DOWN", "UP"]);
+    writeln!(out, "\n{}", trimmed(&table))?;
+    let mut table = self::table(["REQUEST", "AT ONCE", "DOWN", "UP", ""]);
     for row in &report.requests {
         let mut cells = vec![BinaryBytes(row.size.into()).to_string(), row.depth.to_string()];
         cells.extend(both(row.rates));
+        cells.push(mark(marks.request(row)));
         table.add_row(cells);
     }
-    writeln!(out, "\n{table}")?;
-    let mut table = self::table(["SESSIONS", "DOWN", "UP"]);
+    writeln!(out, "\n{}", trimmed(&table))?;
+    let mut table = self::table(["SESSIONS", "DOWN", "", "UP", ""]);
     for row in &report.streams {
-        let mut cells = vec![row.streams.to_string()];
-        cells.extend(both(row.rates));
-        table.add_row(cells);
+        let [down, up] = both(row.rates);
+        let [chosen_down, chosen_up] = marks.streams(row).map(mark);
+        table.add_row([row.streams.to_string(), down, chosen_down, up, chosen_up]);
     }
-    writeln!(out, "\n{table}\n")?;
+    writeln!(out, "\n{}\n", trimmed(&table))?;
     if !report.rsync.is_empty() {
         let mut table = self::table(["RSYNC", "FILE", "MEDIAN OF 3"]);
         for row in &report.rsync {
@@ -256,10 +267,10 @@ fn print(out: &mut impl std::io::Write, report: &Report) -> anyhow::Result<()> {
                 format!("{median:.2} s"),
             ]);
         }
-        writeln!(out, "{table}\n")?;
+        writeln!(out, "{}\n", trimmed(&table))?;
     }
     for note in &report.notes {
-        writeln!(out, "{note}")?;
+        writeln!(out, "{}", Printable::line(note))?;
     }
     for advice in &report.advice {
         let Advice {
@@ -278,11 +289,57 @@ fn print(out: &mut impl std::io::Write, report: &Report) -> anyhow::Result<()> {
     writeln!(out, "`trunkline cp` uses: {}", report.choice.describe())?;
     writeln!(
         out,
-        "measured in {:.1} s with {}",
+        "measured in {:.1} s with {}, {} UTC, by trunkline {} on {}",
         report.seconds,
-        BinaryBytes(report.bytes)
+        BinaryBytes(report.bytes),
+        utc(report.measured),
+        report.program,
+        report.machine
     )?;
     Ok(())
+}
+
+fn mark(is_chosen: bool) -> String {
+    if is_chosen { CHOSEN.into() } else { String::new() }
+}
+
+/// Without what fills empty cells at the ends of lines.
+fn trimmed(table: &Table) -> String {
+    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    lines.join("\n")
+}
+
+/// Which rows `cp` goes by.
+struct Marks<'a>(&'a Choice);
+
+impl Marks<'_> {
+    fn cipher(&self, row: &CipherRow) -> bool {
+        row.cipher == self.0.cipher && row.compression == self.0.compression
+    }
+
+    fn request(&self, row: &RequestRow) -> bool {
+        self.0.request_size == Some(row.size)
+    }
+
+    /// Down and up.
+    fn streams(&self, row: &StreamsRow) -> [bool; 2] {
+        [self.0.streams_down, self.0.streams_up].map(|chosen| chosen == Some(row.streams))
+    }
+}
+
+/// A second since 1970, as a date and the time of day. By Howard Hinnant's "chrono-Compatible Low-Level Date Algorithms":
+/// years begin in March, so that the day that may be missing is the last.
+fn utc(seconds: u64) -> String {
+    let days = seconds / 86_400 + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    let (hour, minute) = (seconds / 3_600 % 24, seconds / 60 % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}")
 }
 
 /// Options as they are typed.
@@ -318,5 +375,66 @@ fn rate(bytes_per_second: Option<f64>) -> String {
         Some(rate) if rate >= 1e9 => format!("{:.2} GB/s", rate / 1e9),
         Some(rate) if rate >= 1e6 => format!("{:.1} MB/s", rate / 1e6),
         Some(rate) => format!("{:.1} kB/s", rate / 1e3),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(utc(0), "1970-01-01 00:00");
+        assert_eq!(utc(951_827_696), "2000-02-29 12:34");
+        assert_eq!(utc(1_735_689_599), "2024-12-31 23:59");
+        assert_eq!(utc(4_107_542_400), "2100-03-01 00:00");
+    }
+
+    #[test]
+    fn the_verdict_comes_first_and_the_rows_that_cp_goes_by_are_marked() {
+        let rates = |rate| Rates {
+            down: Some(rate),
+            up: Some(rate),
+        };
+        let cipher = |name: &str, rate| CipherRow {
+            cipher: name.into(),
+            compression: false,
+            compressible: Rates::default(),
+            incompressible: rates(rate),
+        };
+        let report = Report {
+            host: "web1".into(),
+            address: "jo@web1:22".into(),
+            server: "SSH-2.0-OpenSSH_9.2".into(),
+            program: "1.2.3".into(),
+            machine: "CPU, 2 cores".into(),
+            noise: Some(0.01),
+            ciphers: vec![cipher("slow", 1e8), cipher("fast", 2e8)],
+            streams: vec![StreamsRow {
+                streams: 1,
+                rates: rates(2e8),
+            }],
+            choice: Choice {
+                cipher: "fast".into(),
+                streams_down: Some(1),
+                ..Choice::default()
+            },
+            ..Report::default()
+        };
+        let mut out = Vec::new();
+        print(&mut out, &report).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let (verdict, rest) = text.split_once("\n\n").unwrap();
+        assert_eq!(verdict.lines().count(), 2, "{text}");
+        let row = |name: &str| rest.lines().find(|line| line.starts_with(name)).unwrap();
+        assert!(
+            row(" fast").ends_with(CHOSEN) && !row(" slow").ends_with(CHOSEN),
+            "{text}"
+        );
+        assert_eq!(row(" 1 ").matches(CHOSEN).count(), 1, "{text}");
+        assert!(
+            text.ends_with("1970-01-01 00:00 UTC, by trunkline 1.2.3 on CPU, 2 cores\n"),
+            "{text}"
+        );
     }
 }

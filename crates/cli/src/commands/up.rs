@@ -139,6 +139,10 @@ impl Caller {
         if self.args.print_config || self.args.mux_command.is_some() {
             return Wants::Path;
         }
+        // The ssh that asks does these for itself; `trunkline ssh` has one that is kept warm do them.
+        if self.args.own_connection {
+            return Wants::Nothing("it has options (-I, -K, -X, -Y or -w) for a connection of its own");
+        }
         match self.args.needs_system_ssh() {
             Some(why) => Wants::Nothing(why),
             None => Wants::Socket,

@@ -2,7 +2,7 @@
 
 use super::colours::Colours;
 use super::output::Output;
-use super::{HostResult, Outcome, fold, hosts, printable};
+use super::{HostResult, Outcome, fold, hosts, joined, printable};
 use std::collections::HashMap;
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ pub(crate) struct Group<'a> {
     /// In the order of the results.
     pub(crate) hosts: Vec<&'a str>,
     /// How the command ended on each.
-    pub(crate) outcome: &'a Outcome,
+    outcomes: Vec<&'a Outcome>,
     /// What each printed to standard output.
     pub(crate) stdout: &'a Output,
     /// What each printed to standard error.
@@ -36,7 +36,7 @@ pub(crate) fn groups(results: &[HostResult]) -> io::Result<Vec<Group<'_>>> {
             ..
         } = result;
         let alike = places
-            .entry((outcome, stdout.digest(), stderr.digest()))
+            .entry((result.alike(), stdout.digest(), stderr.digest()))
             .or_default();
         let mut found = None;
         for place in alike.iter().copied() {
@@ -46,12 +46,15 @@ pub(crate) fn groups(results: &[HostResult]) -> io::Result<Vec<Group<'_>>> {
             }
         }
         match found {
-            Some(place) => groups[place].hosts.push(host),
+            Some(place) => {
+                groups[place].hosts.push(host);
+                groups[place].outcomes.push(outcome);
+            }
             None => {
                 alike.push(groups.len());
                 groups.push(Group {
                     hosts: vec![host],
-                    outcome,
+                    outcomes: vec![outcome],
                     stdout,
                     stderr,
                 });
@@ -77,16 +80,17 @@ impl Group<'_> {
         } else {
             String::new()
         };
-        let outcome = match self.outcome {
-            outcome if outcome.is_success() => String::new(),
-            outcome => format!(": {}", colours.bad(outcome)),
+        let joined = joined(&self.outcomes);
+        let outcome = match &joined {
+            Some(outcome) if !outcome.is_success() => format!(": {}", colours.bad(outcome)),
+            _ => String::new(),
         };
         writeln!(out, "{rule}\n{names}{count}{outcome}\n{rule}")?;
-        if let Outcome::Failed {
+        if let Some(Outcome::Failed {
             message, execution, ..
-        } = self.outcome
+        }) = joined
         {
-            writeln!(out, "{} (the command {execution})", printable(message))?;
+            writeln!(out, "{} (the command {execution})", printable(&message))?;
         }
         write_lines(out, "", self.stdout)?;
         write_lines(out, &colours.bad("! "), self.stderr)

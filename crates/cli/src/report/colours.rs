@@ -31,6 +31,23 @@ impl Colours {
         self.paint(AnsiColor::Cyan.on_default(), text)
     }
 
+    /// The name of the `number`th of many hosts, by whose colour its lines are found among the others'.
+    pub(crate) fn host_of_many(self, number: usize, text: impl Display) -> String {
+        // None is red, which is for errors, or hard to read on black or white.
+        const COLOURS: [AnsiColor; 8] = [
+            AnsiColor::Cyan,
+            AnsiColor::Green,
+            AnsiColor::Magenta,
+            AnsiColor::Yellow,
+            AnsiColor::Blue,
+            AnsiColor::BrightCyan,
+            AnsiColor::BrightGreen,
+            AnsiColor::BrightMagenta,
+        ];
+        let colour = COLOURS[number.saturating_sub(1) % COLOURS.len()];
+        self.paint(colour.on_default(), text)
+    }
+
     /// What went well.
     pub(crate) fn good(self, text: impl Display) -> String {
         self.paint(AnsiColor::Green.on_default(), text)

@@ -2,42 +2,100 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use comfy_table::{Table, presets};
-use trunkline_control::protocol::{ConnectionReport, HostReport, MasterReport};
+use comfy_table::{CellAlignment, Table, presets};
+use trunkline_control::protocol::{ConnectionReport, HostReport, MasterReport, MasterState};
+use trunkline_text::Printable;
 
-const COLUMNS: usize = 11;
-
-const HEADER: [&str; COLUMNS] = [
-    "HOST",
-    "ADDRESS",
-    "STATE",
-    "UP",
-    "RTT",
-    "SESSIONS",
-    "TUNNELS",
-    "SENT",
-    "RECEIVED",
-    "TRANSPORT",
-    "STOCK SSH",
+/// The columns, from left to right.
+const COLUMNS: [Column; 13] = [
+    Column {
+        name: "HOST",
+        number: false,
+        silent: &[],
+    },
+    Column {
+        name: "ADDRESS",
+        number: false,
+        silent: &[],
+    },
+    Column {
+        name: "STATE",
+        number: false,
+        silent: &[],
+    },
+    Column {
+        name: "UP",
+        number: true,
+        silent: &[""],
+    },
+    Column {
+        name: "CLOSES IN",
+        number: true,
+        silent: &[""],
+    },
+    Column {
+        name: "RTT",
+        number: true,
+        silent: &[""],
+    },
+    Column {
+        name: "SESSIONS",
+        number: true,
+        silent: &[],
+    },
+    Column {
+        name: "TUNNELS",
+        number: true,
+        silent: &["", "0"],
+    },
+    Column {
+        name: "SENT",
+        number: true,
+        silent: &[""],
+    },
+    Column {
+        name: "RECEIVED",
+        number: true,
+        silent: &[""],
+    },
+    Column {
+        name: "RATE",
+        number: true,
+        silent: &[""],
+    },
+    Column {
+        name: "TRANSPORT",
+        number: false,
+        silent: &["native"],
+    },
+    Column {
+        name: "STOCK SSH",
+        number: false,
+        silent: &[""],
+    },
 ];
 
-/// Columns that are not shown where every row says only this.
-const SILENT: [(usize, &[&str]); 3] = [(6, &["", "0"]), (9, &["native"]), (10, &[""])];
+struct Column {
+    name: &'static str,
+    /// Whether it is aligned to the right.
+    number: bool,
+    /// It is not shown where every row says only this.
+    silent: &'static [&'static str],
+}
 
 /// What a narrow terminal does without, in this order.
-const DISPENSABLE: [usize; 8] = [10, 9, 6, 8, 7, 3, 4, 1];
+const DISPENSABLE: [usize; 11] = [12, 11, 1, 7, 3, 10, 5, 8, 9, 6, 4];
 
-type Row = [String; COLUMNS];
+type Row = [String; COLUMNS.len()];
 
 /// A table, of as many columns as `width` has room for. Ends in a newline.
 pub(crate) fn table(hosts: &[HostReport], width: Option<u16>) -> String {
     let rows: Vec<Row> = hosts.iter().flat_map(rows).collect();
-    let mut shown: Vec<usize> = (0..COLUMNS).collect();
-    for (column, silent) in SILENT {
-        if rows.iter().all(|row| silent.contains(&row[column].as_str())) {
-            shown.retain(|other| *other != column);
-        }
-    }
+    let mut shown: Vec<usize> = (0..COLUMNS.len()).collect();
+    shown.retain(|&column| {
+        let silent = COLUMNS[column].silent;
+        !rows.iter().all(|row| silent.contains(&row[column].as_str()))
+    });
     let mut text = drawn(&rows, &shown);
     for column in DISPENSABLE {
         let fits = |width: u16| text.lines().all(|line| line.chars().count() <= width.into());
@@ -54,7 +112,14 @@ fn drawn(rows: &[Row], shown: &[usize]) -> String {
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
-        .set_header(shown.iter().map(|column| HEADER[*column]));
+        .set_header(shown.iter().map(|column| COLUMNS[*column].name));
+    for (place, column) in shown.iter().enumerate() {
+        if COLUMNS[*column].number
+            && let Some(column) = table.column_mut(place)
+        {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
     for row in rows {
         table.add_row(shown.iter().map(|column| &row[*column]));
     }
@@ -72,19 +137,21 @@ fn rows(host: &HostReport) -> Vec<Row> {
         1 => "1 socket".into(),
         more => format!("{more} sockets"),
     };
-    let row = |middle: [String; 7], stock: String| {
-        let [state, up, rtt, sessions, tunnels, sent, received] = middle;
+    let row = |middle: Middle, stock: String| {
+        let [state, up, closes_in, rtt, sessions, tunnels, sent, received, rate] = middle;
         [
-            host.name.clone(),
-            host.address.clone(),
+            Printable::line(&host.name).into_string(),
+            Printable::line(&host.address).into_string(),
             state,
             up,
+            closes_in,
             rtt,
             sessions,
             tunnels,
             sent,
             received,
-            host.transport.clone(),
+            rate,
+            host.transport.as_str().into(),
             stock,
         ]
     };
@@ -92,7 +159,7 @@ fn rows(host: &HostReport) -> Vec<Row> {
         let process = master.pid.map(|pid| format!("process {pid}"));
         vec![row(of_master(host, master), process.unwrap_or_default())]
     } else if host.connections.is_empty() {
-        let mut middle = <[String; 7]>::default();
+        let mut middle = Middle::default();
         middle[0] = "listening".into();
         vec![row(middle, stock)]
     } else {
@@ -103,50 +170,75 @@ fn rows(host: &HostReport) -> Vec<Row> {
     }
 }
 
-fn of_master(host: &HostReport, master: &MasterReport) -> [String; 7] {
-    let state = match &*master.state {
-        "alive" if host.pinned => "pinned",
-        "alive" => "warm",
-        other => other,
+/// From STATE to RATE.
+type Middle = [String; 9];
+
+fn of_master(host: &HostReport, master: &MasterReport) -> Middle {
+    let state = match master.state {
+        MasterState::Alive if host.pinned => "pinned",
+        MasterState::Alive => "warm",
+        other => other.as_str(),
     };
-    let mut middle = <[String; 7]>::default();
+    let mut middle = Middle::default();
     middle[0] = state.into();
     middle[1] = master.since.map_or_else(String::new, age);
-    middle[3] = master
+    middle[4] = master
         .sessions
         .map_or_else(String::new, |count| count.to_string());
     middle
 }
 
-fn of_connection(host: &HostReport, connection: &ConnectionReport) -> [String; 7] {
-    let state = match (connection.ready, connection.busy, host.pinned) {
+/// What a connection is doing, in a word.
+pub(crate) fn state(connection: &ConnectionReport, is_pinned: bool) -> &'static str {
+    match (connection.handshake.is_some(), connection.busy, is_pinned) {
         (false, ..) => "connecting",
         (_, true, _) => "busy",
         (.., true) => "pinned",
         _ => "warm",
-    };
+    }
+}
+
+fn of_connection(host: &HostReport, connection: &ConnectionReport) -> Middle {
+    let or_empty = |text: Option<String>| text.unwrap_or_default();
     [
-        state.into(),
-        connection.since.map_or_else(String::new, age),
-        connection.rtt.map_or_else(String::new, milliseconds),
+        state(connection, host.pinned).into(),
+        or_empty(
+            connection
+                .handshake
+                .as_ref()
+                .map(|handshake| age(handshake.since)),
+        ),
+        or_empty(connection.closes_in.map(|left| span(left.as_secs()))),
+        or_empty(connection.rtt.map(milliseconds)),
         connection.sessions.to_string(),
         connection.tunnels.to_string(),
         bytes(connection.sent),
         bytes(connection.received),
+        // What a shell's keystrokes make is not traffic.
+        or_empty((connection.rate >= QUIET).then(|| format!("{}/s", bytes(connection.rate / 8)))),
     ]
 }
+
+/// Bits a second that are not worth a column.
+const QUIET: u64 = 8 * 1024;
 
 /// A round-trip time.
 pub(crate) fn milliseconds(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1e3)
 }
 
-fn age(since: u64) -> String {
+/// How long ago a second since 1970 was.
+pub(crate) fn age(since: u64) -> String {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs();
-    match now.saturating_sub(since) {
+    span(now.saturating_sub(since))
+}
+
+/// A time in two units at most.
+pub(crate) fn span(seconds: u64) -> String {
+    match seconds {
         seconds @ ..60 => format!("{seconds} s"),
         seconds @ ..3600 => format!("{} min", seconds / 60),
         seconds @ ..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
@@ -154,27 +246,40 @@ fn age(since: u64) -> String {
     }
 }
 
-fn bytes(count: u64) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     indicatif::BinaryBytes(count).to_string()
 }
 
 #[cfg(test)]
 mod tests {
+    use trunkline_control::protocol::{Handshake, Transport};
+
     use super::*;
+
+    fn handshake() -> Handshake {
+        Handshake {
+            // Not yet: it is 0 s old whenever this is run.
+            since: u64::MAX,
+            server: "SSH-2.0-OpenSSH_9.2".into(),
+            kex: "curve25519-sha256".into(),
+            host_key: "ssh-ed25519".into(),
+            cipher: "aes128-gcm@openssh.com".into(),
+            mac: None,
+            compressed: false,
+            greeting: String::new(),
+        }
+    }
 
     fn host(name: &str) -> HostReport {
         HostReport {
             name: name.into(),
             address: format!("admin@{name}.example.com:22"),
-            transport: "native".into(),
+            transport: Transport::Native,
             pinned: false,
             sharing: String::new(),
             mux_sockets: Vec::new(),
             connections: vec![ConnectionReport {
-                ready: true,
-                since: None,
-                server: "SSH-2.0-OpenSSH_9.2".into(),
-                algorithms: String::new(),
+                handshake: Some(handshake()),
                 rtt: Some(Duration::from_micros(1540)),
                 sessions: 2,
                 tunnels: 0,
@@ -183,6 +288,7 @@ mod tests {
                 rate: 0,
                 sent: 3 << 20,
                 received: 5 << 10,
+                closes_in: Some(Duration::from_secs(599)),
             }],
             master: None,
         }
@@ -191,23 +297,23 @@ mod tests {
     #[test]
     fn columns_that_say_nothing_are_left_out() {
         insta::assert_snapshot!(table(&[host("web1"), host("web2")], None), @"
-         HOST  ADDRESS                    STATE  UP  RTT     SESSIONS  SENT      RECEIVED
-         web1  admin@web1.example.com:22  warm       1.5 ms  2         3.00 MiB  5.00 KiB
-         web2  admin@web2.example.com:22  warm       1.5 ms  2         3.00 MiB  5.00 KiB
+         HOST  ADDRESS                    STATE   UP  CLOSES IN     RTT  SESSIONS      SENT  RECEIVED
+         web1  admin@web1.example.com:22  warm   0 s      9 min  1.5 ms         2  3.00 MiB  5.00 KiB
+         web2  admin@web2.example.com:22  warm   0 s      9 min  1.5 ms         2  3.00 MiB  5.00 KiB
         ");
         let mut stock = host("db1");
         stock.mux_sockets = vec!["/run/s".into()];
         insta::assert_snapshot!(table(&[host("web1"), stock], None), @"
-         HOST  ADDRESS                    STATE  UP  RTT     SESSIONS  SENT      RECEIVED  STOCK SSH
-         web1  admin@web1.example.com:22  warm       1.5 ms  2         3.00 MiB  5.00 KiB
-         db1   admin@db1.example.com:22   warm       1.5 ms  2         3.00 MiB  5.00 KiB  1 socket
+         HOST  ADDRESS                    STATE   UP  CLOSES IN     RTT  SESSIONS      SENT  RECEIVED  STOCK SSH
+         web1  admin@web1.example.com:22  warm   0 s      9 min  1.5 ms         2  3.00 MiB  5.00 KiB
+         db1   admin@db1.example.com:22   warm   0 s      9 min  1.5 ms         2  3.00 MiB  5.00 KiB  1 socket
         ");
     }
 
     #[test]
     fn a_narrow_terminal_is_filled_and_not_wrapped() {
         let mut hosts = [host("web1"), host("web2")];
-        hosts[0].transport = "openssh".into();
+        hosts[0].transport = Transport::OpenSsh;
         for width in [100, 80, 60, 40] {
             let text = table(&hosts, Some(width));
             assert!(
@@ -219,7 +325,10 @@ mod tests {
                 "{text}"
             );
         }
-        assert!(table(&hosts, Some(80)).contains("admin@web1.example.com:22"));
+        let at_80 = table(&hosts, Some(80));
+        for wanted in ["CLOSES IN", "SENT", "RECEIVED", "RTT", "SESSIONS"] {
+            assert!(at_80.contains(wanted), "{at_80}");
+        }
     }
 
     #[test]
@@ -228,5 +337,16 @@ mod tests {
         assert_eq!(ago(90), "1 min");
         assert_eq!(ago(7_300), "2 h 1 min");
         assert_eq!(ago(90_000), "1 d 1 h");
+    }
+
+    #[test]
+    fn traffic_is_shown_where_there_is_some_and_names_do_nothing_to_the_terminal() {
+        let mut host = host("a\u{1b}[2J");
+        host.connections[0].rate = 8 << 20;
+        host.connections[0].closes_in = None;
+        insta::assert_snapshot!(table(&[host], None), @r"
+         HOST      ADDRESS                        STATE   UP     RTT  SESSIONS      SENT  RECEIVED        RATE
+         a\033[2J  admin@a\033[2J.example.com:22  warm   0 s  1.5 ms         2  3.00 MiB  5.00 KiB  1.00 MiB/s
+        ");
     }
 }

@@ -1,16 +1,21 @@
-//! `-o DIR`: the output of each host in files of its own, `DIR/HOST.stdout` and `DIR/HOST.stderr`.
+//! `-O FOLDER`: the output of each host in files of its own, `FOLDER/HOST.stdout` and `FOLDER/HOST.stderr`.
 
 use super::HostResult;
 use super::lines::Stream;
+use anyhow::bail;
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs;
 use std::io;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
-/// A folder that receives the output of hosts.
+/// The files that receive the output of hosts.
 #[derive(Debug)]
-pub(crate) struct OutputDir {
-    path: PathBuf,
+pub(crate) struct OutputFiles {
+    /// Each host's, by its number, without what tells the streams apart.
+    stems: Vec<PathBuf>,
 }
 
 /// A file or folder for output that could not be written.
@@ -21,29 +26,52 @@ pub(crate) struct OutputError {
     source: io::Error,
 }
 
-impl OutputDir {
-    /// Uses the folder `path`, creating it and its parents as needed.
+impl OutputFiles {
+    /// Files in the folder `path`, which is created with its parents as needed. Where `path` has `{host}` or `{n}` in it, it
+    /// is what all names of files begin with. `hosts` are numbered from 1, in order.
     ///
     /// # Errors
-    /// When it cannot be created, or is no folder.
-    pub(crate) fn create(path: &Path) -> Result<Self, OutputError> {
-        fs::create_dir_all(path).map_err(|source| OutputError {
-            path: path.to_owned(),
-            source,
-        })?;
-        Ok(Self {
-            path: path.to_owned(),
-        })
+    /// When a folder cannot be created, or two hosts would share files.
+    pub(crate) fn plan<'a>(
+        path: &Path,
+        hosts: impl IntoIterator<Item = (&'a str, usize)>,
+    ) -> anyhow::Result<Self> {
+        let template = path.as_os_str().as_bytes();
+        let is_folder = !["{host}", "{n}"]
+            .iter()
+            .any(|word| find(template, word.as_bytes()).is_some());
+        let mut planned = HashMap::new();
+        let mut stems = Vec::new();
+        for (host, number) in hosts {
+            let name = file_name(host);
+            let stem = if is_folder {
+                path.join(name)
+            } else {
+                let filled = replace(template, b"{host}", name.as_bytes());
+                let filled = replace(&filled, b"{n}", number.to_string().as_bytes());
+                PathBuf::from(OsString::from_vec(filled))
+            };
+            if let Some(other) = planned.insert(stem.clone(), host) {
+                bail!(
+                    "{other} and {host} would both write to {}.stdout; {{n}} in --output tells them apart",
+                    stem.display()
+                );
+            }
+            create_folder(stem.parent().unwrap_or(path))?;
+            stems.push(stem);
+        }
+        Ok(Self { stems })
     }
 
-    /// The file for one stream of `host`. It lies directly in the folder whatever the name says, and no two
-    /// hosts share one.
-    pub(crate) fn path(&self, host: &str, stream: Stream) -> PathBuf {
+    /// The file for one stream of the `number`th host. It lies where the template says, whatever the host's name says.
+    fn path(&self, number: usize, stream: Stream) -> Option<PathBuf> {
         let extension = match stream {
-            Stream::Stdout => "stdout",
-            Stream::Stderr => "stderr",
+            Stream::Stdout => ".stdout",
+            Stream::Stderr => ".stderr",
         };
-        self.path.join(format!("{}.{extension}", file_name(host)))
+        let mut path = self.stems.get(number.checked_sub(1)?)?.clone().into_os_string();
+        path.push(extension);
+        Some(path.into())
     }
 
     /// Writes both files of a host that is done. Earlier ones of the same names are replaced; an empty stream
@@ -53,7 +81,9 @@ impl OutputDir {
     /// When one cannot be written.
     pub(crate) fn write(&self, result: &HostResult) -> Result<(), OutputError> {
         for (stream, output) in [(Stream::Stdout, &result.stdout), (Stream::Stderr, &result.stderr)] {
-            let path = self.path(&result.host, stream);
+            let Some(path) = self.path(result.number, stream) else {
+                continue;
+            };
             let written = fs::File::create(&path)
                 .and_then(|mut file| output.each_piece(|piece| io::Write::write_all(&mut file, piece)));
             written.map_err(|source| OutputError { path, source })?;
@@ -62,12 +92,35 @@ impl OutputDir {
     }
 }
 
+fn create_folder(path: &Path) -> Result<(), OutputError> {
+    fs::create_dir_all(path).map_err(|source| OutputError {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn find(text: &[u8], word: &[u8]) -> Option<usize> {
+    text.windows(word.len()).position(|window| window == word)
+}
+
+fn replace(text: &[u8], word: &[u8], with: &[u8]) -> Vec<u8> {
+    let mut replaced = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = find(rest, word) {
+        replaced.extend_from_slice(&rest[..at]);
+        replaced.extend_from_slice(with);
+        rest = &rest[at + word.len()..];
+    }
+    replaced.extend_from_slice(rest);
+    replaced
+}
+
 /// The longest stem, in bytes: with an extension it stays under the 255 that Linux file systems take.
 const MAX_STEM: usize = 220;
 
 /// A host's name as the stem of a file name. What could be a path, hidden, or special to a shell is written
 /// `%XX`, as in a URI; a name that gets too long keeps its beginning and gets a hash.
-fn file_name(host: &str) -> String {
+pub(crate) fn file_name(host: &str) -> String {
     let mut stem = String::with_capacity(host.len());
     for (index, byte) in host.bytes().enumerate() {
         match byte {
@@ -106,13 +159,28 @@ mod tests {
     #[test]
     fn each_host_has_a_file_for_each_stream() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let dir = OutputDir::create(&folder.path().join("a/b")).expect("a folder can be made");
+        let path = folder.path().join("a/b");
+        let files = OutputFiles::plan(&path, [("web1", 1)]).expect("a folder can be made");
         let mut done = result("web1", Outcome::Exited(1), "out\n");
         done.stderr = [0xff].as_slice().into();
-        dir.write(&done).expect("files can be written");
-        let read = |stream| fs::read(dir.path("web1", stream)).expect("the file is there");
-        assert_eq!(read(Stream::Stdout), b"out\n");
-        assert_eq!(read(Stream::Stderr), [0xff]);
+        files.write(&done).expect("files can be written");
+        let read = |name| fs::read(path.join(name)).expect("the file is there");
+        assert_eq!(read("web1.stdout"), b"out\n");
+        assert_eq!(read("web1.stderr"), [0xff]);
+    }
+
+    #[test]
+    fn a_template_names_folders_and_files() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("{host}/run-{n}");
+        let files = OutputFiles::plan(&path, [("../web1", 1), ("web1", 2)]).expect("folders can be made");
+        let path = |number| files.path(number, Stream::Stdout);
+        assert_eq!(path(1), Some(folder.path().join("%2E.%2Fweb1/run-1.stdout")));
+        assert_eq!(path(2), Some(folder.path().join("web1/run-2.stdout")));
+        assert!(folder.path().join("web1").is_dir());
+        let same = OutputFiles::plan(&folder.path().join("{host}"), [("web1", 1), ("web1", 2)]);
+        let error = same.expect_err("one file for two hosts").to_string();
+        assert!(error.contains("{n} in --output"), "{error}");
     }
 
     #[test]
@@ -120,7 +188,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("file");
         fs::write(&file, "").expect("a file can be written");
-        let error = OutputDir::create(&file).expect_err("a file is no folder");
+        let error = OutputFiles::plan(&file, [("web1", 1)]).expect_err("a file is not a folder");
         assert!(
             error
                 .to_string()
@@ -152,8 +220,8 @@ mod tests {
             a in "\\PC*|[./%~-]{0,6}|x{210,240}",
             b in "\\PC*|[./%~-]{0,6}|x{210,240}",
         ) {
-            let dir = OutputDir { path: PathBuf::from("/d") };
-            let path = dir.path(&a, Stream::Stdout);
+            let stems = vec![Path::new("/d").join(file_name(&a))];
+            let path = OutputFiles { stems }.path(1, Stream::Stdout).expect("there is one");
             let parts: Vec<Component<'_>> = path.components().collect();
             let [Component::RootDir, Component::Normal(_), Component::Normal(name)] = parts[..] else {
                 return Err(TestCaseError::fail(format!("{path:?} lies elsewhere")));

@@ -1,7 +1,7 @@
 //! `--json`: one object a line for each host, for programs to read.
 
 use super::output::Output;
-use super::{HostResult, Outcome};
+use super::{Execution, HostResult, Outcome};
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Serialize, Serializer};
@@ -29,47 +29,71 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// # Errors
 /// Those of `out`, and output that is on disk and could not be read.
 pub(crate) fn write(out: &mut impl Write, result: &HostResult) -> io::Result<()> {
-    let (kind, status, signal, error, execution) = match &result.outcome {
-        Outcome::Exited(status) => ("exited", Some(*status), None, None, "finished".to_owned()),
-        Outcome::Signaled { name, .. } => {
-            ("signaled", None, Some(name.as_str()), None, "finished".to_owned())
-        }
-        Outcome::Failed {
-            kind,
-            message,
-            execution,
-        } => (
-            kind.as_str(),
-            None,
-            None,
-            Some(message.as_str()),
-            execution.to_string(),
-        ),
-    };
     let problem = RefCell::new(None);
     let [(stdout, stdout_base64), (stderr, stderr_base64)] = [
         text_or_base64(&result.stdout, &problem)?,
         text_or_base64(&result.stderr, &problem)?,
     ];
+    let fields = Fields::of(result);
     let object = Object {
-        host: &result.host,
-        kind,
-        status,
-        signal,
-        error,
-        execution,
+        host: fields.host,
+        kind: fields.kind,
+        status: fields.status,
+        signal: fields.signal,
+        error: fields.error,
+        execution: fields.execution,
         stdout,
         stdout_base64,
         stderr,
         stderr_base64,
-        started: seconds_since_1970(result.started),
-        seconds: milliseconds(result.elapsed.as_secs_f64()),
-        warm: result.warm,
+        started: fields.started,
+        seconds: fields.seconds,
+        warm: fields.warm,
     };
     serde_json::to_writer(&mut *out, &object)?;
     match problem.into_inner() {
         Some(problem) => Err(problem),
         None => out.write_all(b"\n"),
+    }
+}
+
+/// What programs are told of a host, besides of its output.
+pub(super) struct Fields<'a> {
+    pub(super) host: &'a str,
+    pub(super) kind: &'a str,
+    pub(super) status: Option<u32>,
+    pub(super) signal: Option<&'a str>,
+    pub(super) error: Option<&'a str>,
+    pub(super) execution: &'a str,
+    pub(super) started: f64,
+    pub(super) seconds: f64,
+    pub(super) warm: bool,
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn of(result: &'a HostResult) -> Self {
+        let (kind, status, signal, error, execution) = match &result.outcome {
+            Outcome::Exited(status) => ("exited", Some(*status), None, None, Execution::Finished),
+            Outcome::Signaled { name, .. } => {
+                ("signaled", None, Some(name.as_str()), None, Execution::Finished)
+            }
+            Outcome::Failed {
+                kind,
+                message,
+                execution,
+            } => (kind.as_str(), None, None, Some(message.as_str()), *execution),
+        };
+        Self {
+            host: &result.host,
+            kind,
+            status,
+            signal,
+            error,
+            execution: execution.as_str(),
+            started: seconds_since_1970(result.started),
+            seconds: milliseconds(result.elapsed.as_secs_f64()),
+            warm: result.warm,
+        }
     }
 }
 
@@ -80,7 +104,7 @@ struct Object<'a> {
     status: Option<u32>,
     signal: Option<&'a str>,
     error: Option<&'a str>,
-    execution: String,
+    execution: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     stdout: Option<Text<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -172,7 +196,6 @@ fn milliseconds(seconds: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Execution;
     use super::super::tests::{failed, result};
     use super::*;
 

@@ -1,9 +1,39 @@
 //! Output as it arrives, each line behind its host's name: `web01: Linux`.
 //!
-//! The prefix is what pdsh and clush print, so that `dshbak` and the pipelines people have keep working; it
-//! is not aligned, for the same reason. A line of standard error is marked by `!` in place of the colon.
+//! The prefix is what pdsh and clush print, so that `dshbak` and the pipelines people have keep working. On a terminal, where
+//! nothing but eyes reads it, each host has a colour and the lines begin in one column. A line of standard error is marked by
+//! `!` in place of the colon.
 
 use super::colours::Colours;
+
+/// How the names before the lines are written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Names {
+    /// The columns that the longest name takes; 0 where the lines need not begin in one column.
+    width: usize,
+}
+
+/// Names longer than this do not move the lines of the others to the right.
+const WIDEST: usize = 24;
+
+impl Names {
+    /// For lines on a terminal.
+    pub(crate) fn aligned<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        let widths = names.into_iter().map(|name| name.chars().count());
+        let width = widths.filter(|width| *width <= WIDEST).max().unwrap_or(0);
+        Self { width }
+    }
+
+    /// What stands before a line of the `number`th host.
+    pub(crate) fn before(&self, host: &str, number: usize, colours: Colours) -> String {
+        let space = self.space(host);
+        format!("{}:{:space$}", colours.host_of_many(number, host), "")
+    }
+
+    fn space(&self, host: &str) -> usize {
+        self.width.saturating_sub(host.chars().count()) + 1
+    }
+}
 
 /// Cuts one stream of one host into prefixed lines.
 #[derive(Debug)]
@@ -27,11 +57,14 @@ pub(crate) enum Stream {
 pub(crate) const MAX_LINE: usize = 1 << 20;
 
 impl LinePrefixer {
-    /// For one stream of `host`. `colours` are those of the stream it will be printed on.
-    pub(crate) fn new(host: &str, stream: Stream, colours: Colours) -> Self {
+    /// For one stream of `host`, the `number`th of the command. `colours` are those of the stream it will be printed on.
+    pub(crate) fn new(names: &Names, host: &str, number: usize, stream: Stream, colours: Colours) -> Self {
         let prefix = match stream {
-            Stream::Stdout => format!("{}: ", colours.host(host)),
-            Stream::Stderr => format!("{} ", colours.bad(format_args!("{host}!"))),
+            Stream::Stdout => names.before(host, number, colours),
+            Stream::Stderr => {
+                let space = names.space(host);
+                format!("{}{:space$}", colours.bad(format_args!("{host}!")), "")
+            }
         };
         Self {
             prefix: prefix.into_bytes(),
@@ -95,22 +128,30 @@ mod tests {
 
     #[test]
     fn every_line_bears_its_hosts_name() {
-        let stdout = LinePrefixer::new("web1", Stream::Stdout, Colours::Off);
+        let stdout = LinePrefixer::new(&Names::default(), "web1", 1, Stream::Stdout, Colours::Off);
         let lines = prefixed(stdout, &[b"a", b"b\n\nc\r\n\xff", b"", b"d"]);
         assert_eq!(lines, b"web1: ab\nweb1: \nweb1: c\r\nweb1: \xffd\n");
-        let stderr = LinePrefixer::new("web1", Stream::Stderr, Colours::Off);
+        let stderr = LinePrefixer::new(&Names::default(), "web1", 1, Stream::Stderr, Colours::Off);
         assert_eq!(prefixed(stderr, &[b"oops\n"]), b"web1! oops\n");
-        let coloured = LinePrefixer::new("web1", Stream::Stdout, Colours::On);
+        let coloured = LinePrefixer::new(&Names::default(), "web1", 1, Stream::Stdout, Colours::On);
         assert_eq!(prefixed(coloured, &[b"a\n"]), b"\x1b[36mweb1\x1b[0m: a\n");
+        let names = Names::aligned(["web1", "web10", "a-name-that-is-longer-than-most.example.com"]);
+        let aligned = LinePrefixer::new(&names, "web1", 2, Stream::Stdout, Colours::Off);
+        assert_eq!(prefixed(aligned, &[b"a\n"]), b"web1:  a\n");
+        let other = LinePrefixer::new(&names, "web10", 2, Stream::Stdout, Colours::On);
+        assert_eq!(prefixed(other, &[b"a\n"]), b"\x1b[32mweb10\x1b[0m: a\n");
         assert_eq!(
-            prefixed(LinePrefixer::new("web1", Stream::Stdout, Colours::Off), &[]),
+            prefixed(
+                LinePrefixer::new(&Names::default(), "web1", 1, Stream::Stdout, Colours::Off),
+                &[]
+            ),
             b""
         );
     }
 
     #[test]
     fn only_whole_lines_come_out_before_the_end() {
-        let mut prefixer = LinePrefixer::new("h", Stream::Stdout, Colours::Off);
+        let mut prefixer = LinePrefixer::new(&Names::default(), "h", 1, Stream::Stdout, Colours::Off);
         let mut lines = Vec::new();
         prefixer.feed(b"begun", &mut lines);
         assert_eq!(lines, b"");
@@ -120,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_takes_bounded_memory() {
-        let mut prefixer = LinePrefixer::new("h", Stream::Stdout, Colours::Off);
+        let mut prefixer = LinePrefixer::new(&Names::default(), "h", 1, Stream::Stdout, Colours::Off);
         let mut lines = Vec::new();
         for _ in 0..5 {
             prefixer.feed(&vec![b'x'; MAX_LINE / 2 + 1], &mut lines);
@@ -141,7 +182,7 @@ mod tests {
             output in prop::collection::vec(prop::sample::select(b"ab\n\r\xfe".to_vec()), 0..60),
             size in 1..10usize,
         ) {
-            let prefixer = || LinePrefixer::new("h", Stream::Stdout, Colours::Off);
+            let prefixer = || LinePrefixer::new(&Names::default(), "h", 1, Stream::Stdout, Colours::Off);
             let pieces: Vec<&[u8]> = output.chunks(size).collect();
             let lines = prefixed(prefixer(), &pieces);
             prop_assert_eq!(&lines, &prefixed(prefixer(), &[&output]));

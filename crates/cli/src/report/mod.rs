@@ -6,13 +6,17 @@
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
+use trunkline_request::destination::Destination;
+pub(crate) use trunkline_request::failure::Execution;
 use trunkline_text::Printable;
 
 use output::Output;
 
+pub(crate) mod alike;
 pub(crate) mod collate;
 pub(crate) mod colours;
 pub(crate) mod connections;
+pub(crate) mod csv;
 pub(crate) mod files;
 pub(crate) mod fold;
 pub(crate) mod json;
@@ -20,12 +24,17 @@ pub(crate) mod lines;
 pub(crate) mod output;
 pub(crate) mod progress;
 pub(crate) mod summary;
+pub(crate) mod table;
 
 /// What became of a command on one host.
 #[derive(Debug)]
 pub(crate) struct HostResult {
     /// The host as the user named it.
     pub(crate) host: String,
+    /// Its place in the list, from 1.
+    pub(crate) number: usize,
+    /// Where it is.
+    pub(crate) address: Destination,
     /// How it ended.
     pub(crate) outcome: Outcome,
     /// All the command wrote to standard output; empty where it was passed on as it arrived.
@@ -38,6 +47,72 @@ pub(crate) struct HostResult {
     pub(crate) elapsed: Duration,
     /// The connection was there already.
     pub(crate) warm: bool,
+    /// What kind of trouble it was in, where that says what to tell.
+    pub(crate) trouble: Option<Trouble>,
+}
+
+/// What a host failed of, where that is not the host's own affair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Its name has no address.
+    UnknownName,
+    /// Something on this machine: ssh_config, the daemon's settings, memory.
+    ThisMachine,
+}
+
+impl HostResult {
+    /// What the host is called in messages.
+    fn names(&self) -> [&str; 2] {
+        [&self.host, &self.address.host]
+    }
+
+    /// The outcome, as hosts have it in common that fared alike.
+    fn alike(&self) -> Outcome {
+        match self.outcome.clone() {
+            Outcome::Failed {
+                kind,
+                message,
+                execution,
+            } => Outcome::Failed {
+                kind,
+                message: alike::key(&message, &self.names()),
+                execution,
+            },
+            outcome => outcome,
+        }
+    }
+}
+
+/// The outcome that stands for several which are [alike](HostResult::alike).
+fn joined(outcomes: &[&Outcome]) -> Option<Outcome> {
+    let messages = outcomes.iter().filter_map(|outcome| match outcome {
+        Outcome::Failed { message, .. } => Some(message.as_str()),
+        _ => None,
+    });
+    let mut joined = (*outcomes.first()?).clone();
+    if let Outcome::Failed { message, .. } = &mut joined {
+        *message = alike::shown(messages);
+    }
+    Some(joined)
+}
+
+/// What went wrong on this machine, where that is all that became of a run.
+pub(crate) fn trouble_here(results: &[HostResult]) -> Option<String> {
+    let first = results.first()?.alike();
+    let is_here =
+        |result: &HostResult| result.trouble == Some(Trouble::ThisMachine) && result.alike() == first;
+    if !results.iter().all(is_here) {
+        return None;
+    }
+    let outcomes: Vec<&Outcome> = results.iter().map(|result| &result.outcome).collect();
+    match joined(&outcomes)? {
+        Outcome::Failed {
+            message,
+            execution: Execution::DidNotStart,
+            ..
+        } => Some(message),
+        _ => None,
+    }
 }
 
 /// How a command on one host ended.
@@ -63,21 +138,20 @@ pub(crate) enum Outcome {
     },
 }
 
-/// What is known, after a failure, about whether the command ran.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Execution {
-    /// It is certain that it did not: running it again is safe.
-    DidNotStart,
-    /// It may have, wholly or in part.
-    MayHaveStarted,
-    /// It ran to its end, but its result was lost.
-    Finished,
-}
+/// The kind of failure of a host that the user's interruption kept from finishing, or from starting.
+pub(crate) const INTERRUPTED: &str = "interrupted";
+/// The kind of failure of a host that was not started because others had failed.
+pub(crate) const SKIPPED: &str = "skipped";
 
 impl Outcome {
     /// The command ran and returned 0.
     pub(crate) fn is_success(&self) -> bool {
         matches!(self, Self::Exited(0))
+    }
+
+    /// Its turn never came: the run was interrupted before, or too many others had failed.
+    pub(crate) fn is_left_out(&self) -> bool {
+        matches!(self, Self::Failed { kind, execution: Execution::DidNotStart, .. } if kind == INTERRUPTED || kind == SKIPPED)
     }
 }
 
@@ -91,16 +165,6 @@ impl fmt::Display for Outcome {
             }
             Self::Failed { kind, .. } => f.write_str(kind),
         }
-    }
-}
-
-impl fmt::Display for Execution {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::DidNotStart => "did not start",
-            Self::MayHaveStarted => "may have started",
-            Self::Finished => "finished",
-        })
     }
 }
 
@@ -121,7 +185,7 @@ fn seconds(duration: Duration) -> String {
 }
 
 /// `1 host`, `2 hosts`.
-fn hosts(count: usize) -> String {
+pub(crate) fn hosts(count: usize) -> String {
     format!("{count} {}", if count == 1 { "host" } else { "hosts" })
 }
 
@@ -133,12 +197,15 @@ mod tests {
     pub(super) fn result(host: &str, outcome: Outcome, stdout: &str) -> HostResult {
         HostResult {
             host: host.to_owned(),
+            number: 1,
+            address: host.parse().unwrap_or_else(|_| "other".parse().expect("a host")),
             outcome,
             stdout: stdout.as_bytes().into(),
             stderr: Output::default(),
             started: SystemTime::UNIX_EPOCH + Duration::from_millis(1_700_000_000_250),
             elapsed: Duration::from_millis(1500),
             warm: true,
+            trouble: None,
         }
     }
 
@@ -162,13 +229,6 @@ mod tests {
             signaled(true).to_string(),
             "killed by SIGSEGV\\033[2J (core dumped)"
         );
-        let words = [
-            Execution::DidNotStart,
-            Execution::MayHaveStarted,
-            Execution::Finished,
-        ]
-        .map(|e| e.to_string());
-        assert_eq!(words, ["did not start", "may have started", "finished"]);
     }
 
     #[test]

@@ -134,6 +134,15 @@ impl Output {
         Ok(true)
     }
 
+    /// The first bytes of it; whether they are all.
+    pub(crate) fn beginning(&self, most: usize) -> io::Result<(Vec<u8>, bool)> {
+        let mut bytes = vec![0; most.min(usize::try_from(self.len).unwrap_or(most))];
+        let read = self.read_at(0, &mut bytes)?;
+        bytes.truncate(read);
+        let is_all = bytes.len() as u64 == self.len;
+        Ok((bytes, is_all))
+    }
+
     /// Gives out all of it in pieces, of [`PIECE`] bytes but for the last.
     pub(crate) fn each_piece(&self, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         let mut piece = vec![0; PIECE.min(usize::try_from(self.len).unwrap_or(PIECE))];

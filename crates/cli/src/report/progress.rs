@@ -1,4 +1,4 @@
-//! The live line below the output while a run goes on.
+//! The live line below the output while a run lasts.
 
 use super::{HostResult, seconds};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
@@ -117,7 +117,7 @@ impl Tally {
     }
 }
 
-/// Counting goes on after a panic elsewhere.
+/// Counting continues after a panic elsewhere.
 fn locked(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
     tally.lock().unwrap_or_else(PoisonError::into_inner)
 }

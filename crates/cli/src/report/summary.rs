@@ -1,25 +1,18 @@
 //! The end of a run: a line of counts, and a table of what went wrong.
 
 use super::colours::Colours;
-use super::{Execution, HostResult, Outcome, fold, hosts, printable, seconds};
+use super::{Execution, HostResult, INTERRUPTED, Outcome, fold, hosts, joined, printable, seconds};
 use comfy_table::{ContentArrangement, Table, presets};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Sums up a run: how many hosts did well, and for the others what happened and whether the command may have
-/// run. Hosts that failed alike share a row under their folded names, most hosts first.
+/// The table of what went wrong, and whether the command may have run; empty where nothing did. Hosts that failed alike share
+/// a row under their folded names, most hosts first.
 ///
-/// `elapsed` is the whole run's time; `width` the terminal's in columns, or `None` not to wrap. Ends in a
-/// newline.
-pub(crate) fn summary(
-    results: &[HostResult],
-    elapsed: Duration,
-    width: Option<u16>,
-    colours: Colours,
-) -> String {
-    let mut text = counts(results, elapsed, colours);
-    text.push('\n');
-    let failures = failures(results);
+/// `width` is the terminal's in columns, or `None` not to wrap. Ends in a newline.
+pub(crate) fn failures(results: &[HostResult], width: Option<u16>) -> String {
+    let mut text = String::new();
+    let failures = alike(results);
     if failures.is_empty() {
         return text;
     }
@@ -33,7 +26,7 @@ pub(crate) fn summary(
             .set_width(width);
     }
     for (outcome, names) in failures {
-        let (command, error) = match outcome {
+        let (command, error) = match &outcome {
             Outcome::Failed {
                 message, execution, ..
             } => (execution.to_string(), printable(message)),
@@ -54,11 +47,11 @@ pub(crate) fn interrupted(results: &[HostResult]) -> String {
         // What the run's own SIGTERM does.
         Outcome::Signaled { name, .. } => name == "TERM",
         Outcome::Failed { kind, execution, .. } => {
-            kind == "interrupted" && *execution != Execution::DidNotStart
+            kind == INTERRUPTED && *execution != Execution::DidNotStart
         }
         Outcome::Exited(_) => false,
     };
-    let not_started = |outcome: &Outcome| matches!(outcome, Outcome::Failed { kind, execution: Execution::DidNotStart, .. } if kind == "interrupted");
+    let not_started = Outcome::is_left_out;
     let part = |what: &str, wanted: &dyn Fn(&Outcome) -> bool| {
         let names: Vec<&str> = results
             .iter()
@@ -78,12 +71,14 @@ pub(crate) fn interrupted(results: &[HostResult]) -> String {
     )
 }
 
-fn counts(results: &[HostResult], elapsed: Duration, colours: Colours) -> String {
+/// How many hosts did well, and how many did not. `elapsed` is the whole run's time. Ends in a newline.
+pub(crate) fn counts(results: &[HostResult], elapsed: Duration, colours: Colours) -> String {
     let count =
         |wanted: fn(&Outcome) -> bool| results.iter().filter(|result| wanted(&result.outcome)).count();
     let succeeded = count(Outcome::is_success);
-    let failed = count(|outcome| matches!(outcome, Outcome::Failed { .. }));
-    let unsuccessful = results.len() - succeeded - failed;
+    let left_out = count(Outcome::is_left_out);
+    let failed = count(|outcome| matches!(outcome, Outcome::Failed { .. })) - left_out;
+    let unsuccessful = results.len() - succeeded - failed - left_out;
     let warm = results.iter().filter(|result| result.warm).count();
     let mut parts = Vec::new();
     if succeeded > 0 {
@@ -95,36 +90,48 @@ fn counts(results: &[HostResult], elapsed: Duration, colours: Colours) -> String
     if failed > 0 {
         parts.push(colours.bad(format_args!("{failed} failed")));
     }
+    if left_out > 0 {
+        parts.push(colours.bad(format_args!("{left_out} not started")));
+    }
     if warm > 0 {
         parts.push(format!("{warm} over a warm connection"));
     }
     let total = format!("{} in {}", hosts(results.len()), seconds(elapsed));
     if parts.is_empty() {
-        total
+        format!("{total}\n")
     } else {
-        format!("{total}: {}", parts.join(", "))
+        format!("{total}: {}\n", parts.join(", "))
     }
 }
 
 /// Everything but success, with its hosts; most hosts first, and then in the order of the results.
-fn failures(results: &[HostResult]) -> Vec<(&Outcome, Vec<&str>)> {
-    let mut failures: Vec<(&Outcome, Vec<&str>)> = Vec::new();
+fn alike(results: &[HostResult]) -> Vec<(Outcome, Vec<&str>)> {
+    let mut failures: Vec<Vec<&HostResult>> = Vec::new();
     let mut places = HashMap::new();
     for result in results.iter().filter(|result| !result.outcome.is_success()) {
-        let place = *places.entry(&result.outcome).or_insert(failures.len());
+        let place = *places.entry(result.alike()).or_insert(failures.len());
         match failures.get_mut(place) {
-            Some((_, names)) => names.push(&result.host),
-            None => failures.push((&result.outcome, vec![&result.host])),
+            Some(alike) => alike.push(result),
+            None => failures.push(vec![result]),
         }
     }
-    failures.sort_by_key(|(_, names)| std::cmp::Reverse(names.len()));
-    failures
+    failures.sort_by_key(|alike| std::cmp::Reverse(alike.len()));
+    let failures = failures.into_iter().filter_map(|alike| {
+        let outcomes: Vec<&Outcome> = alike.iter().map(|result| &result.outcome).collect();
+        let outcome = joined(&outcomes)?;
+        Some((outcome, alike.iter().map(|result| result.host.as_str()).collect()))
+    });
+    failures.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::tests::{failed, result};
     use super::*;
+
+    fn summary(results: &[HostResult], elapsed: Duration, width: Option<u16>, colours: Colours) -> String {
+        counts(results, elapsed, colours) + &failures(results, width)
+    }
 
     fn run() -> Vec<HostResult> {
         let refused = || {
@@ -201,6 +208,25 @@ mod tests {
         let table = text.lines().skip(1);
         assert!(table.clone().count() > 5, "rows wrap");
         assert!(table.into_iter().all(|line| line.chars().count() <= 60), "{text}");
+    }
+
+    #[test]
+    fn hosts_whose_errors_differ_in_names_alone_share_a_row() {
+        let refused = |host: &str, n: u8| {
+            let message = format!("connecting to 10.0.0.{n} port 22: Connection refused");
+            result(host, failed("network", &message, Execution::DidNotStart), "")
+        };
+        let text = summary(
+            &[refused("web1", 1), refused("web2", 2)],
+            Duration::from_secs(1),
+            None,
+            Colours::Off,
+        );
+        insta::assert_snapshot!(text, @"
+        2 hosts in 1.0 s: 2 failed, 2 over a warm connection
+         HOSTS     OUTCOME  COMMAND        ERROR
+         web[1-2]  network  did not start  connecting to … port 22: Connection refused
+        ");
     }
 
     #[test]

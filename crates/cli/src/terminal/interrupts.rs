@@ -3,6 +3,7 @@
 use std::io;
 use std::task::Poll;
 
+use futures_util::FutureExt as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -30,6 +31,11 @@ impl Interrupts {
         Ok(Self {
             streams: streams.collect::<io::Result<_>>()?,
         })
+    }
+
+    /// Forgets those that have come.
+    pub(crate) fn forget(&mut self) {
+        while self.next().now_or_never().is_some() {}
     }
 
     /// The next one's number. Cancel-safe.

@@ -7,6 +7,11 @@ pub(crate) mod raw;
 
 /// The columns of the terminal that a stream leads to; `None` where it leads elsewhere, or the terminal does not tell.
 pub(crate) fn width(stream: impl std::os::fd::AsFd) -> Option<u16> {
+    size(stream).map(|(columns, _)| columns)
+}
+
+/// Its columns and rows.
+pub(crate) fn size(stream: impl std::os::fd::AsFd) -> Option<(u16, u16)> {
     let size = rustix::termios::tcgetwinsize(stream).ok()?;
-    Some(size.ws_col).filter(|columns| *columns > 0)
+    (size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
 }

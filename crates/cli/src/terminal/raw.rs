@@ -287,6 +287,21 @@ fn guard_terminal(on_guard: &Sender<()>) {
     }
 }
 
+/// From now on a panic, in whichever thread, restores the terminal and ends the process with ssh's exit status for errors of
+/// its own: what is shipped unwinds nothing, and leaves no core with what the user typed.
+pub(crate) fn restore_at_a_panic() {
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        // Held by the thread that panicked, or for a moment by another one that changes it: not to be waited for.
+        let terminal = CURRENT.try_lock().ok().and_then(|current| current.clone());
+        if let Some(terminal) = terminal {
+            terminal.interrupted();
+        }
+        print(panic);
+        std::process::exit(crate::OWN_ERROR.into());
+    }));
+}
+
 /// SIGINT, SIGTERM and SIGHUP are handled elsewhere in the program.
 static HANDLED: AtomicBool = AtomicBool::new(false);
 
@@ -395,15 +410,21 @@ pub(super) mod tests {
     const CHILD: &str = "terminal::raw::tests::child_in_raw_mode";
 
     /// Not a test by itself: the process that the tests below send signals to. With [`IN_CHILD`] set it holds
-    /// its standard input in raw mode and waits, or first suspends itself where the variable says "suspend".
+    /// its standard input in raw mode and waits, or first suspends itself where the variable says "suspend", or
+    /// panics where it says "panic".
     #[test]
     fn child_in_raw_mode() {
         let Some(role) = std::env::var_os(IN_CHILD) else {
             return;
         };
         let raw = RawMode::enter(io::stdin());
-        if role == "suspend" {
-            raw.suspend().expect("a process can stop itself");
+        match role.to_str() {
+            Some("suspend") => raw.suspend().expect("a process can stop itself"),
+            Some("panic") => {
+                restore_at_a_panic();
+                panic!("as asked for");
+            }
+            _ => {}
         }
         eprintln!("ready");
         loop {
@@ -451,6 +472,16 @@ pub(super) mod tests {
             assert_eq!(status.signal(), Some(signal.as_raw()));
             assert!(!is_raw(&slave), "{signal:?}");
         }
+    }
+
+    #[test]
+    fn a_panic_restores_the_terminal_and_ends_the_program_with_an_error_of_its_own() {
+        let (_master, slave, child) = child("panic");
+        let ended = child.wait_with_output().expect("a child ends");
+        assert_eq!(ended.status.code(), Some(i32::from(crate::OWN_ERROR)));
+        let printed = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(printed.contains("as asked for"), "{printed}");
+        assert!(!is_raw(&slave));
     }
 
     #[test]

@@ -102,6 +102,16 @@ impl Home {
         command
     }
 
+    /// Any program that finds Ansible's own on its PATH.
+    pub(crate) fn command_with_ansible(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut path = ansible().into_os_string();
+        path.push(":");
+        path.push(std::env::var_os("PATH").unwrap_or_default());
+        let mut command = self.command(program);
+        command.env("PATH", path);
+        command
+    }
+
     /// `trunkline`; add arguments.
     pub(crate) fn trunkline(&self) -> Command {
         self.command(program())
@@ -231,6 +241,17 @@ pub(crate) fn sshd() -> SshdBuilder {
 /// The program under test.
 pub(crate) fn program() -> &'static str {
     env!("CARGO_BIN_EXE_trunkline")
+}
+
+/// The folder of ansible-core's programs, in a virtual environment that `scripts/ansible` makes.
+fn ansible() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let programs = root.join("target/ansible/bin");
+    assert!(
+        programs.join("ansible-inventory").exists(),
+        "Ansible is needed: run scripts/ansible"
+    );
+    programs
 }
 
 /// Runs a command to its end, which has to come.

@@ -3,7 +3,7 @@
 //!
 //! The steps are types, so that nothing is learned without proof: [`KeyUpdate::plan`] compares the server's
 //! list with the files, [`KeyUpdate::prove`] checks the server's signatures, and only [`ProvenUpdate::apply`]
-//! writes.
+//! writes. A program that only wants to know the keys has them proven by [`UnprovenKeys`].
 
 use super::{HostKeyError, Policy, Server, Trust};
 use crate::keys;
@@ -16,6 +16,91 @@ use trunkline_proto::wire::{Reader, Writer};
 /// The most keys a server may list; sshd has one for each type, a handful.
 const MAX_KEYS: usize = 64;
 
+/// Keys that a server lists as its own, before it has proven that it has them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnprovenKeys(Vec<Bytes>);
+
+impl UnprovenKeys {
+    /// The plain keys in `advertised`, the payload of a `hostkeys-00@openssh.com` request behind `want_reply`. `None` if it
+    /// is damaged, too long or names a key twice.
+    pub fn listed(advertised: &[u8]) -> Option<Self> {
+        let mut reader = Reader::new(advertised);
+        let mut keys: Vec<Bytes> = Vec::new();
+        while !reader.is_empty() {
+            let key = reader.string().ok()?;
+            // Certificates, and types of servers newer than this program, are passed over.
+            if keys::key_type(key).is_none() {
+                continue;
+            }
+            if keys.len() == MAX_KEYS || keys.iter().any(|known| known == key) {
+                return None;
+            }
+            keys.push(Bytes::copy_from_slice(key));
+        }
+        Some(Self(keys))
+    }
+
+    /// The payload of the `hostkeys-prove-00@openssh.com` request to send (want_reply true), behind its
+    /// `want_reply`; `None` if there is nothing to prove and [`prove`](Self::prove) takes an empty reply.
+    pub fn proof_request(&self) -> Option<Bytes> {
+        if self.0.is_empty() {
+            return None;
+        }
+        Some(self.0.iter().fold(Writer::new(), Writer::string).finish())
+    }
+
+    /// Checks the server's reply, the payload of REQUEST_SUCCESS: one signature a key, in the request's order. Returns
+    /// the keys, without those of RSA that can only be proven with SHA-1. `host` is for the error.
+    ///
+    /// `host_key_algorithm` is the one of the key exchange: where that is RSA, RSA keys must be proven with
+    /// it, else with SHA-2.
+    ///
+    /// # Errors
+    /// [`HostKeyError::NotProven`] if a signature is missing, wrong or one too many.
+    pub fn prove(
+        self,
+        host: &str,
+        session_id: &[u8],
+        host_key_algorithm: &str,
+        reply: &[u8],
+    ) -> Result<Vec<Bytes>, HostKeyError> {
+        let not_proven = |reason: String| HostKeyError::NotProven {
+            host: host.to_owned(),
+            reason,
+        };
+        let rsa_algorithm = match keys::key_type_of_algorithm(host_key_algorithm) {
+            Some("ssh-rsa") => Some(keys::signature_algorithm(host_key_algorithm)),
+            _ => None,
+        };
+        let mut reader = Reader::new(reply);
+        let mut proven = Vec::new();
+        for key in self.0 {
+            let proof = reader.string().map_err(|error| not_proven(error.to_string()))?;
+            let key_type = signature::key_type(&key).map_err(|error| not_proven(error.to_string()))?;
+            let made_with = Reader::new(proof)
+                .name()
+                .map_err(|error| not_proven(error.to_string()))?;
+            let algorithm = match (key_type, rsa_algorithm) {
+                ("ssh-rsa", Some(algorithm)) => algorithm,
+                // An RSA key that can only be proven with SHA-1 is left out; the others count.
+                ("ssh-rsa", None) if !matches!(made_with, "rsa-sha2-256" | "rsa-sha2-512") => continue,
+                ("ssh-rsa", None) => made_with,
+                (other, _) => other,
+            };
+            let signed = Writer::new()
+                .string("hostkeys-prove-00@openssh.com")
+                .string(session_id)
+                .string(&key)
+                .finish();
+            signature::verify(&key, algorithm, proof, &signed)
+                .map_err(|error| not_proven(error.to_string()))?;
+            proven.push(key);
+        }
+        reader.finish().map_err(|error| not_proven(error.to_string()))?;
+        Ok(proven)
+    }
+}
+
 /// What a server's list of its keys would change, before the server has proven that it has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyUpdate {
@@ -23,7 +108,7 @@ pub struct KeyUpdate {
     files: Vec<PathBuf>,
     hash: bool,
     /// Keys to be proven, then added.
-    unproven: Vec<Bytes>,
+    unproven: UnprovenKeys,
     /// Keys the server no longer has.
     remove: Vec<Bytes>,
 }
@@ -45,8 +130,9 @@ impl KeyUpdate {
         advertised: &[u8],
         algorithms: &[S],
     ) -> Option<Self> {
-        let offered = parse_advertised(advertised)?;
+        let offered = UnprovenKeys::listed(advertised)?;
         let listed: Vec<&Bytes> = offered
+            .0
             .iter()
             .filter(|key| is_accepted(key, algorithms) && trust.revoked.location_of(key).is_none())
             .collect();
@@ -98,67 +184,28 @@ impl KeyUpdate {
             names,
             files,
             hash,
-            unproven,
+            unproven: UnprovenKeys(unproven),
             remove,
         })
     }
 
-    /// The payload of the `hostkeys-prove-00@openssh.com` request to send (want_reply true), behind its
-    /// `want_reply`; `None` if there is nothing to prove and [`prove`](Self::prove) takes an empty reply.
+    /// As [`UnprovenKeys::proof_request`].
     pub fn proof_request(&self) -> Option<Bytes> {
-        if self.unproven.is_empty() {
-            return None;
-        }
-        Some(self.unproven.iter().fold(Writer::new(), Writer::string).finish())
+        self.unproven.proof_request()
     }
 
-    /// Checks the server's reply, the payload of REQUEST_SUCCESS: one signature a key, in the request's order.
-    ///
-    /// `host_key_algorithm` is the one of the key exchange: where that is RSA, RSA keys must be proven with
-    /// it, else with SHA-2.
+    /// Checks the server's reply as [`UnprovenKeys::prove`] does.
     ///
     /// # Errors
-    /// [`HostKeyError::NotProven`] if a signature is missing, wrong or one too many.
+    /// As there.
     pub fn prove(
         self,
         session_id: &[u8],
         host_key_algorithm: &str,
         reply: &[u8],
     ) -> Result<ProvenUpdate, HostKeyError> {
-        let host = self.names[0].clone();
-        let not_proven = |reason: String| HostKeyError::NotProven {
-            host: host.clone(),
-            reason,
-        };
-        let rsa_algorithm = match keys::key_type_of_algorithm(host_key_algorithm) {
-            Some("ssh-rsa") => Some(keys::signature_algorithm(host_key_algorithm)),
-            _ => None,
-        };
-        let mut reader = Reader::new(reply);
-        let mut add = Vec::new();
-        for key in self.unproven {
-            let proof = reader.string().map_err(|error| not_proven(error.to_string()))?;
-            let key_type = signature::key_type(&key).map_err(|error| not_proven(error.to_string()))?;
-            let made_with = Reader::new(proof)
-                .name()
-                .map_err(|error| not_proven(error.to_string()))?;
-            let algorithm = match (key_type, rsa_algorithm) {
-                ("ssh-rsa", Some(algorithm)) => algorithm,
-                // An RSA key that can only be proven with SHA-1 is left out; the others count.
-                ("ssh-rsa", None) if !matches!(made_with, "rsa-sha2-256" | "rsa-sha2-512") => continue,
-                ("ssh-rsa", None) => made_with,
-                (other, _) => other,
-            };
-            let signed = Writer::new()
-                .string("hostkeys-prove-00@openssh.com")
-                .string(session_id)
-                .string(&key)
-                .finish();
-            signature::verify(&key, algorithm, proof, &signed)
-                .map_err(|error| not_proven(error.to_string()))?;
-            add.push(key);
-        }
-        reader.finish().map_err(|error| not_proven(error.to_string()))?;
+        let host = &self.names[0];
+        let add = self.unproven.prove(host, session_id, host_key_algorithm, reply)?;
         Ok(ProvenUpdate {
             names: self.names,
             files: self.files,
@@ -231,24 +278,6 @@ impl ProvenUpdate {
     }
 }
 
-/// The plain keys in the list; `None` if it is damaged, too long or names a key twice.
-fn parse_advertised(payload: &[u8]) -> Option<Vec<Bytes>> {
-    let mut reader = Reader::new(payload);
-    let mut keys: Vec<Bytes> = Vec::new();
-    while !reader.is_empty() {
-        let key = reader.string().ok()?;
-        // Certificates, and types of servers newer than this program, are passed over.
-        if keys::key_type(key).is_none() {
-            continue;
-        }
-        if keys.len() == MAX_KEYS || keys.iter().any(|known| known == key) {
-            return None;
-        }
-        keys.push(Bytes::copy_from_slice(key));
-    }
-    Some(keys)
-}
-
 fn is_accepted<S: AsRef<str>>(key: &[u8], algorithms: &[S]) -> bool {
     keys::key_type(key).is_some_and(|key_type| {
         let names = keys::public_key_algorithms(key_type);
@@ -283,7 +312,7 @@ mod tests {
     fn new_keys_are_to_be_proven_and_missing_ones_to_go() {
         let lines = line("host.example", &key(1)) + &line("host.example", &key(2));
         let update = plan(&lines, &[&key(1), &key(3)]).unwrap();
-        assert_eq!((update.unproven, update.remove), (vec![key(3)], vec![key(2)]));
+        assert_eq!((update.unproven.0, update.remove), (vec![key(3)], vec![key(2)]));
         assert_eq!(plan(&lines, &[&key(1), &key(2)]), None);
     }
 
@@ -309,7 +338,7 @@ mod tests {
         let dsa = Writer::new().string("ssh-dss").string("x").finish();
         let lines = line("host.example", &key(1)) + &line("host.example", &dsa);
         let update = plan(&lines, &[&key(1), &dsa]).unwrap();
-        assert_eq!((update.unproven, update.remove), (vec![], vec![dsa.clone()]));
+        assert_eq!((update.unproven.0, update.remove), (vec![], vec![dsa.clone()]));
         assert_eq!(plan(&line("host.example", &key(1)), &[&dsa]), None);
     }
 

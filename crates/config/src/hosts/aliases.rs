@@ -1,9 +1,12 @@
-//! `Host` aliases of ssh_config that match a pattern.
+//! The names of hosts: `Host` aliases of ssh_config, and what known_hosts has.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
 
-use crate::ssh_config::{ConfigError, World, files::Sources};
+use trunkline_request::hosts::matches;
+
+use crate::known_hosts::KnownHosts;
+use crate::ssh_config::{ConfigError, World, files::Sources, files::known_hosts_files};
 
 /// The names on `Host` lines (those without wildcards) that match `pattern`, in the order of the files, each once.
 ///
@@ -26,6 +29,24 @@ pub fn matching_aliases(
         .collect())
 }
 
+/// The names on `Host` lines, those without wildcards, in the order of the files. Otherwise as [`matching_aliases`].
+///
+/// # Errors
+/// As there.
+pub fn aliases(world: &World, config_file: Option<&OsStr>) -> Result<Vec<String>, ConfigError> {
+    Ok(Sources::for_current_user(world, config_file)?.aliases)
+}
+
+/// The names of hosts in the known_hosts files, those that are neither hashed, nor patterns, nor bound to a port, in the
+/// order of the files. The files are the usual ones and those that ssh_config names, whatever block they are named in.
+///
+/// # Errors
+/// As [`matching_aliases`].
+pub fn known_host_names(world: &World, config_file: Option<&OsStr>) -> Result<Vec<String>, ConfigError> {
+    let files: Vec<_> = known_hosts_files(world, config_file)?.into_iter().collect();
+    Ok(KnownHosts::load(&files).names())
+}
+
 /// match.c `match_pattern_list`: a negated match decides against, whatever else matches.
 pub fn in_list(name: &str, list: &str) -> bool {
     let mut found = false;
@@ -43,37 +64,8 @@ pub fn in_list(name: &str, list: &str) -> bool {
     found
 }
 
-/// match.c `match_pattern`, without its exponential worst case: only the last `*` is ever gone back to.
-pub(super) fn matches(text: &[u8], pattern: &[u8]) -> bool {
-    let (mut t, mut p) = (0, 0);
-    let mut star = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                star = Some((p, t));
-                p += 1;
-            }
-            Some(&c) if c == b'?' || c.eq_ignore_ascii_case(&text[t]) => {
-                p += 1;
-                t += 1;
-            }
-            _ => {
-                let Some((star_at, taken)) = star else {
-                    return false;
-                };
-                star = Some((star_at, taken + 1));
-                p = star_at + 1;
-                t = taken + 1;
-            }
-        }
-    }
-    pattern[p..].iter().all(|&c| c == b'*')
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     #[test]
@@ -102,14 +94,5 @@ mod tests {
         assert_eq!(names("web?, db"), ["web1", "web2", "web3", "db"]);
         assert_eq!(names("*,!web*"), ["db"]);
         assert!(names("nothing").is_empty());
-    }
-
-    proptest! {
-        #[test]
-        fn a_pattern_means_what_the_expression_means(text in "[abA]{0,8}", pattern in "[ab*?]{0,8}") {
-            let expression = pattern.replace('*', ".*").replace('?', ".");
-            let expression = regex::Regex::new(&format!("(?i)^{expression}$")).unwrap();
-            prop_assert_eq!(matches(text.as_bytes(), pattern.as_bytes()), expression.is_match(&text));
-        }
     }
 }

@@ -1,26 +1,29 @@
-//! Ansible inventories: which hosts a pattern means, and how each is reached.
+//! Ansible inventories: which hosts a pattern means, and how each is reached. Ansible reads them.
 
-mod ini;
-mod load;
+mod memory;
 mod pattern;
-mod tree;
+mod source;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::{Selection, Skipped, Target};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use trunkline_request::hosts::nearest;
+
+use super::{Selection, Skipped, Target, Unmatched};
 use crate::destination::Destination;
 use crate::ssh_config::World;
 
 /// Groups, hosts, and of their variables those that decide how a host is reached.
 ///
 /// Everything else in an inventory, secrets above all, is read over and not kept.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
-    /// Every host, in the order of the inventory.
+    /// Every host, in the order of its groups.
     hosts: Vec<String>,
-    host_vars: HashMap<String, Layers>,
+    variables: HashMap<String, Variables>,
     groups: BTreeMap<String, Group>,
 }
 
@@ -36,33 +39,19 @@ pub enum InventoryError {
         /// The system's reason.
         error: std::io::Error,
     },
-    /// A file is malformed.
-    #[error("{file}{line}: {problem}", line = line.map(|line| format!(":{line}")).unwrap_or_default())]
-    Syntax {
-        /// The file.
-        file: PathBuf,
-        /// The line, from 1, where it is known.
-        line: Option<usize>,
-        /// What is wrong.
-        problem: String,
-    },
-    /// An inventory script or `ansible-inventory` failed.
+    /// There is no Ansible to read it.
+    #[error(
+        "reading an inventory takes ansible-inventory, which is not on the PATH: install ansible-core, or put the hosts' \
+         names into a file and use -H @FILE"
+    )]
+    NoAnsible,
+    /// `ansible-inventory` failed.
     #[error("{program} failed: {problem}")]
     Program {
         /// The program.
         program: PathBuf,
         /// Its complaint.
         problem: String,
-    },
-    /// Only Ansible itself can read this.
-    #[error(
-        "{file} {why}, which only Ansible understands; install Ansible, which provides ansible-inventory"
-    )]
-    NeedsAnsible {
-        /// The file.
-        file: PathBuf,
-        /// What it does.
-        why: &'static str,
     },
     /// A host pattern is malformed.
     #[error("the host pattern {pattern:?} is malformed: {problem}")]
@@ -78,40 +67,85 @@ pub enum InventoryError {
 }
 
 impl Inventory {
-    /// Reads files, folders of files and executable scripts, merged in the order given. `group_vars` and `host_vars`
-    /// folders beside them are read as well.
+    /// Reads inventories of every kind that Ansible knows (files, folders, scripts, plugins, pipes), merged in the order
+    /// given, by the `ansible-inventory` on the caller's `PATH`. It runs in the caller's world and may take a minute.
     ///
-    /// What only Ansible understands (inventory plugins, vaulted files) is read by `ansible-inventory` where it is
-    /// on the caller's `PATH`. Programs run in the caller's world and may take a minute.
+    /// Its answer is remembered in the caller's cache folder, and taken from there for as long as the files that it was
+    /// made from are the same. What scripts and plugins have said is not.
     ///
     /// # Errors
     /// See [`InventoryError`].
     pub async fn load(sources: &[PathBuf], world: &World) -> Result<Self, InventoryError> {
-        let mut inventory = Self::default();
-        for source in sources {
-            load::load(&mut inventory, &world.absolute(source), world).await?;
+        let program = source::ansible_inventory(world).ok_or(InventoryError::NoAnsible)?;
+        let sources: Vec<PathBuf> = sources.iter().map(|source| world.absolute(source)).collect();
+        for file in &sources {
+            // Ansible itself takes a list without hosts for one that is not there.
+            let readable = std::fs::metadata(file);
+            readable.map_err(|error| InventoryError::File {
+                file: file.clone(),
+                error,
+            })?;
+        }
+        let before = memory::Key::new(&program, &sources, world);
+        if let Some(known) = before.as_ref().and_then(|key| key.recall(world)) {
+            return Ok(known);
+        }
+        let json = source::list(&program, &sources, world).await?;
+        let inventory = Self::from_json(&json).map_err(|problem| match problem {
+            Problem::Inventory(error) => error,
+            Problem::Json(problem) => InventoryError::Program {
+                program: program.clone(),
+                problem,
+            },
+        })?;
+        // What was changed meanwhile may have been read before, or after.
+        if before.is_some() && memory::Key::new(&program, &sources, world) == before {
+            before.inspect(|key| key.remember(&inventory, world));
         }
         Ok(inventory)
     }
 
-    /// The output of `ansible-inventory --list`, or of an inventory script.
-    ///
-    /// # Errors
-    /// [`InventoryError::Syntax`], which names `file`.
-    pub fn from_json(json: &[u8], file: &Path) -> Result<Self, InventoryError> {
+    /// Reads what `ansible-inventory --list` prints: the hosts and children of each group, and each host's variables with
+    /// those of its groups among them.
+    fn from_json(json: &[u8]) -> Result<Self, Problem> {
+        let groups: Map<String, Value> =
+            serde_json::from_slice(json).map_err(|error| Problem::Json(error.to_string()))?;
         let mut inventory = Self::default();
-        tree::read_list(&mut inventory, json, file)?;
+        let names = |group: &Value, of: &str| -> Vec<String> {
+            let listed = group.get(of).and_then(Value::as_array).into_iter().flatten();
+            listed.filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        for (name, group) in groups.iter().filter(|(name, _)| *name != "_meta") {
+            let group = Group {
+                hosts: names(group, "hosts"),
+                children: names(group, "children"),
+            };
+            for child in &group.children {
+                inventory.groups.entry(child.clone()).or_default();
+            }
+            inventory.groups.insert(name.clone(), group);
+        }
+        let mut known = BTreeSet::new();
+        let listed = inventory.below("all");
+        let others = inventory
+            .groups
+            .values()
+            .flat_map(|group| group.hosts.iter().map(String::as_str));
+        let ordered = listed.into_iter().chain(others);
+        inventory.hosts = ordered
+            .filter(|host| known.insert(*host))
+            .map(str::to_owned)
+            .collect();
+        if inventory.hosts.len() > super::MOST_HOSTS {
+            return Err(Problem::Inventory(InventoryError::TooMany));
+        }
+        let variables = groups
+            .get("_meta")
+            .and_then(|meta| meta.get("hostvars")?.as_object());
+        for (host, variables) in variables.into_iter().flatten() {
+            inventory.variables.insert(host.clone(), kept(variables));
+        }
         Ok(inventory)
-    }
-
-    /// Reads a file in INI's form.
-    pub(crate) fn read_ini(&mut self, text: &str, file: &Path) -> Result<(), InventoryError> {
-        ini::read(self, text, file)
-    }
-
-    /// Reads a file in YAML's form.
-    pub(crate) fn read_yaml(&mut self, text: &str, file: &Path) -> Result<(), InventoryError> {
-        tree::read_yaml(self, text, file)
     }
 
     /// The hosts that `pattern` means, cut down to those that `limit` means.
@@ -122,19 +156,19 @@ impl Inventory {
     /// # Errors
     /// [`InventoryError::Pattern`].
     pub fn select(&self, pattern: &str, limit: Option<&str>) -> Result<Selection, InventoryError> {
-        let mut chosen = pattern::evaluate(self, pattern)?;
+        let mut unmatched = Vec::new();
+        let mut chosen = pattern::evaluate(self, pattern, &mut unmatched)?;
         if let Some(limit) = limit {
-            let limit = pattern::evaluate(self, limit)?;
+            let limit = pattern::evaluate(self, limit, &mut unmatched)?;
             chosen.retain(|host| limit.contains(host));
         }
-        let membership = self.membership();
-        let mut selection = Selection::default();
+        let mut selection = Selection {
+            unmatched: unmatched.into_iter().map(|part| self.unmatched(part)).collect(),
+            ..Selection::default()
+        };
+        let none = Variables::new();
         for name in self.hosts.iter().filter(|host| chosen.contains(host.as_str())) {
-            let groups = membership
-                .get(name.as_str())
-                .map(Vec::as_slice)
-                .unwrap_or_default();
-            match target(name, &self.variables(name, groups)) {
+            match target(name, self.variables.get(name).unwrap_or(&none)) {
                 Ok(target) => selection.targets.push(target),
                 Err(why) => selection.skipped.push(Skipped {
                     name: name.clone(),
@@ -145,140 +179,57 @@ impl Inventory {
         Ok(selection)
     }
 
-    /// Every host's name, in the order of the inventory.
+    fn unmatched(&self, part: String) -> Unmatched {
+        let names = self.hosts.iter().chain(self.groups.keys()).map(String::as_str);
+        let near = nearest(part.trim_start_matches(['!', '&']), names);
+        Unmatched {
+            near: near.map(str::to_owned),
+            part,
+        }
+    }
+
+    /// Every host's name, in the order of its groups.
     #[must_use]
     pub fn hosts(&self) -> &[String] {
         &self.hosts
     }
 
-    fn add_host(&mut self, name: &str) -> Result<&mut Layers, InventoryError> {
-        if !self.host_vars.contains_key(name) {
-            if self.hosts.len() == super::MOST_HOSTS {
-                return Err(InventoryError::TooMany);
-            }
-            self.hosts.push(name.into());
-        }
-        Ok(self.host_vars.entry(name.into()).or_default())
-    }
-
-    fn add_group(&mut self, name: &str) -> &mut Group {
-        self.groups.entry(name.into()).or_default()
-    }
-
-    /// The variables of a host that is in `groups` (name and depth), in Ansible's order of precedence: groups from
-    /// the outermost in, each layer below the next; then the host's own.
-    fn variables(&self, host: &str, groups: &[(&str, usize)]) -> Variables {
-        let mut order: Vec<_> = groups
-            .iter()
-            .filter_map(|&(name, depth)| {
-                let group = self.groups.get(name)?;
-                Some(((depth, group.priority(), name), &group.vars))
-            })
-            .collect();
-        order.sort_by_key(|(rank, _)| *rank);
-        let own = self.host_vars.get(host);
-        let layers = order
-            .iter()
-            .map(|(_, vars)| &vars.inventory)
-            .chain(order.iter().map(|(_, vars)| &vars.files))
-            .chain(own.map(|own| &own.inventory))
-            .chain(own.map(|own| &own.files));
-        layers
-            .flatten()
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect()
-    }
-
-    /// The groups that each host is in, directly or through others, with each group's distance below `all`.
-    fn membership(&self) -> HashMap<&str, Vec<(&str, usize)>> {
-        let mut membership: HashMap<&str, Vec<(&str, usize)>> = HashMap::new();
-        for (name, depth) in self.depths() {
-            for host in self.members(name) {
-                membership.entry(host).or_default().push((name, depth));
-            }
-        }
-        membership
-    }
-
-    /// Every group's distance below `all`; of several ways to a group the longest counts.
-    fn depths(&self) -> HashMap<&str, usize> {
-        let below_another: BTreeSet<&str> = self
-            .groups
-            .iter()
-            .filter(|(name, _)| *name != "all")
-            .flat_map(|(_, group)| group.children.iter().map(String::as_str))
-            .collect();
-        let mut depths = HashMap::from([("all", 0)]);
-        let mut level: BTreeSet<&str> = self
-            .groups
-            .keys()
-            .map(String::as_str)
-            .filter(|name| *name != "all" && !below_another.contains(name))
-            .collect();
-        // No sound tree has more levels than groups: that ends circles.
-        for depth in 1..=self.groups.len() {
-            depths.extend(level.iter().map(|name| (*name, depth)));
-            level = level
-                .iter()
-                .filter_map(|name| self.groups.get(*name))
-                .flat_map(|group| group.children.iter().map(String::as_str))
-                .collect();
-        }
-        depths
-    }
-
-    /// The hosts of a group and all groups below it.
+    /// The hosts of a group.
     fn members(&self, name: &str) -> BTreeSet<&str> {
-        if name == "all" {
-            return self.hosts.iter().map(String::as_str).collect();
+        match name {
+            "all" => self.hosts.iter().map(String::as_str).collect(),
+            _ => self.below(name).into_iter().collect(),
         }
-        if name == "ungrouped" {
-            let grouped: BTreeSet<&str> = self
-                .groups
-                .iter()
-                .filter(|(name, _)| !["all", "ungrouped"].contains(&name.as_str()))
-                .flat_map(|(_, group)| group.hosts.iter().map(String::as_str))
-                .collect();
-            return self
-                .hosts
-                .iter()
-                .map(String::as_str)
-                .filter(|host| !grouped.contains(host))
-                .collect();
-        }
+    }
+
+    /// The hosts of a group and of all groups below it, each group's in its order.
+    fn below(&self, name: &str) -> Vec<&str> {
         let mut seen = BTreeSet::new();
-        let mut hosts = BTreeSet::new();
+        let mut hosts = Vec::new();
         let mut front = vec![name];
         while let Some(name) = front.pop() {
-            let Some(group) = self.groups.get(name).filter(|_| seen.insert(name)) else {
+            let Some((name, group)) = self.groups.get_key_value(name) else {
                 continue;
             };
-            hosts.extend(group.hosts.iter().map(String::as_str));
-            front.extend(group.children.iter().map(String::as_str));
+            if seen.insert(name) {
+                hosts.extend(group.hosts.iter().map(String::as_str));
+                front.extend(group.children.iter().rev().map(String::as_str));
+            }
         }
         hosts
     }
 }
 
-#[derive(Debug, Clone, Default)]
+enum Problem {
+    /// What was printed is no list.
+    Json(String),
+    Inventory(InventoryError),
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Group {
     hosts: Vec<String>,
-    children: BTreeSet<String>,
-    vars: Layers,
-}
-
-impl Group {
-    fn priority(&self) -> i64 {
-        let own = self.vars.inventory.get("ansible_group_priority");
-        own.and_then(|priority| priority.parse().ok()).unwrap_or(1)
-    }
-}
-
-/// Variables of the inventory itself, and those of `group_vars` and `host_vars`, which win over them.
-#[derive(Debug, Clone, Default)]
-struct Layers {
-    inventory: Variables,
-    files: Variables,
+    children: Vec<String>,
 }
 
 type Variables = BTreeMap<String, String>;
@@ -289,17 +240,26 @@ const PORT: [&str; 2] = ["ansible_port", "ansible_ssh_port"];
 const USER: [&str; 2] = ["ansible_user", "ansible_ssh_user"];
 const KEY: [&str; 2] = ["ansible_ssh_private_key_file", "ansible_private_key_file"];
 const ARGS: [&str; 2] = ["ansible_ssh_common_args", "ansible_ssh_extra_args"];
-const OTHER: [&str; 2] = ["ansible_connection", "ansible_group_priority"];
+const CONNECTION: &str = "ansible_connection";
 
-/// Keeps a variable that decides how a host is reached.
-fn keep(variables: &mut Variables, name: &str, value: String) {
-    if [HOST, PORT, USER, KEY, ARGS, OTHER]
-        .iter()
+/// Those of a host's variables that decide how it is reached; they are scalars.
+fn kept(variables: &Value) -> Variables {
+    let known = [HOST, PORT, USER, KEY, ARGS].concat();
+    let known = variables
+        .as_object()
+        .into_iter()
         .flatten()
-        .any(|known| *known == name)
-    {
-        variables.insert(name.into(), value);
-    }
+        .filter(|(name, _)| known.contains(&name.as_str()) || *name == CONNECTION);
+    let scalar = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        // An encrypted value is printed as {"__ansible_vault": "$ANSIBLE_VAULT;..."}.
+        Value::Object(object) => Some(object.get("__ansible_vault")?.as_str()?.to_owned()),
+        Value::Null | Value::Bool(_) | Value::Array(_) => None,
+    };
+    known
+        .filter_map(|(name, value)| Some((name.clone(), scalar(value)?)))
+        .collect()
 }
 
 /// How Ansible's ssh connection plugin would reach the host.
@@ -312,9 +272,8 @@ fn target(name: &str, variables: &Variables) -> Result<Target, String> {
                 .map(|value| (name, value))
         })
     };
-    if let Some((name, value)) = [HOST, PORT, USER, KEY, ARGS, OTHER]
+    if let Some((name, value)) = variables
         .iter()
-        .filter_map(|names| value(*names))
         .find(|(_, value)| value.contains("{{") || value.contains("{%"))
     {
         return Err(format!(
@@ -327,7 +286,7 @@ fn target(name: &str, variables: &Variables) -> Result<Target, String> {
     {
         return Err(format!("{} is encrypted, which only ansible can undo", vaulted.0));
     }
-    if let Some(connection) = variables.get("ansible_connection") {
+    if let Some(connection) = variables.get(CONNECTION) {
         let short = connection.rsplit('.').next().unwrap_or_default();
         if !["ssh", "trunkline", "smart", "paramiko", "paramiko_ssh", "libssh"].contains(&short) {
             return Err(format!("its ansible_connection is {connection:?}, not ssh"));
@@ -354,74 +313,6 @@ fn target(name: &str, variables: &Variables) -> Result<Target, String> {
         destination,
         ssh_args,
     })
-}
-
-/// Writes out Ansible's ranges in a host name: `www[01:50].example`, `db-[a:f]`, `n[0:100:10]`. Brackets that are no
-/// range (an IPv6 address) stay.
-fn expand_ranges(name: &str) -> Result<Vec<String>, String> {
-    let mut names = vec![String::new()];
-    let mut rest = name;
-    while let Some((text, tail)) = rest.split_once('[') {
-        let Some((inside, after)) = tail.split_once(']') else {
-            break;
-        };
-        let Some(range) = range(inside)? else { break };
-        if names.len().saturating_mul(range.len()) > super::MOST_HOSTS {
-            return Err(format!("{name:?} means more than {} hosts", super::MOST_HOSTS));
-        }
-        names = names
-            .iter()
-            .flat_map(|head| range.iter().map(move |item| format!("{head}{text}{item}")))
-            .collect();
-        rest = after;
-    }
-    names.iter_mut().for_each(|name| name.push_str(rest));
-    Ok(names)
-}
-
-/// `begin:end[:step]` in numbers (as wide as `begin` is written) or single letters. `None` where it is neither.
-fn range(inside: &str) -> Result<Option<Vec<String>>, String> {
-    let parts: Vec<&str> = inside.split(':').collect();
-    let (begin, end, step) = match parts[..] {
-        [begin, end] => (begin, end, "1"),
-        [begin, end, step] => (begin, end, step),
-        _ => return Ok(None),
-    };
-    let Some(step) = step.parse::<usize>().ok().filter(|step| *step > 0) else {
-        return Ok(None);
-    };
-    let begin = if begin.is_empty() { "0" } else { begin };
-    let letter = |text: &str| match text.as_bytes() {
-        [byte] if byte.is_ascii_alphabetic() => Some(*byte),
-        _ => None,
-    };
-    if let (Some(first), Some(last)) = (letter(begin), letter(end)) {
-        return Ok(Some(
-            (first..=last)
-                .step_by(step)
-                .map(|byte| char::from(byte).to_string())
-                .collect(),
-        ));
-    }
-    let (Ok(first), Ok(last)) = (begin.parse::<u32>(), end.parse::<u32>()) else {
-        return Ok(None);
-    };
-    if last < first {
-        return Err(format!("the range [{inside}] ends before it begins"));
-    }
-    if (last - first) as usize / step >= super::MOST_HOSTS {
-        return Err(format!(
-            "the range [{inside}] means more than {} hosts",
-            super::MOST_HOSTS
-        ));
-    }
-    let width = begin.len();
-    Ok(Some(
-        (first..=last)
-            .step_by(step)
-            .map(|number| format!("{number:0width$}"))
-            .collect(),
-    ))
 }
 
 #[cfg(test)]

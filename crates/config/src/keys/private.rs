@@ -1,17 +1,14 @@
 //! A private key that is ready to sign.
 
+use super::curve::trimmed;
 use super::formats::{Fault, Secret};
 use super::{KeyError, PublicKey, fingerprint, public_key_algorithms};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::{KeyPairComponents, PublicKeyComponents};
-use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, ECDSA_P521_SHA512_FIXED_SIGNING,
-    EcdsaKeyPair, EcdsaSigningAlgorithm, Ed25519KeyPair, RSA_PKCS1_SHA256, RSA_PKCS1_SHA512, RsaKeyPair,
-};
+use aws_lc_rs::signature::{EcdsaKeyPair, Ed25519KeyPair, RSA_PKCS1_SHA256, RSA_PKCS1_SHA512, RsaKeyPair};
 use bytes::Bytes;
 use crypto_bigint::{BoxedUint, NonZero};
 use std::fmt;
-use std::path::Path;
 use trunkline_proto::wire::{Reader, Writer};
 use zeroize::Zeroizing;
 
@@ -36,17 +33,6 @@ enum Signer {
 }
 
 impl PrivateKey {
-    /// Loads the private key in `path`, with `passphrase` if it is encrypted.
-    ///
-    /// [`KeyFile`](super::KeyFile) does the same in two steps, so that a passphrase is asked for only when the
-    /// server wants the key. Blocks.
-    ///
-    /// # Errors
-    /// As [`KeyFile::unlock`](super::KeyFile::unlock).
-    pub fn load(path: &Path, passphrase: Option<&str>) -> Result<Self, KeyError> {
-        super::KeyFile::open(path)?.unlock(passphrase, MIN_RSA_BITS)
-    }
-
     /// The public half: type, blob and the comment the file gives it.
     pub fn public_key(&self) -> &PublicKey {
         &self.public
@@ -207,61 +193,6 @@ impl fmt::Debug for PrivateKey {
     }
 }
 
-/// A curve of RFC 5656 section 10.1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Curve {
-    P256,
-    P384,
-    P521,
-}
-
-impl Curve {
-    pub(super) const ALL: [Self; 3] = [Self::P256, Self::P384, Self::P521];
-
-    pub(super) fn named(name: &[u8]) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|curve| curve.name().as_bytes() == name)
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::P256 => "nistp256",
-            Self::P384 => "nistp384",
-            Self::P521 => "nistp521",
-        }
-    }
-
-    pub(super) fn key_type(self) -> &'static str {
-        match self {
-            Self::P256 => "ecdsa-sha2-nistp256",
-            Self::P384 => "ecdsa-sha2-nistp384",
-            Self::P521 => "ecdsa-sha2-nistp521",
-        }
-    }
-
-    pub(super) fn signing(self) -> &'static EcdsaSigningAlgorithm {
-        match self {
-            Self::P256 => &ECDSA_P256_SHA256_FIXED_SIGNING,
-            Self::P384 => &ECDSA_P384_SHA384_FIXED_SIGNING,
-            Self::P521 => &ECDSA_P521_SHA512_FIXED_SIGNING,
-        }
-    }
-
-    /// `scalar` at the curve's full length: files keep it without its leading zero bytes.
-    fn padded(self, scalar: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
-        let scalar = trimmed(scalar);
-        let len = match self {
-            Self::P256 => 32,
-            Self::P384 => 48,
-            Self::P521 => 66,
-        };
-        let mut padded = Zeroizing::new(vec![0; len]);
-        padded[len.checked_sub(scalar.len())?..].copy_from_slice(scalar);
-        Some(padded)
-    }
-}
-
 /// `d mod (prime - 1)`, which PKCS#1 keeps and OpenSSH's format leaves to be computed (sshkey.c,
 /// `ssh_rsa_complete_crt_parameters`).
 fn crt_exponent(d: &[u8], prime: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
@@ -282,10 +213,6 @@ fn swapped_rsa_blob(blob: &[u8]) -> Bytes {
     let name = reader.string().expect(own);
     let (e, n) = (reader.string().expect(own), reader.string().expect(own));
     Writer::new().string(name).string(n).string(e).finish()
-}
-
-fn trimmed(number: &[u8]) -> &[u8] {
-    &number[number.iter().position(|b| *b != 0).unwrap_or(number.len())..]
 }
 
 enum Field<'a> {

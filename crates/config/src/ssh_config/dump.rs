@@ -1,5 +1,7 @@
 //! The output of `ssh -G`: one directive a line, the keyword in small letters.
 
+use std::collections::HashSet;
+
 /// One line of `ssh -G`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Directive {
@@ -23,6 +25,37 @@ pub(crate) fn parse(output: &[u8]) -> Vec<Directive> {
                 value: value.into(),
             }
         })
+        .collect()
+}
+
+/// A directive that is set otherwise than ssh has it on its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Departure {
+    /// The keyword, in small letters.
+    pub keyword: String,
+    /// What it is set to; of several lines, one value after the other.
+    pub values: Vec<String>,
+    /// What it would be; empty for nothing.
+    pub usual: Vec<String>,
+}
+
+/// Where `configured` has other lines than `usual`, in its order, and then what only `usual` has.
+pub(crate) fn departures(configured: &[Directive], usual: &[Directive]) -> Vec<Departure> {
+    let values = |of: &[Directive], keyword: &str| -> Vec<String> {
+        let lines = of.iter().filter(|directive| directive.keyword == keyword);
+        lines.map(|directive| directive.value.clone()).collect()
+    };
+    let mut seen = HashSet::new();
+    configured
+        .iter()
+        .chain(usual)
+        .filter(|directive| seen.insert(&*directive.keyword))
+        .map(|Directive { keyword, .. }| Departure {
+            keyword: keyword.clone(),
+            values: values(configured, keyword),
+            usual: values(usual, keyword),
+        })
+        .filter(|departure| departure.values != departure.usual)
         .collect()
 }
 
@@ -103,6 +136,26 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn directives_that_are_set_are_told_with_what_they_would_be() {
+        let usual = parse(b"port 22\ncompression no\nsendenv LANG\nidentityfile ~/.ssh/id_rsa\n");
+        let configured =
+            parse(b"port 2222\ncompression no\nidentityfile /a\nidentityfile /b\nproxyjump gate\n");
+        let shown: Vec<String> = departures(&configured, &usual)
+            .iter()
+            .map(|found| format!("{} {:?} {:?}", found.keyword, found.values, found.usual))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                r#"port ["2222"] ["22"]"#,
+                r#"identityfile ["/a", "/b"] ["~/.ssh/id_rsa"]"#,
+                r#"proxyjump ["gate"] []"#,
+                r#"sendenv [] ["LANG"]"#,
+            ]
+        );
+    }
 
     #[test]
     fn a_value_keeps_its_spaces() {

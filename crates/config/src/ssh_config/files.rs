@@ -34,6 +34,8 @@ pub(crate) struct Sources {
     pub(crate) aliases: Vec<String>,
     /// What `ControlPath` is set to, as written, in the order of the files.
     pub(crate) control_paths: Vec<String>,
+    /// What `UserKnownHostsFile` and `GlobalKnownHostsFile` are set to, likewise.
+    pub(crate) known_hosts: Vec<String>,
 }
 
 /// Every `ControlPath` of the files, absolute, with `~` and variables expanded and tokens as they are, but `%d`.
@@ -50,6 +52,33 @@ pub fn control_paths(world: &World, config_file: Option<&OsStr>) -> Result<Vec<S
         .filter_map(|path| account.expand_tilde(path))
         .map(|path| expand_variables(&path, world).replace("%d", &home))
         .filter(|path| path.starts_with('/'))
+        .collect())
+}
+
+/// The files that may say which hosts are known: the usual ones, and those that ssh_config names without tokens.
+///
+/// # Errors
+/// [`super::ConfigError::NoAccount`].
+pub(crate) fn known_hosts_files(
+    world: &World,
+    config_file: Option<&OsStr>,
+) -> Result<BTreeSet<PathBuf>, super::ConfigError> {
+    const USUAL: [&str; 4] = [
+        "~/.ssh/known_hosts",
+        "~/.ssh/known_hosts2",
+        "/etc/ssh/ssh_known_hosts",
+        "/etc/ssh/ssh_known_hosts2",
+    ];
+    let account = Account::current()?;
+    let sources = Sources::scan(&account, world, config_file);
+    let named = sources.known_hosts.iter().map(String::as_str);
+    Ok(USUAL
+        .into_iter()
+        .chain(named)
+        .filter(|file| !file.contains('%'))
+        .filter_map(|file| account.expand_tilde(&expand_variables(file, world)))
+        .filter(|file| file.starts_with('/'))
+        .map(PathBuf::from)
         .collect())
 }
 
@@ -138,6 +167,9 @@ impl Sources {
             "controlpath" => self
                 .control_paths
                 .extend(arguments.first().filter(|path| *path != "none").cloned()),
+            "userknownhostsfile" | "globalknownhostsfile" => {
+                self.known_hosts.extend(arguments.iter().cloned());
+            }
             "match" => match foreign_condition(arguments) {
                 Some(Foreign::Command) => (self.volatile, self.runs_commands) = (true, true),
                 Some(Foreign::Addresses) => self.volatile = true,

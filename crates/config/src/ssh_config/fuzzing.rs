@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use super::account::Account;
 use super::dump::{self, Directive};
 use super::host::{HostConfig, Surroundings};
-use super::tokens::Asked;
+use super::tokens::VersionTokens;
 use super::{ConfigError, World, resolver};
 
 /// Reads what `ssh -G` printed.
@@ -30,7 +30,7 @@ pub fn host(output: &[u8]) -> Option<HostConfig> {
         local_host: "localhost",
         original_host: "host",
         config_file: None,
-        asked: Asked::default(),
+        asked: VersionTokens::default(),
         default_host_key_algorithms: &[],
     };
     HostConfig::read(dump::parse(output), around).ok()

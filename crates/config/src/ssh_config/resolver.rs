@@ -18,13 +18,14 @@ use tokio::sync::{OnceCell, Semaphore};
 use trunkline_text::Printable;
 
 use super::account::Account;
-use super::dump::{self, Directive};
+use super::dump::{self, Departure, Directive};
 use super::files::{Sources, Stamp};
 use super::host::{HostConfig, Proxy, Surroundings};
-use super::tokens::{self, Asked};
+use super::tokens::{self, VersionTokens};
 use super::{CommandWorld, ConfigError, World};
 use crate::destination::Destination;
 use trunkline_local::program::local_program;
+use trunkline_request::ssh_options::{TypedOption, TypedOptions};
 
 /// Resolves destinations through the user's own `ssh -G`, once for each that is asked for.
 ///
@@ -54,13 +55,24 @@ pub struct Request {
     pub ssh_args: Vec<OsString>,
     /// The caller's surroundings.
     pub world: Arc<World>,
-    /// The caller runs LocalCommand itself, so that it is no reason for the system's ssh.
+    /// The caller runs LocalCommand itself, so that it is not a reason for the system's ssh.
     pub runs_local_command: bool,
 }
 
 pub use trunkline_request::RESOLVING;
 
 impl Request {
+    /// The files of ssh_config that are there and that `ssh -G` reads for it, or looks into for what may be read: the user's
+    /// and the system's, or what `-F` names, and all that they include.
+    ///
+    /// # Errors
+    /// [`ConfigError::NoAccount`].
+    pub fn files(&self) -> Result<Vec<PathBuf>, ConfigError> {
+        let sources = Sources::for_current_user(&self.world, config_file(&self.ssh_args).as_deref())?;
+        let looked_at = sources.stamps.into_iter().map(|(path, _)| path);
+        Ok(looked_at.filter(|path| path.is_file()).collect())
+    }
+
     /// A request without arguments.
     #[must_use]
     pub fn new(destination: Destination, world: Arc<World>) -> Self {
@@ -93,16 +105,9 @@ impl Request {
         })
     }
 
-    /// Whether the caller's own options set a directive, named in lower case: by `-o`, or by `letter`.
-    pub fn sets(&self, directive: &str, letter: u8) -> bool {
-        typed_options(&self.ssh_args).iter().any(|(option, value)| {
-            let key = value.as_ref().filter(|_| *option == b'o').map(|value| {
-                let value = value.as_bytes().trim_ascii_start();
-                let end = value.iter().position(|byte| b"= \t".contains(byte));
-                value[..end.unwrap_or(value.len())].to_ascii_lowercase()
-            });
-            *option == letter || key.is_some_and(|key| key == directive.as_bytes())
-        })
+    /// Whether the caller's own options set a directive, named in lower case.
+    pub fn sets(&self, directive: &str) -> bool {
+        typed_options(&self.ssh_args).any(|typed| typed.sets(directive))
     }
 
     fn question(&self) -> Question {
@@ -220,6 +225,39 @@ const LONGEST_COMPLAINT: u64 = 8 * 1024;
 /// Variables that take part in every answer: they choose the program and the agent.
 const ALWAYS: [&str; 4] = ["PATH", "TRUNKLINE_SSH", "SSH_AUTH_SOCK", "SSH_SK_PROVIDER"];
 
+/// Looks for the account, the ssh program and the files that take part in an answer.
+async fn scan(request: &Request) -> Result<(Account, (PathBuf, Stamp), Sources), ConfigError> {
+    let scanned = request.clone();
+    // Home folders may be on a slow network, and the password database behind a directory service.
+    let (account, program, mut sources) = tokio::task::spawn_blocking(move || {
+        let account = Account::current()?;
+        let program = ssh_program(&scanned.world)?;
+        let sources = Sources::scan(
+            &account,
+            &scanned.world,
+            config_file(&scanned.ssh_args).as_deref(),
+        );
+        let stamp = Stamp::of(&program);
+        Ok::<_, ConfigError>((account, (program, stamp), sources))
+    })
+    .await
+    .expect("the scan neither panics nor is cancelled")?;
+    for argument in &request.ssh_args {
+        sources.note_argument(argument);
+    }
+    Ok((account, program, sources))
+}
+
+/// The same destination without any configuration.
+fn unconfigured(request: &Request) -> Request {
+    Request {
+        destination: request.destination.clone(),
+        ssh_args: vec!["-F".into(), "none".into()],
+        world: Arc::clone(&request.world),
+        runs_local_command: false,
+    }
+}
+
 impl Default for Resolver {
     fn default() -> Self {
         Self::new()
@@ -333,31 +371,33 @@ impl Resolver {
         Ok(answer)
     }
 
-    async fn run(&self, request: &Request) -> Result<Answer, ConfigError> {
-        let (account, program, mut sources) = {
-            let request = request.clone();
-            // Home folders may be on a slow network, and the password database behind a directory service.
-            tokio::task::spawn_blocking(move || {
-                let account = Account::current()?;
-                let program = ssh_program(&request.world)?;
-                let sources = Sources::scan(
-                    &account,
-                    &request.world,
-                    config_file(&request.ssh_args).as_deref(),
-                );
-                let stamp = Stamp::of(&program);
-                Ok::<_, ConfigError>((account, (program, stamp), sources))
-            })
+    /// In what a request differs from what ssh would do without any configuration or option, in ssh's order. Asks ssh twice.
+    ///
+    /// # Errors
+    /// As [`Self::resolve`].
+    pub async fn departures(&self, request: &Request) -> Result<Vec<Departure>, ConfigError> {
+        let _permit = self
+            .permits
+            .acquire()
             .await
-            .expect("the scan neither panics nor is cancelled")?
-        };
-        for argument in &request.ssh_args {
-            sources.note_argument(argument);
-        }
+            .expect("the semaphore is never closed");
+        let (_, (program, _), sources) = scan(request).await?;
+        let breaking = Breaking::among(&sources.variables, &request.world);
+        let (alone, nothing) = (unconfigured(request), Breaking::default());
+        let (configured, usual) = tokio::try_join!(
+            self.dump(&program, request, &[], &breaking),
+            self.dump(&program, &alone, &[], &nothing),
+        )?;
+        Ok(dump::departures(&configured, &usual))
+    }
+
+    async fn run(&self, request: &Request) -> Result<Answer, ConfigError> {
+        let (account, program, mut sources) = scan(request).await?;
         let breaking = Breaking::among(&sources.variables, &request.world);
         // Thousands of answers would each keep the names of thousands of hosts.
         sources.aliases = Vec::new();
         sources.control_paths = Vec::new();
+        sources.known_hosts = Vec::new();
         let (directives, default_host_key_algorithms) = tokio::try_join!(
             self.dump(&program.0, request, &[], &breaking),
             self.default_host_key_algorithms(&program, request),
@@ -428,14 +468,8 @@ impl Resolver {
         {
             return Ok(Arc::clone(algorithms));
         }
-        let unconfigured = Request {
-            destination: request.destination.clone(),
-            ssh_args: vec!["-F".into(), "none".into()],
-            world: Arc::clone(&request.world),
-            runs_local_command: false,
-        };
         let directives = self
-            .dump(&program.0, &unconfigured, &[], &Breaking::default())
+            .dump(&program.0, &unconfigured(request), &[], &Breaking::default())
             .await?;
         let list = directives
             .iter()
@@ -457,7 +491,7 @@ impl Resolver {
         request: &Request,
         directives: &[Directive],
         breaking: &Breaking,
-    ) -> Result<Asked, ConfigError> {
+    ) -> Result<VersionTokens, ConfigError> {
         let uses = |token: &str| {
             directives.iter().any(|directive| {
                 ["identityfile", "certificatefile", "localcommand"].contains(&directive.keyword.as_str())
@@ -466,7 +500,7 @@ impl Resolver {
         };
         let jump = uses("%j");
         if !jump && !uses("%C") {
-            return Ok(Asked::default());
+            return Ok(VersionTokens::default());
         }
         let probe = if jump {
             "LocalForward=/%C/%j 127.0.0.1:1"
@@ -484,10 +518,12 @@ impl Resolver {
                 is_hash.then(|| (hash.to_owned(), jump.to_owned()))
             });
         // ClearAllForwardings clears this one, too.
-        Ok(answer.map_or_else(Asked::default, |(hash, text)| Asked {
-            connection_hash: Some(hash),
-            jump: jump.then_some(text),
-        }))
+        Ok(
+            answer.map_or_else(VersionTokens::default, |(hash, text)| VersionTokens {
+                connection_hash: Some(hash),
+                jump: jump.then_some(text),
+            }),
+        )
     }
 
     /// What `ssh -G` prints, with `first` before the caller's arguments.
@@ -657,7 +693,7 @@ impl Run {
             tokio::pin!(main);
             let mut stderr = stderr;
             let mut done = None;
-            // What a Match exec left running may hold stderr open for ever; when ssh is gone and stdout at its
+            // What a Match exec left running may hold stderr open forever; when ssh is gone and stdout at its
             // end, what ssh itself wrote is in the pipe already.
             while done.is_none() {
                 let mut chunk = [0; 4096];
@@ -718,38 +754,27 @@ async fn bounded(reader: impl AsyncRead + Unpin, limit: u64) -> std::io::Result<
 
 /// The file that `-F` named; ssh takes the last one.
 fn config_file(arguments: &[OsString]) -> Option<OsString> {
-    let mut options = typed_options(arguments).into_iter();
-    options
-        .rfind(|(option, _)| *option == b'F')
-        .and_then(|(_, value)| value)
+    typed_options(arguments)
+        .filter(|typed| typed.option.letter == b'F')
+        .last()
+        .and_then(|typed| typed.value)
 }
 
-/// The options among ssh's arguments, with the values of those that take one.
-fn typed_options(arguments: &[OsString]) -> Vec<(u8, Option<OsString>)> {
-    /// ssh.c's options that take a value.
-    const WITH_VALUE: &[u8] = b"bceilmopBDEFIJLOQRSWw";
-    let mut arguments = arguments.iter();
-    let mut found = Vec::new();
-    while let Some(argument) = arguments.next() {
-        let Some(cluster) = argument.as_bytes().strip_prefix(b"-") else {
-            continue;
-        };
-        for (at, option) in cluster.iter().enumerate() {
-            if !WITH_VALUE.contains(option) {
-                found.push((*option, None));
-                continue;
+/// The options among ssh's arguments, also behind a word that is none. ssh itself reports those that it does not know.
+fn typed_options(arguments: &[OsString]) -> impl Iterator<Item = TypedOption> {
+    let mut options = TypedOptions::from(arguments, 0);
+    std::iter::from_fn(move || {
+        loop {
+            match options.next() {
+                Some(Ok(typed)) => return Some(typed),
+                Some(Err(_)) => {}
+                None if options.position() < arguments.len() => {
+                    options = TypedOptions::from(arguments, options.position() + 1);
+                }
+                None => return None,
             }
-            let attached = &cluster[at + 1..];
-            let value = if attached.is_empty() {
-                arguments.next().cloned()
-            } else {
-                Some(OsStr::from_bytes(attached).to_owned())
-            };
-            found.push((*option, value));
-            break;
         }
-    }
-    found
+    })
 }
 
 /// `TRUNKLINE_SSH`, or the first `ssh` on the caller's `PATH` that is not this very program under that name.
@@ -824,453 +849,4 @@ impl HostConfig {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// A folder with a configuration file, and a world that stands in it.
-    struct Place {
-        folder: tempfile::TempDir,
-        world: World,
-    }
-
-    impl Place {
-        fn new(config: &str) -> Self {
-            let folder = tempfile::tempdir().unwrap();
-            let env = [
-                ("PATH", "/usr/bin:/bin"),
-                ("SSH_AUTH_SOCK", "/agent"),
-                ("SHELL", "/bin/sh"),
-            ];
-            let env = env
-                .into_iter()
-                .map(|(name, value)| (name.into(), value.into()))
-                .collect();
-            let place = Self {
-                world: World {
-                    cwd: folder.path().into(),
-                    umask: 0o22,
-                    env,
-                    vantage: crate::ssh_config::Vantage::default(),
-                    limits: crate::ssh_config::Limits::default(),
-                },
-                folder,
-            };
-            place.write("config", config);
-            place
-        }
-
-        fn path(&self, name: &str) -> PathBuf {
-            self.folder.path().join(name)
-        }
-
-        fn write(&self, name: &str, text: &str) {
-            fs::write(self.path(name), text).unwrap();
-        }
-
-        fn request(&self, destination: &str) -> Request {
-            let mut request = Request::new(destination.parse().unwrap(), Arc::new(self.world.clone()));
-            request.ssh_args = vec!["-F".into(), self.path("config").into()];
-            request
-        }
-
-        /// A program that counts its runs and then is ssh.
-        fn count_runs(&mut self) {
-            let runs = self.path("runs");
-            // The question for the program's defaults comes once in a resolver's life and is not counted.
-            let script = format!(
-                "#!/bin/sh\ncase \"$*\" in *'-F none'*) ;; *) echo >>{} ;; esac\nexec /usr/bin/ssh \"$@\"\n",
-                runs.display()
-            );
-            self.write("ssh", &script);
-            fs::set_permissions(self.path("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
-            self.world
-                .env
-                .insert("TRUNKLINE_SSH".into(), self.path("ssh").into());
-        }
-
-        fn runs(&self) -> usize {
-            fs::read(self.path("runs")).map_or(0, |bytes| bytes.len())
-        }
-    }
-
-    #[tokio::test]
-    async fn an_answer_is_what_ssh_says() {
-        let place =
-            Place::new("Host db\n HostName db.example\n User deploy\n Port 2200\n IdentityFile key\n");
-        let config = Resolver::new().resolve(&place.request("db")).await.unwrap();
-        assert_eq!(
-            (config.user.as_str(), config.hostname.as_str(), config.port),
-            ("deploy", "db.example", 2200)
-        );
-        assert_eq!(config.original_host, "db");
-        assert!(config.host_key_order_is_free);
-        assert_eq!(config.identity_files[0].path, place.path("key"));
-        let config = Resolver::new()
-            .resolve(&place.request("ssh://me@db:99"))
-            .await
-            .unwrap();
-        assert_eq!((config.user.as_str(), config.port), ("me", 99));
-    }
-
-    #[tokio::test]
-    async fn ssh_is_asked_once_until_something_changes() {
-        let mut place = Place::new("Include more\nHost db\n User one\n");
-        place.count_runs();
-        let resolver = Resolver::new();
-        assert!(resolver.cached(&place.request("db")).is_none());
-        for _ in 0..3 {
-            assert_eq!(resolver.resolve(&place.request("db")).await.unwrap().user, "one");
-        }
-        assert_eq!(place.runs(), 1);
-        assert!(resolver.cached(&place.request("db")).is_some());
-        place.write("config", "Include more\nHost db\n User two\n");
-        assert!(resolver.cached(&place.request("db")).is_none());
-        assert_eq!(resolver.resolve(&place.request("db")).await.unwrap().user, "two");
-        assert_eq!(place.runs(), 2);
-    }
-
-    #[tokio::test]
-    async fn only_what_takes_part_in_an_answer_asks_again() {
-        let mut place = Place::new("Host db\n IdentityFile /k-${TAKES_PART}\n");
-        place.count_runs();
-        place.world.env.insert("TAKES_PART".into(), "1".into());
-        let resolver = Resolver::new();
-        resolver.resolve(&place.request("db")).await.unwrap();
-        place.world.env.insert("UNRELATED".into(), "1".into());
-        place.world.cwd = "/".into();
-        resolver.resolve(&place.request("db")).await.unwrap();
-        assert_eq!(place.runs(), 1);
-        place.world.env.insert("TAKES_PART".into(), "2".into());
-        let config = resolver.resolve(&place.request("db")).await.unwrap();
-        assert_eq!(config.identity_files[0].path, Path::new("/k-2"));
-        place.world.env.insert("SSH_AUTH_SOCK".into(), "/other".into());
-        let config = resolver.resolve(&place.request("db")).await.unwrap();
-        assert_eq!(config.identity_agent.as_deref(), Some(Path::new("/other")));
-        assert_eq!(place.runs(), 3);
-    }
-
-    #[tokio::test]
-    async fn a_relative_path_binds_an_answer_to_its_folder() {
-        let mut place = Place::new("Host db\n IdentityFile key\n");
-        let resolver = Resolver::new();
-        resolver.resolve(&place.request("db")).await.unwrap();
-        place.world.cwd = "/".into();
-        let config = resolver.resolve(&place.request("db")).await.unwrap();
-        assert_eq!(config.identity_files[0].path, Path::new("/key"));
-    }
-
-    #[tokio::test]
-    async fn callers_at_the_same_time_share_one_run() {
-        let mut place = Place::new("Host db\n User one\n");
-        place.count_runs();
-        let resolver = Resolver::new();
-        let request = place.request("db");
-        let all = async {
-            tokio::join!(
-                resolver.resolve(&request),
-                resolver.resolve(&request),
-                resolver.resolve(&request)
-            )
-        };
-        let (a, b, c) = all.await;
-        assert!(a.is_ok() && b.is_ok() && c.is_ok());
-        assert_eq!(place.runs(), 1);
-        assert!(lock(&resolver.flights).is_empty());
-    }
-
-    #[tokio::test]
-    async fn a_caller_who_gives_up_leaves_nothing_behind() {
-        let place = Place::new("");
-        let pid = place.path("pid");
-        place.write(
-            "config",
-            &format!("Match exec \"echo $$ >{}; sleep 1000\"\n User x\n", pid.display()),
-        );
-        let resolver = Resolver::new();
-        let request = place.request("db");
-        let resolving = resolver.resolve(&request);
-        tokio::select! {
-            _ = resolving => panic!("the command hangs"),
-            () = async {
-                // The shell has written its number once the file ends in a newline.
-                while !fs::read_to_string(&pid).is_ok_and(|text| text.ends_with('\n')) {
-                    tokio::task::yield_now().await;
-                }
-            } => {}
-        }
-        assert!(lock(&resolver.flights).is_empty());
-        gone(&pid).await;
-    }
-
-    #[tokio::test]
-    async fn a_foreign_match_exec_is_believed_only_in_the_same_world() {
-        let mut place = Place::new("Match exec \"test x$FLAG != x\"\n User flagged\nHost *\n User plain\n");
-        let resolver = Resolver::new();
-        assert_eq!(
-            resolver.resolve(&place.request("db")).await.unwrap().user,
-            "plain"
-        );
-        assert!(resolver.cached(&place.request("db")).is_some());
-        place.world.env.insert("FLAG".into(), "1".into());
-        assert!(resolver.cached(&place.request("db")).is_none());
-        assert_eq!(
-            resolver.resolve(&place.request("db")).await.unwrap().user,
-            "flagged"
-        );
-    }
-
-    #[tokio::test]
-    async fn a_command_run_by_match_exec_sees_that_it_is_asked_by_the_engine() {
-        let place = Place::new("Match exec \"test x$TRUNKLINE_RESOLVING != x\"\n User engine\n");
-        assert_eq!(
-            Resolver::new().resolve(&place.request("db")).await.unwrap().user,
-            "engine"
-        );
-    }
-
-    #[tokio::test]
-    async fn a_configuration_that_wants_a_command_resolves_without_one() {
-        let place = Place::new("Host sub\n SessionType subsystem\nHost fork\n ForkAfterAuthentication yes\n");
-        let resolver = Resolver::new();
-        let config = resolver.resolve(&place.request("sub")).await.unwrap();
-        assert_eq!(config.session_type, crate::ssh_config::SessionType::Subsystem);
-        assert!(
-            resolver
-                .resolve(&place.request("fork"))
-                .await
-                .unwrap()
-                .fork_after_authentication
-        );
-    }
-
-    #[tokio::test]
-    async fn a_bad_option_is_named_with_its_file_and_line() {
-        let place = Place::new("Host db\n Frobnicate yes\n");
-        let error = Resolver::new()
-            .resolve(&place.request("db"))
-            .await
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("config: line 2: Bad configuration option: frobnicate"),
-            "{error}"
-        );
-        assert!(!error.contains("Pseudo-terminal"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn a_hanging_match_exec_is_killed_with_its_children() {
-        let place = Place::new("");
-        let config = format!(
-            "Match exec \"echo $$ >{}; sleep 1000 & wait\"\n User x\n",
-            place.path("pid").display()
-        );
-        place.write("config", &config);
-        let resolver = Resolver::new().with_time_limit(Duration::from_millis(700));
-        let error = resolver.resolve(&place.request("db")).await.unwrap_err();
-        assert!(matches!(error, ConfigError::TimedOut(_)), "{error}");
-        gone(&place.path("pid")).await;
-    }
-
-    /// Waits until the process whose number the file holds has ended; a zombie that nobody has reaped has.
-    async fn gone(pid_file: &Path) {
-        let pid = fs::read_to_string(pid_file).unwrap();
-        loop {
-            let state = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-            if state.is_empty() || state.contains(") Z ") {
-                return;
-            }
-            tokio::task::yield_now().await;
-        }
-    }
-
-    #[tokio::test]
-    async fn a_child_that_outlives_match_exec_does_not_hold_the_answer() {
-        let place = Place::new("");
-        let pid = place.path("pid");
-        place.write(
-            "config",
-            &format!(
-                "Match exec \"sleep 1000 & echo $! >{}\"\n User x\n",
-                pid.display()
-            ),
-        );
-        assert_eq!(
-            Resolver::new().resolve(&place.request("db")).await.unwrap().user,
-            "x"
-        );
-        let pid: i32 = fs::read_to_string(pid).unwrap().trim().parse().unwrap();
-        let pid = rustix::process::Pid::from_raw(pid).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it still runs");
-    }
-
-    #[tokio::test]
-    async fn the_connection_hash_in_a_key_path_is_the_one_of_ssh() {
-        let place = Place::new("Host db\n ControlPath /%C\n IdentityFile /%C\n User u\n");
-        let config = Resolver::new().resolve(&place.request("db")).await.unwrap();
-        assert_eq!(config.control_path.as_ref(), Some(&config.identity_files[0].path));
-        assert_eq!(config.local_forwards, []);
-        // Where ssh cannot be asked, our own computation agrees with the installed version's.
-        let place = Place::new("Host db\n ControlPath /%C\n IdentityFile /%C\n ClearAllForwardings yes\n");
-        let config = Resolver::new().resolve(&place.request("db")).await.unwrap();
-        assert_eq!(config.control_path.as_ref(), Some(&config.identity_files[0].path));
-    }
-
-    #[tokio::test]
-    async fn jump_hosts_are_resolved_from_the_same_file() {
-        let place = Place::new("Host db\n ProxyJump me@one:23,two\nHost two\n User second\n");
-        let resolver = Resolver::new();
-        let request = place.request("db");
-        let config = resolver.resolve(&request).await.unwrap();
-        let jump = request.for_jump(config.jump_hosts()).unwrap();
-        let second = resolver.resolve(&jump).await.unwrap();
-        assert_eq!(
-            (second.user.as_str(), second.hostname.as_str()),
-            ("second", "two")
-        );
-        let first = resolver
-            .resolve(&jump.for_jump(second.jump_hosts()).unwrap())
-            .await
-            .unwrap();
-        assert_eq!(
-            (first.user.as_str(), first.hostname.as_str(), first.port),
-            ("me", "one", 23)
-        );
-        assert_eq!(first.proxy, Proxy::Direct);
-    }
-
-    /// The sharing keys of a destination for two callers who differ in the variable BOX.
-    async fn keys_of_two(config: &str, destination: &str) -> [super::super::SharingKey; 2] {
-        let mut place = Place::new(config);
-        let resolver = Resolver::new();
-        let mut keys = Vec::new();
-        for value in ["1", "2"] {
-            place.world.env.insert("BOX".into(), value.into());
-            let request = place.request(destination);
-            let resolved = resolver.resolve(&request).await.unwrap();
-            assert_eq!(resolver.cached(&request), Some(resolved.clone()));
-            keys.push(resolved.sharing_key());
-        }
-        [keys[0], keys[1]]
-    }
-
-    #[tokio::test]
-    async fn where_a_command_takes_part_callers_with_other_environments_do_not_share() {
-        let exec = |under: &str| format!("Host db\n HostName 127.0.0.1\n{under}");
-        let file = Place::new("Match exec \"connect-box\"\n User x\n");
-        let included = format!("Include {}\n", file.path("config").display());
-        for (config, shares) in [
-            (exec(""), true),
-            (exec(" ProxyCommand nc $BOX 22\n"), false),
-            (exec(" ProxyCommand a-script\n"), false),
-            (exec(" KnownHostsCommand /bin/keys\n"), false),
-            // It may have opened the tunnel that the address leads to.
-            (exec("Match host db exec \"true\"\n User x\n"), false),
-            (exec(&included), false),
-            (
-                exec(" ProxyJump jump\nHost jump\n ProxyCommand a-script\n"),
-                false,
-            ),
-            (
-                exec(" ProxyJump a,b\nHost a\n ProxyCommand a-script\nHost b\n User x\n"),
-                false,
-            ),
-            (exec(" ProxyJump jump\n"), true),
-            (exec("Match exec \"trunkline up\"\n User x\n"), true),
-        ] {
-            let [one, other] = keys_of_two(&config, "db").await;
-            assert_eq!(one == other, shares, "{config}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_jump_host_is_what_it_resolves_to() {
-        let config = "Host db\n ProxyJump jump\nMatch host jump exec \"test $BOX = 1\"\n HostName one\nHost jump\n HostName two\n";
-        let [one, other] = keys_of_two(config, "db").await;
-        assert_ne!(one, other);
-        let mut place = Place::new(config);
-        place.world.env.insert("BOX".into(), "1".into());
-        let resolved = Resolver::new().resolve(&place.request("db")).await.unwrap();
-        assert_eq!(resolved.jump.as_ref().unwrap().hostname, "one");
-    }
-
-    #[tokio::test]
-    async fn jump_hosts_that_lead_in_a_circle_are_an_error() {
-        let place = Place::new("Host a\n ProxyJump b\nHost b\n ProxyJump a\n");
-        let error = Resolver::new().resolve(&place.request("a")).await.unwrap_err();
-        assert_eq!(error, ConfigError::TooManyJumps(MOST_JUMPS));
-    }
-
-    #[test]
-    fn the_file_of_dash_f_is_found_in_any_spelling() {
-        let find = |args: &[&str]| config_file(&args.iter().map(OsString::from).collect::<Vec<_>>());
-        assert_eq!(find(&["-F", "x"]), Some("x".into()));
-        assert_eq!(find(&["-vFx"]), Some("x".into()));
-        assert_eq!(find(&["-o", "-F", "-p1", "-Fy"]), Some("y".into()));
-        assert_eq!(find(&["-i", "-F"]), None);
-    }
-
-    #[test]
-    fn a_missing_ssh_is_told() {
-        let place = Place::new("");
-        let mut world = place.world.clone();
-        world.env.insert("PATH".into(), place.path("empty").into());
-        assert!(matches!(ssh_program(&world), Err(ConfigError::NoProgram(_))));
-    }
-
-    #[test]
-    fn this_program_under_the_name_of_ssh_is_passed_over() {
-        let place = Place::new("");
-        std::os::unix::fs::symlink(std::env::current_exe().unwrap(), place.path("ssh")).unwrap();
-        let mut world = place.world.clone();
-        let path = std::env::join_paths([place.folder.path(), Path::new("/usr/bin")]).unwrap();
-        world.env.insert("PATH".into(), path);
-        assert_eq!(ssh_program(&world).unwrap(), Path::new("/usr/bin/ssh"));
-    }
-
-    proptest! {
-        #[test]
-        fn an_option_is_one_line_or_refused(
-            before in "[a-z =]{0,8}",
-            control in proptest::char::range('\0', '\u{1f}'),
-            after in "[ -~]{0,8}",
-            letter in proptest::sample::select(&["-o", "-l", "-i", "-F", "-J", "-L", "-e", ""]),
-        ) {
-            let value = format!("{before}{control}{after}");
-            let arguments = [letter.into(), OsString::from(&value)];
-            let attached = [OsString::from(format!("{letter}{value}"))];
-            let alone = letter == "-e" && value.len() == 1 && !"\n\r\0".contains(control);
-            for arguments in [&arguments[..], &attached[..]] {
-                prop_assert_eq!(check_arguments(arguments).is_ok(), control == '\t' || alone);
-            }
-        }
-
-        #[test]
-        fn options_without_control_characters_are_left_to_ssh(value in "[ -~\u{a0}-\u{ff}]{0,16}") {
-            prop_assert!(check_arguments(&["-o".into(), value.into()]).is_ok());
-        }
-    }
-
-    #[tokio::test]
-    async fn what_a_variable_brings_into_the_dump_is_one_line_or_refused() {
-        let mut place = Place::new("Host db\n HostName db.example\n LocalForward ${PLACE} 127.0.0.1:1\n");
-        place
-            .world
-            .env
-            .insert("PLACE".into(), "/sock\nproxycommand evil".into());
-        let error = Resolver::new().resolve(&place.request("db")).await.unwrap_err();
-        assert_eq!(error, ConfigError::ControlCharacter("the variable PLACE".into()));
-        place.world.env.insert("PLACE".into(), "/sock".into());
-        assert!(Resolver::new().resolve(&place.request("db")).await.is_ok());
-        // One that nothing mentions may hold anything: a shell's exported functions have lines.
-        place
-            .world
-            .env
-            .insert("BASH_FUNC_f%%".into(), "() {\n true\n}".into());
-        assert!(Resolver::new().resolve(&place.request("db")).await.is_ok());
-    }
-}
+mod tests;

@@ -29,88 +29,6 @@ impl std::fmt::Display for Reason {
     }
 }
 
-/// Directives that decide nothing by themselves, and why each may be passed over.
-///
-/// Everything that `ssh -G` prints is a field of [`HostConfig`], or here, or a [`Reason`].
-pub(crate) const IRRELEVANT: &[(&str, &str)] = &[
-    (
-        "canonicaldomains",
-        "ssh -G has already made the host name canonical",
-    ),
-    (
-        "canonicalizefallbacklocal",
-        "ssh -G has already made the host name canonical",
-    ),
-    (
-        "canonicalizehostname",
-        "ssh -G has already made the host name canonical",
-    ),
-    (
-        "canonicalizemaxdots",
-        "ssh -G has already made the host name canonical",
-    ),
-    (
-        "canonicalizepermittedcnames",
-        "ssh -G has already made the host name canonical",
-    ),
-    (
-        "enablesshkeysign",
-        "only for host-based authentication, which is a reason of its own",
-    ),
-    (
-        "forwardx11timeout",
-        "only for X11 forwarding, which is a reason of its own",
-    ),
-    (
-        "forwardx11trusted",
-        "only for X11 forwarding, which is a reason of its own",
-    ),
-    (
-        "gssapiclientidentity",
-        "only for GSSAPI, which is a reason where it is needed",
-    ),
-    (
-        "gssapidelegatecredentials",
-        "only for GSSAPI, which is a reason where it is needed",
-    ),
-    (
-        "gssapikexalgorithms",
-        "only for GSSAPIKeyExchange, which is a reason of its own",
-    ),
-    (
-        "gssapirenewalforcesrekey",
-        "only for GSSAPI, which is a reason where it is needed",
-    ),
-    (
-        "gssapiserveridentity",
-        "only for GSSAPI, which is a reason where it is needed",
-    ),
-    (
-        "gssapitrustdns",
-        "only for GSSAPI, which is a reason where it is needed",
-    ),
-    (
-        "hostbasedacceptedalgorithms",
-        "only for host-based authentication, which is a reason of its own",
-    ),
-    (
-        "hostbasedkeytypes",
-        "only for host-based authentication, which is a reason of its own",
-    ),
-    ("ignoreunknown", "ssh -G has already ignored what it names"),
-    ("logverbose", "selects debug messages of ssh's own source files"),
-    (
-        "syslogfacility",
-        "ssh uses it with -y only; the engine logs through tracing",
-    ),
-    ("tag", "read by Match tagged, which ssh -G has evaluated"),
-    ("tunneldevice", "only for Tunnel, which is a reason of its own"),
-    (
-        "xauthlocation",
-        "only for X11 forwarding, which is a reason of its own",
-    ),
-];
-
 /// The first bytes of a binary key revocation list (OpenSSH's PROTOCOL.krl, section 1).
 const KRL_MAGIC: &[u8] = b"SSHKRL\n\0";
 
@@ -346,7 +264,7 @@ impl HostConfig {
         reasons
     }
 
-    /// GSSAPI merely enabled is no reason, since distributions enable it for every host; that nothing else may be
+    /// GSSAPI merely enabled is not a reason, since distributions enable it for every host; that nothing else may be
     /// tried is one.
     fn needs_gssapi(&self) -> bool {
         let methods = &self.preferred_authentications;

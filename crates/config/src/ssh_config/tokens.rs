@@ -24,7 +24,7 @@ pub(crate) struct Tokens<'a> {
     /// `%l`: the local host name. `%L` is its first label.
     pub(crate) local_host: &'a str,
     /// `%C`: the connection hash, and `%j`: the jump host.
-    pub(crate) asked: Asked,
+    pub(crate) asked: VersionTokens,
 }
 
 /// The two tokens whose meaning changed between releases, so that the installed ssh is asked for them.
@@ -32,7 +32,7 @@ pub(crate) struct Tokens<'a> {
 /// `%C` hashed `%l%h%p%r` until `%j` was added to it, and `%j` was the jump host alone before it became the whole
 /// `ProxyJump` specification.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct VersionTokens {
     pub(crate) connection_hash: Option<String>,
     pub(crate) jump: Option<String>,
 }
@@ -198,7 +198,7 @@ mod tests {
             port: 22,
             user: "bob",
             local_host: "box.lan",
-            asked: Asked {
+            asked: VersionTokens {
                 connection_hash: None,
                 jump: Some("j".into()),
             },

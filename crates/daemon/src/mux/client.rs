@@ -11,7 +11,7 @@ use super::packets::Packets;
 use super::peer::Peer;
 use super::wire::{Forward, Reply, Request, VERSION};
 use super::{Socket, Sockets};
-use crate::server::{check_peer, ending};
+use crate::claim::check_peer;
 
 /// How long a client may take to introduce itself, which stock ssh does at once.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ pub(super) async fn serve(stream: UnixStream, sockets: &Sockets, socket: &Socket
         let request = tokio::select! {
             biased;
             request = client.packets.request() => request?,
-            () = ending(&sockets.ending) => None,
+            () = sockets.stop.after_last_request() => None,
         };
         let Some((id, request)) = request else {
             return Ok(());
@@ -60,7 +60,7 @@ pub(super) struct Door<'a> {
 impl Door<'_> {
     /// Done when the daemon is ending.
     pub(super) async fn ending(self) {
-        ending(&self.sockets.ending).await;
+        self.sockets.stop.after_last_request().await;
     }
 
     /// The host behind it.
@@ -99,7 +99,7 @@ impl Client<'_> {
         match tokio::time::timeout(HELLO_LIMIT, self.packets.request()).await {
             Ok(Ok(Some((_, Request::Hello { version: VERSION })))) => {}
             Ok(Ok(Some((_, Request::Hello { version })))) => anyhow::bail!("it speaks version {version}"),
-            Ok(Ok(Some(_))) => anyhow::bail!("it did not say hello"),
+            Ok(Ok(Some(_))) => anyhow::bail!("it did not begin with hello"),
             Ok(Err(error)) => return Err(error.into()),
             // It has left again, or never spoke.
             Ok(Ok(None)) | Err(_) => return Ok(false),
@@ -107,7 +107,7 @@ impl Client<'_> {
         let connected = async {
             let host = self.door.host().await?;
             if !self.peer.means(host.config(), self.door.sockets.engine.vantage()) {
-                return Err(Error::Usage(
+                return Err(Error::Invalid(
                     "the client might not reach the same host by itself".into(),
                 ));
             }

@@ -1,4 +1,4 @@
-//! The forwardings that clients of a socket asked for. They belong to the socket: they go on when the client has left,
+//! The forwardings that clients of a socket asked for. They belong to the socket: they continue when the client has left,
 //! as with OpenSSH's master.
 
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use crate::protocol::ForwardKind;
 pub(super) struct Forwards {
     /// Guards the list, also while the server is asked, so that of two clients that ask for the same one waits and is
     /// told that it is there.
-    standing: Mutex<Vec<Standing>>,
+    standing: Mutex<Vec<Forwarding>>,
 }
 
-struct Standing {
+struct Forwarding {
     asked: Forward,
     meant: config::Forward,
     handle: ForwardHandle,
@@ -42,7 +42,7 @@ impl Forwards {
             ForwardKind::Dynamic => host.forward_dynamic(&wanted.listen).await?,
             ForwardKind::Remote => host.forward_remote(&wanted).await?,
         };
-        let opened = Standing {
+        let opened = Forwarding {
             asked,
             meant: wanted,
             handle,
@@ -52,7 +52,7 @@ impl Forwards {
         Ok(answer)
     }
 
-    /// Ends a forwarding; what it carries goes on. `false` when there is none such.
+    /// Ends a forwarding; what it carries continues. `false` when there is none such.
     pub(super) async fn close(&self, asked: &Forward) -> bool {
         let mut standing = self.standing.lock().await;
         let Some(found) = standing.iter().position(|forward| forward.is(asked)) else {
@@ -82,7 +82,7 @@ impl Forwards {
     }
 }
 
-impl Standing {
+impl Forwarding {
     /// The port that the server chose, where it was to choose one (PROTOCOL.mux section 6).
     fn answer(&self) -> Reply {
         match (self.asked.kind, &self.asked.listen) {
@@ -108,7 +108,7 @@ impl Standing {
 
 /// What is asked for, in the engine's terms (mux.c, `mux_master_process_open_fwd`, and readconf.c, `parse_forward`).
 fn meaning(asked: &Forward, cwd: &Path) -> Result<config::Forward, Error> {
-    let invalid = || Error::Usage("Invalid forwarding request".into());
+    let invalid = || Error::Invalid("Invalid forwarding request".into());
     let path = |path: &str, here: bool| -> PathBuf { if here { cwd.join(path) } else { path.into() } };
     let remote = asked.kind == ForwardKind::Remote;
     let listen = match &asked.listen {

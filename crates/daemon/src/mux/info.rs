@@ -14,7 +14,7 @@ pub(super) fn connections(host: &Host) -> String {
             continue;
         };
         let compression = if info.compressed { "yes" } else { "none" };
-        let (sent, received) = lane.bytes;
+        let (sent, received) = (lane.report.sent, lane.report.received);
         // Writing to a String cannot fail.
         let _ = write!(
             text,
@@ -30,7 +30,8 @@ pub(super) fn connections(host: &Host) -> String {
 pub(super) fn channels(host: &Host, forwards: &str) -> String {
     let mut text = "The following connections are open:\r\n".to_owned();
     for (number, lane) in (1..).zip(host.lanes()) {
-        let (sessions, tunnels, spares) = (lane.sessions, lane.tunnels, lane.spares);
+        let report = lane.report;
+        let (sessions, tunnels, spares) = (report.sessions, report.tunnels, report.spares);
         // Writing to a String cannot fail.
         let _ = write!(
             text,

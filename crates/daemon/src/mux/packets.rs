@@ -25,11 +25,11 @@ pub(super) struct Packets {
 pub(super) enum PacketError {
     #[error("the socket failed: {0}")]
     Io(#[from] io::Error),
-    #[error("a packet of {0} bytes")]
+    #[error("a packet of {0} bytes is too long")]
     TooLong(usize),
     #[error("it ends in the middle of a packet")]
     CutOff,
-    #[error("a packet makes no sense: {0}")]
+    #[error("malformed packet: {0}")]
     Malformed(#[from] Malformed),
 }
 
@@ -116,7 +116,7 @@ impl Packets {
     async fn fill(&mut self) -> io::Result<usize> {
         let Self { stream, buffer, fds } = self;
         stream
-            .async_io(Interest::READABLE, || receive(stream, buffer, fds))
+            .async_io(Interest::READABLE, || receive(&*stream, buffer, fds))
             .await
     }
 }

@@ -24,7 +24,7 @@ use trunkline_proto::OpenFailure;
 use super::client::Client;
 use super::wire::{MAX_PACKET, Reply};
 use channel::{Door, Inside, Misuse};
-use listen::{Asked, Offer};
+use listen::{GlobalRequest, Offer};
 use message::{Global, Malformed, Message, Open, Peer, Target};
 
 /// Channels of one client, which each may hold a window of data.
@@ -46,11 +46,11 @@ pub(super) fn decodes(packet: &Bytes) -> bool {
 enum Offence {
     #[error("the socket failed: {0}")]
     Io(#[from] std::io::Error),
-    #[error("a packet of {0} bytes")]
+    #[error("a packet of {0} bytes is too long")]
     TooLong(usize),
     #[error("it ended in the middle of a packet")]
     CutOff,
-    #[error("a message makes no sense: {0}")]
+    #[error("malformed message: {0}")]
     Malformed(#[from] Malformed),
     #[error("channel {0} is not open")]
     NotOpen(u32),
@@ -109,7 +109,7 @@ struct Proxy<'a> {
     reader: Reader<'a>,
     host: Host,
     out: mpsc::Sender<Bytes>,
-    ask: mpsc::Sender<Asked>,
+    ask: mpsc::Sender<GlobalRequest>,
     offers: mpsc::Receiver<Offer>,
     /// By our number. A channel stays until both sides have closed it.
     channels: HashMap<u32, Door>,
@@ -156,7 +156,7 @@ impl Proxy<'_> {
             Message::Global { request, wants_reply } => {
                 self.no_more_sessions |= request == Global::NoMoreSessions;
                 // Its receiver lives as long as this.
-                let _ = self.ask.send(Asked { request, wants_reply }).await;
+                let _ = self.ask.send(GlobalRequest { request, wants_reply }).await;
             }
             Message::Open { kind, peer } => return self.open(kind, peer).await,
             Message::Confirmation { channel, peer } => {
@@ -282,7 +282,7 @@ impl Proxy<'_> {
     }
 }
 
-/// A channel that may carry no data would wait for ever.
+/// A channel that may carry no data would wait forever.
 fn takes_data(channel: u32, peer: &Peer) -> Result<(), Offence> {
     match peer.max_data {
         0 => Err(Offence::NoData(channel)),
@@ -327,7 +327,7 @@ async fn serve(host: Host, target: Option<Target>, peer: Peer, inside: Inside) -
 
 async fn connect(host: &Host, target: &Target) -> Result<ChannelStream, Error> {
     let port =
-        |port: u32| u16::try_from(port).map_err(|_| Error::Usage(format!("{port} is not a port number")));
+        |port: u32| u16::try_from(port).map_err(|_| Error::Invalid(format!("{port} is not a port number")));
     match target {
         Target::Tcp {
             host: name,
@@ -347,7 +347,9 @@ fn refusal(error: &Error) -> (OpenFailure, String) {
         Error::Refused {
             reason, description, ..
         } if *reason != 0 => (OpenFailure(*reason), description.to_string()),
-        Error::Usage(_) | Error::HostKey(_) => (OpenFailure::ADMINISTRATIVELY_PROHIBITED, error.to_string()),
+        Error::Invalid(_) | Error::Configuration { .. } | Error::Denied { .. } | Error::HostKey(_) => {
+            (OpenFailure::ADMINISTRATIVELY_PROHIBITED, error.to_string())
+        }
         other => (OpenFailure::CONNECT_FAILED, other.to_string()),
     }
 }

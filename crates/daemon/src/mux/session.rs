@@ -4,17 +4,18 @@ use std::convert::Infallible;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 
+use futures_util::FutureExt as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use trunkline::config::ForwardAgent;
 use trunkline::{ChannelStream, Command, Error, Execution, ExitStatus, Host, Pty, Session, TerminalSize};
 
 use super::client::{Client, Door};
-use super::typed::Typed;
 use super::wire::{Address, NewSession, Reply};
 use crate::protocol::{self, Escapes, Stdio};
-use crate::session::{self, Streams, Terms};
 use crate::stdio::Output;
+use crate::streams::terminal_input::TerminalInput;
+use crate::streams::{self, Streams, Terms};
 use crate::terminal::modes::{self, WindowSize};
 
 impl Client<'_> {
@@ -41,7 +42,11 @@ impl Client<'_> {
         if is_typed {
             let forwards = self.door.socket.forwards.clone();
             let [input, screen] = [fds[0].try_clone()?, fds[2].try_clone()?];
-            let typed = Typed::new(input, screen, request.escape, forwards, begun)?;
+            let list = move || {
+                let forwards = forwards.clone();
+                async move { forwards.list().await }.boxed()
+            };
+            let typed = TerminalInput::new(input, screen, request.escape, Box::new(list), begun)?;
             streams = streams.typed(typed);
         }
         drop(fds);
@@ -73,7 +78,7 @@ impl Client<'_> {
             hostname: String::new(),
         };
         let parts = session.into_parts();
-        let running = session::pump(parts, begin, streams, &replies, heard, Terms::default(), &host);
+        let running = streams::pump(parts, begin, streams, &replies, heard, Terms::default(), &host);
         let mut running = Box::pin(running);
         let mut resizing = Box::pin(resize(terminal, inputs));
         let mut begins = Some(begins);
@@ -207,7 +212,7 @@ impl Client<'_> {
         let (replies, mut said) = mpsc::channel(1);
         let (_inputs, heard) = mpsc::channel(1);
         tokio::select! {
-            _ = session::tunnel(streams, stream, &replies, heard) => {}
+            _ = streams::tunnel(streams, stream, &replies, heard) => {}
             // The server's end. Whoever reads from the client sees it when the client ends.
             _ = said.recv() => {}
             () = self.packets.left() => {}
@@ -222,7 +227,7 @@ async fn start(
     command: Result<Command, Error>,
 ) -> Result<(Host, Session), Error> {
     let host = door.host().await?;
-    let refuse = |why: &str| Err(Error::Usage(why.into()));
+    let refuse = |why: &str| Err(Error::Invalid(why.into()));
     if request.x11 {
         return refuse("trunkline does not forward X11");
     }
@@ -300,7 +305,7 @@ async fn resize(terminal: Option<Terminal>, session: mpsc::Sender<protocol::Requ
 fn command(request: &NewSession, terminal: Option<&Terminal>) -> Result<Command, Error> {
     let mut command = if request.subsystem {
         let name = str::from_utf8(&request.command)
-            .map_err(|_| Error::Usage("the subsystem's name is not UTF-8".into()))?;
+            .map_err(|_| Error::Invalid("the subsystem's name is not UTF-8".into()))?;
         Command::subsystem(name)
     } else if request.command.is_empty() {
         Command::shell()

@@ -166,7 +166,7 @@ impl NewSession {
             let Some(equals) = variable.iter().position(|byte| *byte == b'=') else {
                 continue;
             };
-            // A name that is no text is none that a server's AcceptEnv could have.
+            // A name that is not text is none that a server's AcceptEnv could have.
             if let Ok(name) = str::from_utf8(&variable[..equals])
                 && !name.is_empty()
                 && env.len() < MAX_ENV

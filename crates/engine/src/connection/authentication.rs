@@ -6,13 +6,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use bytes::Bytes;
+use trunkline_proto::{Event, HostClaim};
+use trunkline_request::LogLevel;
 use zeroize::Zeroizing;
 
 use crate::config::{HostConfig, PubkeyAuthentication};
-use crate::connection::driver::{Driver, Question};
+use crate::connection::driver::Driver;
 use crate::connection::identities::{Candidate, Identities, SessionProof};
 use crate::connection::login::{Attempt, Authenticator, Method};
 use crate::error::Error;
+use crate::host_key::Server;
 use crate::interaction::Interaction;
 use crate::keys;
 use crate::prompt::{Prompt, PromptKind, ServerQuestions};
@@ -40,6 +44,8 @@ pub(crate) struct Authentication<'a> {
     /// A program that takes ssh's place waits: it can leave to ssh what only ssh does.
     is_ssh: bool,
     used: Option<Candidate>,
+    /// What was tried last.
+    used_method: &'static str,
     asked_none: bool,
     passwords_left: u32,
     interactive_left: u32,
@@ -87,6 +93,7 @@ impl<'a> Authentication<'a> {
             wants_sha1: false,
             is_ssh: false,
             used: None,
+            used_method: "none",
             asked_none: false,
             passwords_left: if secrets && host.password_authentication {
                 host.number_of_password_prompts
@@ -132,11 +139,47 @@ impl<'a> Authentication<'a> {
         self.banner
     }
 
+    fn log(&self, level: LogLevel, text: &str) {
+        self.interaction.log(level, text);
+    }
+
+    /// Says what the log-in is made with, and what of it is left out.
+    pub(crate) fn log_identities(&self) {
+        for candidate in &self.identities.candidates {
+            self.log(LogLevel::Debug1, &format!("Will attempt key: {candidate}"));
+        }
+        for note in &self.identities.notes {
+            self.log(LogLevel::Debug1, note);
+        }
+    }
+
+    /// Says how the log-in succeeded.
+    pub(crate) fn log_success(&self, server: &Server<'_>) {
+        let Server {
+            name, port, address, ..
+        } = server;
+        let address = address.map_or_else(|| "via proxy".to_owned(), |address| format!("[{address}]:{port}"));
+        let method = self.used_method;
+        self.log(
+            LogLevel::Verbose,
+            &format!("Authenticated to {name} ({address}) using \"{method}\"."),
+        );
+    }
+
     /// Answers one of the server's questions.
-    pub(crate) async fn answer(&mut self, driver: &mut Driver, question: Question) -> Result<(), Error> {
+    pub(crate) async fn answer(&mut self, driver: &mut Driver, question: Event) -> Result<(), Error> {
         match question {
-            Question::Authenticate(turn) => {
-                if turn.methods.is_some() {
+            Event::Authenticate(turn) => {
+                if let Some(methods) = &turn.methods {
+                    let more = if turn.partial_success {
+                        "partial success; "
+                    } else {
+                        ""
+                    };
+                    self.log(
+                        LogLevel::Debug1,
+                        &format!("Authentications that can continue: {more}{}", methods.join(",")),
+                    );
                     // What was tried last did not lead in by itself.
                     self.used = None;
                 }
@@ -147,10 +190,11 @@ impl<'a> Authentication<'a> {
                 self.partial = turn.partial_success;
                 self.next(driver, first).await
             }
-            Question::PublicKeyAccepted => {
+            Event::PublicKeyAccepted => {
                 let Some(candidate) = self.probing.take() else {
                     return Ok(());
                 };
+                self.log(LogLevel::Debug1, &format!("Server accepts key: {candidate}"));
                 // A probed key's signature is as good as accepted: what was given to channels may follow it.
                 if self.sign(driver, candidate, true).await? {
                     Ok(())
@@ -158,8 +202,8 @@ impl<'a> Authentication<'a> {
                     self.next(driver, false).await
                 }
             }
-            Question::PasswordExpired { prompt } => self.change_password(driver, &prompt).await,
-            Question::Questions {
+            Event::PasswordExpired { prompt } => self.change_password(driver, &prompt).await,
+            Event::Questions {
                 name,
                 instruction,
                 prompts,
@@ -177,7 +221,7 @@ impl<'a> Authentication<'a> {
                 driver.proto.answer_questions(&answers);
                 Ok(())
             }
-            Question::Banner(text) => {
+            Event::Banner(text) => {
                 // What is shown waits for whoever watches, who may have stopped to.
                 if let Some(left) = self.banners_left.checked_sub(text.len()) {
                     self.banners_left = left;
@@ -188,7 +232,7 @@ impl<'a> Authentication<'a> {
                 }
                 Ok(())
             }
-            Question::HostKey(_) | Question::Authenticated => Ok(()),
+            Event::HostKey(_) | Event::Authenticated | Event::Channel(_) | Event::Pong => Ok(()),
         }
     }
 
@@ -243,7 +287,7 @@ impl<'a> Authentication<'a> {
             let started = match method {
                 "publickey" => {
                     let started = self.next_key(driver).await?;
-                    // ssh would go on with keys before it asks for a password.
+                    // ssh would continue with keys before it asks for a password.
                     if !started && !first && self.only_ssh() {
                         return Err(self.denied());
                     }
@@ -253,6 +297,11 @@ impl<'a> Authentication<'a> {
                 "keyboard-interactive" | "password" if first => false,
                 "keyboard-interactive" if self.interactive_left > 0 => {
                     self.interactive_left -= 1;
+                    self.used_method = "keyboard-interactive";
+                    self.log(
+                        LogLevel::Debug1,
+                        "Next authentication method: keyboard-interactive",
+                    );
                     driver.proto.authenticate_keyboard_interactive();
                     true
                 }
@@ -265,6 +314,8 @@ impl<'a> Authentication<'a> {
         }
         if first && !self.asked_none {
             self.asked_none = true;
+            self.used_method = "none";
+            self.log(LogLevel::Debug1, "Asking which authentication methods there are");
             driver.proto.authenticate_none();
             return Ok(());
         }
@@ -318,6 +369,13 @@ impl<'a> Authentication<'a> {
                 Method::Key(key) => Identities::collect(&only(None), &[*key]).await,
                 Method::Agent(path) => Identities::collect(&only(Some(path)), &[]).await,
                 Method::Keys(blobs, signer) => Identities::of_program(blobs, &signer),
+                Method::HostBased { key, host, user } => {
+                    self.identities = Identities::collect(&only(None), &[*key]).await;
+                    if self.claim(driver, &host, &user).await? {
+                        return Ok(());
+                    }
+                    continue;
+                }
             };
             let heard = std::mem::replace(&mut self.identities, identities).notes;
             // All of them are shown where nothing leads in.
@@ -353,6 +411,7 @@ impl<'a> Authentication<'a> {
                 self.unmatched.push_back(candidate);
                 continue;
             };
+            self.log(LogLevel::Debug1, &format!("Offering public key: {candidate}"));
             driver.proto.probe_key(&algorithm, &candidate.blob);
             self.shown = Some((candidate.clone(), algorithm));
             self.probing = Some(candidate);
@@ -407,31 +466,77 @@ impl<'a> Authentication<'a> {
             self.unmatched.push_back(candidate);
             return Ok(false);
         };
-        let proto = &driver.proto;
-        let (Some(data), Some(host_key), Some(session_id), Some(signature)) = (
-            proto.data_to_sign(&algorithm, &candidate.blob),
-            proto.host_key().cloned(),
-            proto.session_id().cloned(),
-            proto.host_signature().cloned(),
-        ) else {
+        let data = driver.proto.data_to_sign(&algorithm, &candidate.blob);
+        let Some(signed) = self.signature(driver, &candidate, &algorithm, data).await? else {
             return Ok(false);
         };
-        let proof = SessionProof {
-            host_key: &host_key,
-            session_id: &session_id,
-            signature: &signature,
-        };
-        let signed = self
-            .identities
-            .sign(self.host, self.interaction, &candidate, &algorithm, &data, proof)
-            .await?;
-        let Some(signed) = signed else { return Ok(false) };
+        self.log(
+            LogLevel::Debug1,
+            &format!("Authenticating with public key: {candidate}, signed as {algorithm}"),
+        );
+        self.used_method = "publickey";
         driver
             .proto
             .authenticate_key(&algorithm, &candidate.blob, &signed, early);
         self.shown = Some((candidate.clone(), algorithm));
         self.used = Some(candidate);
         Ok(true)
+    }
+
+    /// Has the only identity, which is this machine's, vouch for its user; `false` when it cannot sign.
+    async fn claim(&mut self, driver: &mut Driver, host: &str, user: &str) -> Result<bool, Error> {
+        let Some(mut candidate) = self.identities.candidates.pop_front() else {
+            return Ok(false);
+        };
+        if candidate.is_sealed() {
+            match self.identities.open(self.host, self.interaction, candidate).await {
+                Some(opened) => candidate = opened,
+                None => return Ok(false),
+            }
+        }
+        let Some(algorithm) = self.algorithm(driver, &candidate) else {
+            return Ok(false);
+        };
+        let claim = HostClaim {
+            algorithm: &algorithm,
+            key: &candidate.blob,
+            host,
+            user,
+        };
+        let data = driver.proto.data_for_host_to_sign(&claim);
+        let Some(signed) = self.signature(driver, &candidate, &algorithm, data).await? else {
+            return Ok(false);
+        };
+        self.used_method = "hostbased";
+        driver.proto.authenticate_host(&claim, &signed);
+        Ok(true)
+    }
+
+    /// A signature over `data`; `None` when there is none to be had, or no host key is verified yet.
+    async fn signature(
+        &mut self,
+        driver: &mut Driver,
+        candidate: &Candidate,
+        algorithm: &str,
+        data: Option<Bytes>,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let proto = &driver.proto;
+        let (Some(data), Some(host_key), Some(session_id), Some(signature)) = (
+            data,
+            proto.host_key().cloned(),
+            proto.session_id().cloned(),
+            proto.host_signature().cloned(),
+        ) else {
+            return Ok(None);
+        };
+        let proof = SessionProof {
+            host_key: &host_key,
+            session_id: &session_id,
+            signature: &signature,
+        };
+        self.identities
+            .sign(self.host, self.interaction, candidate, algorithm, &data, proof)
+            .await
     }
 
     /// The public key algorithm to use a key with: the best that it, the configuration and the server allow.
@@ -454,6 +559,8 @@ impl<'a> Authentication<'a> {
 
     async fn next_password(&mut self, driver: &mut Driver) -> bool {
         self.passwords_left -= 1;
+        self.used_method = "password";
+        self.log(LogLevel::Debug1, "Next authentication method: password");
         let again = if self.password_failed {
             "Permission denied, please try again.\n"
         } else {
@@ -478,6 +585,13 @@ impl<'a> Authentication<'a> {
         let Some(old) = self.last_password.take() else {
             return Err(self.denied());
         };
+        if let Some((login, course)) = self.course.clone() {
+            let Some(new) = course.new_password(login, server_text).await else {
+                return self.next(driver, false).await;
+            };
+            driver.proto.authenticate_password(&old, Some(&new), false);
+            return Ok(());
+        }
         self.interaction.notice(server_text);
         let ask = async |text: String| {
             let prompt = Prompt::new(PromptKind::Password, text, false);

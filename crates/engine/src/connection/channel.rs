@@ -9,15 +9,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use atomic_waker::AtomicWaker;
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
-use trunkline_proto::{ChannelId, SessionRequest, Started};
+use trunkline_proto::{ChannelId, ChannelRequest, Started};
 
 use crate::connection::lease::Lease;
+use crate::connection::timing::idle::Idle;
 use crate::error::{Error, Execution};
 use crate::queue::{self, queue};
 
@@ -32,17 +33,18 @@ const CREDIT_STEP: usize = 64 * 1024;
 pub(crate) enum Op {
     Open {
         kind: trunkline_proto::ChannelKind,
-        requests: Vec<SessionRequest>,
+        requests: Vec<ChannelRequest>,
         port: Box<Port>,
     },
     /// Gives a session that was opened ahead something to do.
     Begin {
         channel: Arc<ChannelShared>,
-        requests: Vec<SessionRequest>,
+        requests: Vec<ChannelRequest>,
         what: String,
         started: oneshot::Sender<Result<(), Error>>,
         lease: Option<Lease>,
         verified_only: bool,
+        terms: ChannelTerms,
     },
     Accept {
         port: Box<Port>,
@@ -52,7 +54,7 @@ pub(crate) enum Op {
     },
     Request {
         channel: Arc<ChannelShared>,
-        request: SessionRequest,
+        request: ChannelRequest,
         reply: Option<oneshot::Sender<bool>>,
     },
     Write {
@@ -253,13 +255,22 @@ impl ExitStatus {
 }
 
 /// Who waits for an answer of the server.
-pub(crate) enum Awaited {
+pub(crate) enum Waiter {
     /// Nobody.
-    Unasked,
+    Nobody,
     /// Somebody who asked.
-    Asked(oneshot::Sender<bool>),
+    Caller(oneshot::Sender<bool>),
     /// Whoever looks whether the session got its terminal.
     Terminal,
+}
+
+/// What the configuration of whoever opened a channel says of it.
+#[derive(Debug, Default)]
+pub(crate) struct ChannelTerms {
+    /// ChannelTimeout.
+    pub(crate) idle: Option<Box<Idle>>,
+    /// ObscureKeystrokeTiming, for a session on a terminal.
+    pub(crate) keystrokes: Option<Duration>,
 }
 
 /// The driver's end of a channel.
@@ -274,9 +285,9 @@ pub(crate) struct Port {
     pub(crate) done: Option<oneshot::Sender<Result<ExitStatus, Error>>>,
     pub(crate) exit: ExitStatus,
     /// Answers awaited, in order.
-    pub(crate) replies: VecDeque<Awaited>,
+    pub(crate) replies: VecDeque<Waiter>,
     /// When it was asked for, until it is open.
-    pub(crate) asked: Option<Asked>,
+    pub(crate) asked: Option<RttProbe>,
     /// Whether `started` waits for a command's confirmation, not only for the opening.
     pub(crate) starts: bool,
     /// Whether it runs a command that is sent SIGHUP when this side closes the channel under it.
@@ -287,6 +298,7 @@ pub(crate) struct Port {
     pub(crate) lease: Option<Lease>,
     /// Nothing is to begin on a server that was not verified (ExitOnForwardFailure).
     pub(crate) verified_only: bool,
+    pub(crate) terms: ChannelTerms,
 }
 
 /// The consumer's end of a channel, in parts that can go separate ways.
@@ -326,6 +338,7 @@ pub(crate) fn channel(
         what: what.into(),
         lease,
         verified_only: false,
+        terms: ChannelTerms::default(),
     };
     let guard = Arc::new(CloseOnDrop {
         shared: shared.clone(),
@@ -635,7 +648,7 @@ pub(crate) fn execution(started: Started) -> Execution {
 
 /// A question that the server's answer to is timed: when it was asked, and what had been received by then.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct RttProbe {
     pub(super) at: Instant,
     pub(super) received: u64,
 }

@@ -4,20 +4,24 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, BufReader, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::process::{Child, ChildStdin, ChildStdout};
-use tokio::task::JoinSet;
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+use tokio::task::{JoinHandle, JoinSet};
 use trunkline_local::program::local_program;
+use trunkline_request::LogLevel;
+use trunkline_text::Printable;
 
 use crate::config::{AddressFamily, HostConfig, World};
-use crate::connection::acknowledge::Acknowledging;
-use crate::connection::gather::Gathering;
 use crate::connection::socket::Socket;
-use crate::error::Error;
+use crate::connection::socket::acknowledge::Acknowledging;
+use crate::connection::socket::gather::Gathering;
+use crate::error::{Error, io_words};
+use crate::interaction::Interaction;
 
 /// RFC 8305 section 5: the time between two connection attempts.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
@@ -29,16 +33,18 @@ pub(crate) struct Dialed {
     pub(crate) address: Option<SocketAddr>,
     /// The round-trip time as the connection's set-up showed it.
     pub(crate) rtt: Option<Duration>,
+    /// What a proxy command says meanwhile.
+    pub(crate) words: Option<ProxyWords>,
 }
 
 /// A connection and what it took, or which address could not be reached.
 type Attempt = Result<(TcpStream, SocketAddr, Duration), (SocketAddr, io::Error)>;
 
 /// Connects by TCP as ssh_config says: AddressFamily, BindAddress, ConnectTimeout, ConnectionAttempts, TCPKeepAlive.
-pub(crate) async fn tcp(host: &HostConfig) -> Result<Dialed, Error> {
+pub(crate) async fn tcp(host: &HostConfig, interaction: &Interaction) -> Result<Dialed, Error> {
     let mut attempt = 1;
     loop {
-        let connecting = tcp_once(host);
+        let connecting = tcp_once(host, interaction);
         let result = match host.connect_timeout {
             None => connecting.await,
             Some(limit) => tokio::time::timeout(limit, connecting).await.unwrap_or_else(|_| {
@@ -57,7 +63,7 @@ pub(crate) async fn tcp(host: &HostConfig) -> Result<Dialed, Error> {
     }
 }
 
-async fn tcp_once(host: &HostConfig) -> Result<Dialed, Error> {
+async fn tcp_once(host: &HostConfig, interaction: &Interaction) -> Result<Dialed, Error> {
     let doing = || format!("connecting to {} port {}", host.hostname, host.port);
     let found = tokio::net::lookup_host((host.hostname.as_str(), host.port))
         .await
@@ -79,6 +85,13 @@ async fn tcp_once(host: &HostConfig) -> Result<Dialed, Error> {
     let mut next = remaining.next();
     loop {
         if let Some(address) = next.take() {
+            let connecting = format!(
+                "Connecting to {} [{}] port {}.",
+                host.hostname,
+                address.ip(),
+                host.port
+            );
+            interaction.log(LogLevel::Debug1, &connecting);
             let local = bind_address(host, address).await?;
             let socket = socket(host, address).map_err(|source| Error::local("opening a socket", source))?;
             attempts.spawn(async move {
@@ -105,13 +118,22 @@ async fn tcp_once(host: &HostConfig) -> Result<Dialed, Error> {
                 stream
                     .set_nodelay(true)
                     .map_err(|source| Error::local("setting TCP_NODELAY", source))?;
+                interaction.log(LogLevel::Debug1, "Connection established.");
                 return Ok(Dialed {
                     io: Box::new(Gathering::new(Acknowledging::new(stream))),
                     address: Some(address),
                     rtt: Some(rtt),
+                    words: None,
                 });
             }
             Some(Ok(Err((address, source)))) => {
+                let failed = format!(
+                    "connect to address {} port {}: {}",
+                    address.ip(),
+                    host.port,
+                    io_words(&source)
+                );
+                interaction.log(LogLevel::Debug1, &failed);
                 last_error = Error::Network {
                     doing: doing(),
                     address: Some(address),
@@ -161,18 +183,22 @@ async fn bind_address(host: &HostConfig, remote: SocketAddr) -> Result<Option<So
         .find(|local| local.is_ipv4() == remote.is_ipv4())
         .map(Some)
         .ok_or_else(|| {
-            Error::Usage(format!(
-                "BindAddress {name} has no address of the family of {remote}"
-            ))
+            let problem = format!("BindAddress {name} has no address of the family of {remote}");
+            Error::configuration(host, problem)
         })
 }
 
-/// Runs a ProxyCommand in the caller's world, and in a process group of its own unless it may ask on this process's terminal.
-/// Its standard error stays with the log.
-pub(crate) fn proxy_command(command: &str, world: &World, shares_terminal: bool) -> Result<Dialed, Error> {
+/// Runs a ProxyCommand in the caller's world. Where it may ask on this process's terminal, its standard error is this
+/// process's; otherwise it has a process group of its own, and what it says is told as [`ProxyWords`].
+pub(crate) fn proxy_command(
+    command: &str,
+    world: &World,
+    shares_terminal: bool,
+    interaction: &Interaction,
+) -> Result<Dialed, Error> {
     let mut shell = local_program(world.shell(), world);
     if !shares_terminal {
-        shell.process_group(0);
+        shell.process_group(0).stderr(Stdio::piped());
     }
     // As ssh: exec saves the shell's process.
     let mut child = shell
@@ -180,7 +206,6 @@ pub(crate) fn proxy_command(command: &str, world: &World, shares_terminal: bool)
         .arg(format!("exec {command}"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
         .kill_on_drop(true)
         .spawn()
         .map_err(|source| Error::local(format!("running ProxyCommand {command:?}"), source))?;
@@ -190,6 +215,7 @@ pub(crate) fn proxy_command(command: &str, world: &World, shares_terminal: bool)
             io::Error::other("its pipes are missing"),
         ));
     };
+    let words = child.stderr.take();
     Ok(Dialed {
         io: Box::new(ProxyPipes {
             _child: child,
@@ -198,7 +224,62 @@ pub(crate) fn proxy_command(command: &str, world: &World, shares_terminal: bool)
         }),
         address: None,
         rtt: None,
+        words: words.map(|stderr| ProxyWords::of(stderr, interaction.clone())),
     })
+}
+
+/// What a proxy command writes to its standard error: where to log in, why it failed. Whoever the connection is made for is
+/// told each line. When this is dropped, the connection belongs to everybody, and the lines go to the log.
+pub(crate) struct ProxyWords {
+    _telling: Arc<Interaction>,
+    last: Arc<Mutex<Printable>>,
+    reading: JoinHandle<()>,
+}
+
+impl ProxyWords {
+    /// A longer line is told in pieces.
+    const MAX_LINE: u64 = 4096;
+    /// A command that has failed closes its standard output before, or after, its standard error.
+    const GRACE: Duration = Duration::from_millis(200);
+
+    fn of(stderr: ChildStderr, interaction: Interaction) -> Self {
+        let telling = Arc::new(interaction);
+        let last = Arc::new(Mutex::default());
+        let reading = tokio::spawn(read_words(stderr, Arc::downgrade(&telling), last.clone()));
+        Self {
+            _telling: telling,
+            last,
+            reading,
+        }
+    }
+
+    /// The last line of a command that is ending.
+    pub(crate) async fn last(mut self) -> Printable {
+        let _ = tokio::time::timeout(Self::GRACE, &mut self.reading).await;
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+async fn read_words(stderr: ChildStderr, telling: Weak<Interaction>, last: Arc<Mutex<Printable>>) {
+    let mut stderr = BufReader::new(stderr);
+    let mut line = Vec::new();
+    while matches!(
+        (&mut stderr)
+            .take(ProxyWords::MAX_LINE)
+            .read_until(b'\n', &mut line)
+            .await,
+        Ok(1..)
+    ) {
+        let words = Printable::line(line.trim_ascii_end());
+        line.clear();
+        match telling.upgrade() {
+            Some(interaction) => {
+                interaction.proxy(&words);
+                *last.lock().unwrap_or_else(PoisonError::into_inner) = words;
+            }
+            None => tracing::info!("ProxyCommand: {words}"),
+        }
+    }
 }
 
 /// A proxy command's pipes as one stream. Dropping it ends the command.

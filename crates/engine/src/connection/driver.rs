@@ -14,18 +14,21 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Sleep;
 use tokio_util::io::poll_read_buf;
 use trunkline_proto::{
-    AuthTurn, ChannelEvent, ChannelId, ChannelKind, DisconnectReason, Event, GlobalRequest, GlobalRequestId,
-    IncomingKind, KeyboardPrompt, OpenFailure, Printable, SessionRequest, Stream,
+    ChannelEvent, ChannelId, ChannelKind, ChannelRequest, DisconnectReason, Event, GlobalRequest,
+    GlobalRequestId, IncomingKind, OpenFailure, Printable, Stream,
 };
 
 use crate::connection::channel::{
-    Asked, Awaited, ExitStatus, GlobalReply, Op, Port, end_port, execution, refuse,
+    ExitStatus, GlobalReply, Op, Port, RttProbe, Waiter, end_port, execution, refuse,
 };
 use crate::connection::lease::{End, Lease};
 use crate::connection::socket::Socket;
+use crate::connection::timing::idle::Idle;
+use crate::connection::timing::keepalive::{self, KeepAlive, Rule};
+use crate::connection::timing::keystrokes::{Keystrokes, Turn};
 use crate::error::{Error, Execution};
 use crate::host_key::HostKeyError;
-use crate::metrics::Metrics;
+use crate::metrics::ConnectionMetrics;
 use crate::queue;
 
 /// Room for one read: what fills in one go is a whole batch of sshd's packets.
@@ -45,24 +48,6 @@ const QUIET: u64 = 4 * 1024;
 /// Turns of the loop before other tasks of the thread get theirs.
 const TURNS: usize = 32;
 
-/// What the handshake has to decide; see [`crate::connection::handshake`].
-#[derive(Debug)]
-pub(crate) enum Question {
-    HostKey(Bytes),
-    Authenticate(AuthTurn),
-    PublicKeyAccepted,
-    PasswordExpired {
-        prompt: String,
-    },
-    Questions {
-        name: String,
-        instruction: String,
-        prompts: Vec<KeyboardPrompt>,
-    },
-    Banner(String),
-    Authenticated,
-}
-
 /// What the server offers without being asked for it now. Goes through its queue in a box: a queue has room for 32 from
 /// the start, and most connections never see an offer.
 #[derive(Debug)]
@@ -71,42 +56,38 @@ pub(crate) enum Offer {
     HostKeys(Bytes),
 }
 
-/// ServerAliveInterval and ServerAliveCountMax.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct KeepAlive {
-    pub(crate) interval: Duration,
-    pub(crate) count_max: u32,
-}
-
 pub(crate) struct Driver {
     host: String,
     io: Box<dyn Socket>,
     pub(crate) proto: trunkline_proto::Connection,
     ops: queue::Receiver<Op>,
     ports: HashMap<ChannelId, Box<Port>>,
+    /// Of channels with a ChannelTimeout: those that are gone, until they are due.
+    idle: HashMap<ChannelId, Box<Idle>>,
+    /// Of sessions whose typing is obscured.
+    keystrokes: HashMap<ChannelId, Keystrokes>,
     /// What is left of the places of channels that this side has closed, until the server has, too.
     closing: HashMap<ChannelId, Lease>,
     globals: HashMap<GlobalRequestId, oneshot::Sender<GlobalReply>>,
     pings: Vec<oneshot::Sender<()>>,
     offers: mpsc::UnboundedSender<Box<Offer>>,
-    questions: VecDeque<Question>,
+    /// Events that the handshake has to decide about; see [`crate::connection::handshake`].
+    questions: VecDeque<Event>,
     /// Channels that the server offered and nobody has answered for yet.
     offered: HashSet<ChannelId>,
     draining: bool,
     /// The server's list of its host keys is looked at, and its proof awaited.
     learns_host_keys: bool,
-    keepalive: Option<KeepAlive>,
-    unanswered: u32,
-    last_received: Instant,
+    keepalive: KeepAlive,
     /// Bytes received.
     received: u64,
     /// The ping whose answer is timed.
-    pinged: Option<Asked>,
+    pinged: Option<RttProbe>,
     last_activity: Instant,
     released: bool,
     read_size: usize,
     timer: Pin<Box<Sleep>>,
-    metrics: Arc<Metrics>,
+    metrics: Arc<ConnectionMetrics>,
     /// Operations are only taken from their queue once the server is known to be the right one: before that, another
     /// attempt could be made with the queue as it is.
     takes_ops: bool,
@@ -122,8 +103,8 @@ impl Driver {
         proto: trunkline_proto::Connection,
         ops: queue::Receiver<Op>,
         offers: mpsc::UnboundedSender<Box<Offer>>,
-        keepalive: Option<KeepAlive>,
-        metrics: Arc<Metrics>,
+        keepalive: KeepAlive,
+        metrics: Arc<ConnectionMetrics>,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -132,6 +113,8 @@ impl Driver {
             proto,
             ops,
             ports: HashMap::new(),
+            idle: HashMap::new(),
+            keystrokes: HashMap::new(),
             closing: HashMap::new(),
             globals: HashMap::new(),
             pings: Vec::new(),
@@ -141,8 +124,6 @@ impl Driver {
             draining: false,
             learns_host_keys: false,
             keepalive,
-            unanswered: 0,
-            last_received: now,
             received: 0,
             pinged: None,
             last_activity: now,
@@ -171,22 +152,16 @@ impl Driver {
     }
 
     /// Drives the connection until the handshake has something to decide.
-    pub(crate) async fn question(&mut self) -> Result<Question, Error> {
+    pub(crate) async fn question(&mut self) -> Result<Event, Error> {
         let question = std::future::poll_fn(|cx| self.poll(cx, true)).await?;
         // Nobody may want the connection any more by the time that it has something to ask.
-        question.ok_or_else(|| Error::Closed {
-            host: self.host.clone(),
-            why: "all work on it was done".into(),
-        })
+        question.ok_or_else(|| self.closed("all work on it was done"))
     }
 
     /// Drives the authenticated connection to its end, and tells everyone who waits.
     pub(crate) async fn run(mut self: Box<Self>) -> Error {
         let end = match std::future::poll_fn(|cx| self.poll(cx, false)).await {
-            Ok(_) => Error::Closed {
-                host: self.host.clone(),
-                why: "all work on it was done".into(),
-            },
+            Ok(_) => self.closed("all work on it was done"),
             Err(error) => error,
         };
         self.finish(&end);
@@ -210,11 +185,7 @@ impl Driver {
 
     // The loop.
 
-    fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-        stop_at_question: bool,
-    ) -> Poll<Result<Option<Question>, Error>> {
+    fn poll(&mut self, cx: &mut Context<'_>, stop_at_question: bool) -> Poll<Result<Option<Event>, Error>> {
         for _ in 0..TURNS {
             // Each is answered before more is read: a server may say banners without end.
             if stop_at_question {
@@ -254,14 +225,7 @@ impl Driver {
                     progress |= !std::mem::replace(&mut self.draining, true);
                     return Ok(progress);
                 }
-                Poll::Ready(Some(Op::Disconnect { why })) => {
-                    self.say_goodbye(cx, DisconnectReason::BY_APPLICATION, &why);
-                    return Err(Error::Closed {
-                        host: self.host.clone(),
-                        why,
-                    });
-                }
-                Poll::Ready(Some(op)) => self.handle_op(op),
+                Poll::Ready(Some(op)) => self.handle_op(cx, op)?,
             }
             progress = true;
         }
@@ -346,15 +310,12 @@ impl Driver {
         };
         self.read_size = if n == room { READ_LARGE } else { self.read_size };
         let now = Instant::now();
-        self.last_received = now;
+        self.keepalive.heard(now);
         self.received += n as u64;
         self.last_activity = now;
-        self.unanswered = 0;
         self.released = false;
-        self.metrics.received(n as u64, now);
+        self.metrics.bytes_received.add(n as u64);
         let handled = self.proto.handle_received(now);
-        // Credit that the server waited for has told a round trip, too.
-        self.metrics.set_rtt(self.proto.rtt());
         if self.proto.take_starved() {
             self.io.asked();
         }
@@ -383,41 +344,25 @@ impl Driver {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let keepalive = self
-            .keepalive
-            .filter(|_| self.proto.is_authenticated())
-            .map(|k| self.keepalive_at(k));
+        let keepalive = self.keepalive.due().filter(|_| self.proto.is_authenticated());
         let release = (!self.released).then(|| self.last_activity + IDLE_RELEASE);
-        [self.proto.poll_timeout(), keepalive, release]
+        let idle = self.idle.values().filter_map(|idle| idle.due()).min();
+        let keystrokes = self.keystrokes.values().filter_map(Keystrokes::due).min();
+        [self.proto.poll_timeout(), keepalive, release, idle, keystrokes]
             .into_iter()
             .flatten()
             .min()
-    }
-
-    /// The next probe is due an interval after the last sign of life, or after the last probe.
-    fn keepalive_at(&self, keepalive: KeepAlive) -> Instant {
-        self.last_received + keepalive.interval * (self.unanswered + 1)
     }
 
     fn handle_timeout(&mut self, cx: &mut Context<'_>, now: Instant) -> Result<(), Error> {
         if let Err(error) = self.proto.handle_timeout(now) {
             return Err(self.protocol_error(cx, error));
         }
-        if let Some(keepalive) = self.keepalive.filter(|_| self.proto.is_authenticated())
-            && self.keepalive_at(keepalive) <= now
-        {
-            if self.unanswered >= keepalive.count_max {
-                return Err(Error::Timeout {
-                    doing: format!(
-                        "keeping the connection to {} alive (ServerAliveInterval)",
-                        self.host
-                    ),
-                    after: now - self.last_received,
-                });
-            }
-            self.unanswered += 1;
-            self.ping();
+        if self.proto.is_authenticated() {
+            self.keep_alive(now)?;
         }
+        self.take_turns_typing(now);
+        self.close_idle(now);
         if !self.released && self.last_activity + IDLE_RELEASE <= now {
             self.proto.release_buffers();
             self.read_size = READ_SMALL;
@@ -426,10 +371,108 @@ impl Driver {
         Ok(())
     }
 
+    fn keep_alive(&mut self, now: Instant) -> Result<(), Error> {
+        match self.keepalive.turn(now) {
+            keepalive::Turn::Nothing => Ok(()),
+            keepalive::Turn::Ask => {
+                self.ping();
+                Ok(())
+            }
+            keepalive::Turn::GiveUp { rule, silent } => {
+                let host = &self.host;
+                let doing = match rule {
+                    Rule::ServerAliveInterval => {
+                        format!("keeping the connection to {host} alive (ServerAliveInterval)")
+                    }
+                    Rule::Check => format!("checking the connection to {host}"),
+                };
+                Err(Error::Timeout { doing, after: silent })
+            }
+        }
+    }
+
+    // Keystrokes and channels that time is kept of.
+
+    fn take_turns_typing(&mut self, now: Instant) {
+        let ports = &self.ports;
+        self.keystrokes.retain(|id, _| ports.contains_key(id));
+        let exchanging = self.proto.is_exchanging_keys();
+        for (id, keystrokes) in &mut self.keystrokes {
+            let data = match keystrokes.turn(now) {
+                Turn::Nothing => continue,
+                _ if exchanging => keystrokes.stop(Bytes::new()),
+                Turn::Chaff => {
+                    self.proto.chaff();
+                    continue;
+                }
+                Turn::Send(data) => data,
+            };
+            if !data.is_empty() {
+                self.proto.write(*id, data);
+            }
+        }
+    }
+
+    /// What of `data`, or of what was held before it, leaves now.
+    fn typed(&mut self, id: ChannelId, data: Bytes) -> Bytes {
+        let Some(keystrokes) = self.keystrokes.get_mut(&id) else {
+            return data;
+        };
+        if self.proto.is_exchanging_keys() {
+            return keystrokes.stop(data);
+        }
+        keystrokes.typed(data, self.proto.waiting(id), Instant::now())
+    }
+
+    /// Lets what was typed go, before something that comes behind it.
+    fn flush_typed(&mut self, id: ChannelId) {
+        let held = self
+            .keystrokes
+            .get_mut(&id)
+            .map(|keystrokes| keystrokes.stop(Bytes::new()));
+        if let Some(held) = held.filter(|held| !held.is_empty()) {
+            self.proto.write(id, held);
+        }
+    }
+
+    /// A channel has carried something.
+    fn carried(&self, id: ChannelId) {
+        if let Some(idle) = self.idle.get(&id) {
+            idle.carried(Instant::now());
+        }
+    }
+
+    /// Closes the channels whose ChannelTimeout is over.
+    fn close_idle(&mut self, now: Instant) {
+        let ports = &self.ports;
+        self.idle.retain(|id, _| ports.contains_key(id));
+        let due: Vec<_> = self
+            .idle
+            .iter()
+            .filter_map(|(id, idle)| Some((*id, idle.reached(now)?)))
+            .collect();
+        for (id, after) in due {
+            self.idle.remove(&id);
+            let error = Error::Timeout {
+                doing: format!("traffic of a channel to {} (ChannelTimeout)", self.host),
+                after,
+            };
+            self.close(id, &error);
+        }
+    }
+
+    /// Keeps time for a channel from now on, if its user wants that.
+    fn keep_time(&mut self, id: ChannelId, port: &mut Port) {
+        if let Some(idle) = port.terms.idle.take() {
+            idle.carried(Instant::now());
+            self.idle.insert(id, idle);
+        }
+    }
+
     // Round-trip times.
 
-    fn asked(&self) -> Asked {
-        Asked {
+    fn asked(&self) -> RttProbe {
+        RttProbe {
             at: Instant::now(),
             received: self.received,
         }
@@ -442,16 +485,15 @@ impl Driver {
     }
 
     /// The answer has come. It tells the round-trip time when it did not come behind other data.
-    fn time(&mut self, asked: Option<Asked>) {
+    fn time(&mut self, asked: Option<RttProbe>) {
         if let Some(asked) = asked.filter(|asked| self.received - asked.received <= QUIET) {
             self.proto.answered_after(asked.at.elapsed(), Instant::now());
         }
-        self.metrics.set_rtt(self.proto.rtt());
     }
 
     // Operations.
 
-    fn handle_op(&mut self, op: Op) {
+    fn handle_op(&mut self, cx: &mut Context<'_>, op: Op) -> Result<(), Error> {
         if self.unverified
             && let Some(error) = self.disabled(&op)
         {
@@ -462,41 +504,14 @@ impl Driver {
                 end_port(&mut port, &error, Execution::DidNotStart);
                 self.proto.close(id);
             }
-            return refuse(op, &error);
+            refuse(op, &error);
+            return Ok(());
         }
         if !matches!(op, Op::Consumed { .. } | Op::Close { .. } | Op::Drain) {
             self.io.asked();
         }
         match op {
-            Op::Open {
-                kind,
-                requests,
-                mut port,
-            } => {
-                let why = match () {
-                    () if self.draining => Some("it is being closed"),
-                    () if !port.shared.begins() => Some("it was given up"),
-                    () => None,
-                };
-                if let Some(why) = why.map(str::to_owned) {
-                    if let Some(lease) = &mut port.lease {
-                        lease.ends(End::NeverOpened);
-                    }
-                    let host = self.host.clone();
-                    end_port(&mut port, &Error::Closed { host, why }, Execution::DidNotStart);
-                    return;
-                }
-                let id = self.proto.open(&kind);
-                port.shared.set_id(id);
-                // Before that, the answer waits for PAM too.
-                port.asked = self.proto.is_authenticated().then(|| self.asked());
-                self.metrics.channels_opened.add(1);
-                port.hangs_up = runs_without_terminal(&requests);
-                for request in requests {
-                    self.request(id, &mut port, &request, None);
-                }
-                self.ports.insert(id, port);
-            }
+            Op::Open { kind, requests, port } => self.open(&kind, &requests, port),
             Op::Begin {
                 channel,
                 requests,
@@ -504,44 +519,35 @@ impl Driver {
                 started,
                 lease,
                 verified_only: _,
-            } => {
-                let Some((id, mut port)) = channel.id().and_then(|id| self.ports.remove_entry(&id)) else {
-                    let gone = Error::Closed {
-                        host: self.host.clone(),
-                        why: "the server closed it".into(),
-                    };
-                    let _ = started.send(Err(gone));
-                    return;
-                };
-                port.what = what;
-                port.lease = lease;
-                if requests.iter().any(SessionRequest::starts) {
-                    port.started = Some(started);
-                } else {
-                    // It is open already, and nothing is to be confirmed.
-                    let _ = started.send(Ok(()));
+                terms,
+            } => match channel.id().and_then(|id| self.ports.remove_entry(&id)) {
+                Some((id, mut port)) => {
+                    port.what = what;
+                    port.lease = lease;
+                    port.terms = terms;
+                    if requests.iter().any(ChannelRequest::starts) {
+                        port.started = Some(started);
+                    } else {
+                        // It is open already, and nothing is to be confirmed.
+                        let _ = started.send(Ok(()));
+                    }
+                    self.begin(id, port, &requests);
                 }
-                port.hangs_up = runs_without_terminal(&requests);
-                for request in requests {
-                    self.request(id, &mut port, &request, None);
+                None => {
+                    let _ = started.send(Err(self.closed("the server closed it")));
                 }
-                self.ports.insert(id, port);
-            }
+            },
             Op::Accept { mut port } => {
                 if let Some(id) = port.shared.id().filter(|id| self.offered.remove(id)) {
                     self.proto.accept(id);
                     if let Some(started) = port.started.take() {
                         let _ = started.send(Ok(()));
                     }
+                    self.keep_time(id, &mut port);
                     self.ports.insert(id, port);
                 }
             }
-            Op::Reject { id } => {
-                if self.offered.remove(&id) {
-                    self.proto
-                        .reject(id, OpenFailure::CONNECT_FAILED, "nobody listens for this here");
-                }
-            }
+            Op::Reject { id } => self.reject(id),
             Op::Request {
                 channel,
                 request,
@@ -555,11 +561,18 @@ impl Driver {
                 }
             }
             Op::Write { channel, data } => match channel.id() {
-                Some(id) if self.ports.contains_key(&id) => self.proto.write(id, data),
+                Some(id) if self.ports.contains_key(&id) => {
+                    self.carried(id);
+                    let data = self.typed(id, data);
+                    if !data.is_empty() {
+                        self.proto.write(id, data);
+                    }
+                }
                 _ => channel.sent(data.len()),
             },
             Op::Eof { channel } => {
                 if let Some(id) = channel.id() {
+                    self.flush_typed(id);
                     self.proto.eof(id);
                 }
             }
@@ -570,27 +583,8 @@ impl Driver {
             }
             Op::Close { channel } => {
                 if let Some(id) = channel.id() {
-                    if let Some(mut port) = self.ports.remove(&id) {
-                        let why = "the session was closed".to_owned();
-                        let execution = execution(self.proto.started(id));
-                        end_port(
-                            &mut port,
-                            &Error::Closed {
-                                host: self.host.clone(),
-                                why,
-                            },
-                            execution,
-                        );
-                        let runs = execution != Execution::DidNotStart && port.exit == ExitStatus::Unknown;
-                        if port.hangs_up && runs && !channel.leaves_running() {
-                            self.proto.request(id, &SessionRequest::Signal("HUP".into()));
-                        }
-                        if let Some(mut lease) = port.lease.take() {
-                            lease.leave();
-                            self.closing.insert(id, lease);
-                        }
-                    }
-                    self.proto.close(id);
+                    let why = self.closed("the session was closed");
+                    self.close(id, &why);
                 }
             }
             Op::Global { request, reply } => {
@@ -604,8 +598,67 @@ impl Driver {
             Op::Rekey => self.proto.rekey(),
             Op::HostKeysLearned => self.learns_host_keys = false,
             Op::Drain => self.draining = true,
-            Op::Disconnect { .. } => unreachable!("handled where the socket is at hand"),
+            Op::Disconnect { why } => {
+                self.say_goodbye(cx, DisconnectReason::BY_APPLICATION, &why);
+                return Err(self.closed(why));
+            }
         }
+        Ok(())
+    }
+
+    fn open(&mut self, kind: &ChannelKind, requests: &[ChannelRequest], mut port: Box<Port>) {
+        let why = match () {
+            () if self.draining => Some("it is being closed"),
+            () if !port.shared.begins() => Some("it was given up"),
+            () => None,
+        };
+        if let Some(why) = why {
+            if let Some(lease) = &mut port.lease {
+                lease.ends(End::NeverOpened);
+            }
+            return end_port(&mut port, &self.closed(why), Execution::DidNotStart);
+        }
+        let id = self.proto.open(kind);
+        port.shared.set_id(id);
+        // Before that, the answer waits for PAM too.
+        port.asked = self.proto.is_authenticated().then(|| self.asked());
+        self.metrics.channels_opened.add(1);
+        self.begin(id, port, requests);
+    }
+
+    /// Asks for what is to happen in a channel.
+    fn begin(&mut self, id: ChannelId, mut port: Box<Port>, requests: &[ChannelRequest]) {
+        port.hangs_up = runs_without_terminal(requests);
+        for request in requests {
+            self.request(id, &mut port, request, None);
+        }
+        self.keep_time(id, &mut port);
+        self.ports.insert(id, port);
+    }
+
+    fn reject(&mut self, id: ChannelId) {
+        if self.offered.remove(&id) {
+            self.proto
+                .reject(id, OpenFailure::CONNECT_FAILED, "nobody listens for this here");
+        }
+    }
+
+    /// Closes a channel from this side, and tells its user why.
+    fn close(&mut self, id: ChannelId, why: &Error) {
+        self.flush_typed(id);
+        if let Some(mut port) = self.ports.remove(&id) {
+            let execution = execution(self.proto.started(id));
+            end_port(&mut port, why, execution);
+            let runs = execution != Execution::DidNotStart && port.exit == ExitStatus::Unknown;
+            if port.hangs_up && runs && !port.shared.leaves_running() {
+                self.proto.request(id, &ChannelRequest::Signal("HUP".into()));
+            }
+            if let Some(mut lease) = port.lease.take() {
+                lease.leave();
+                self.closing.insert(id, lease);
+            }
+        }
+        self.proto.close(id);
     }
 
     /// Why an operation is not done with a server that was not verified (sshconnect.c, `check_host_key`); `None` for
@@ -643,21 +696,24 @@ impl Driver {
         &mut self,
         id: ChannelId,
         port: &mut Port,
-        request: &SessionRequest,
+        request: &ChannelRequest,
         reply: Option<oneshot::Sender<bool>>,
     ) {
-        // The session goes on without, as ssh's does.
+        // The session continues without, as ssh's does.
         if self.unverified && request.lends() {
             if let Some(reply) = reply {
                 let _ = reply.send(false);
             }
             return;
         }
+        if let (ChannelRequest::Pty { .. }, Some(interval)) = (request, port.terms.keystrokes) {
+            self.keystrokes.insert(id, Keystrokes::new(interval));
+        }
         if request.wants_reply() {
             port.replies.push_back(match (reply, request) {
-                (Some(reply), _) => Awaited::Asked(reply),
-                (None, SessionRequest::Pty { .. }) => Awaited::Terminal,
-                (None, _) => Awaited::Unasked,
+                (Some(reply), _) => Waiter::Caller(reply),
+                (None, ChannelRequest::Pty { .. }) => Waiter::Terminal,
+                (None, _) => Waiter::Nobody,
             });
         }
         port.starts |= request.starts();
@@ -668,6 +724,7 @@ impl Driver {
 
     fn dispatch_events(&mut self) -> bool {
         let mut progress = false;
+        let mut answered = Vec::new();
         // Crumbs of data that came in a row go to their reader in one piece: a piece in a queue costs more than a byte.
         let mut crumbs: Option<(ChannelId, Stream, BytesMut)> = None;
         while let Some(event) = self.proto.poll_event() {
@@ -685,38 +742,22 @@ impl Driver {
                 continue;
             }
             self.deliver_crumbs(crumbs.take());
-            let question = match event {
-                Event::Channel(event) => {
-                    self.handle_channel_event(event);
-                    continue;
-                }
+            match event {
+                Event::Channel(event) => self.handle_channel_event(event),
                 Event::Pong => {
                     let pinged = self.pinged.take();
                     self.time(pinged);
-                    self.pings.drain(..).for_each(|ping| {
-                        let _ = ping.send(());
-                    });
-                    continue;
+                    answered.append(&mut self.pings);
                 }
-                Event::HostKey(key) => Question::HostKey(key),
-                Event::Authenticate(turn) => Question::Authenticate(turn),
-                Event::PublicKeyAccepted => Question::PublicKeyAccepted,
-                Event::PasswordExpired { prompt } => Question::PasswordExpired { prompt },
-                Event::Questions {
-                    name,
-                    instruction,
-                    prompts,
-                } => Question::Questions {
-                    name,
-                    instruction,
-                    prompts,
-                },
-                Event::Banner(text) => Question::Banner(text),
-                Event::Authenticated => Question::Authenticated,
-            };
-            self.questions.push_back(question);
+                question => self.questions.push_back(question),
+            }
         }
         self.deliver_crumbs(crumbs.take());
+        // Before anybody is told of a round trip. Credit that the server waited for has told one, too.
+        self.metrics.set_rtt(self.proto.rtt());
+        for ping in answered {
+            let _ = ping.send(());
+        }
         progress
     }
 
@@ -800,12 +841,9 @@ impl Driver {
             }
             ChannelEvent::Incoming { id, kind } => {
                 self.offered.insert(id);
-                if self.draining || self.unverified {
-                    self.handle_op(Op::Reject { id });
-                    return;
-                }
-                if self.offers.send(Box::new(Offer::Channel { id, kind })).is_err() {
-                    self.handle_op(Op::Reject { id });
+                let is_refused = self.draining || self.unverified;
+                if is_refused || self.offers.send(Box::new(Offer::Channel { id, kind })).is_err() {
+                    self.reject(id);
                 }
             }
             ChannelEvent::GlobalReply { id, success, data } => {
@@ -826,6 +864,7 @@ impl Driver {
     }
 
     fn deliver(&mut self, id: ChannelId, stream: Stream, data: Bytes) {
+        self.carried(id);
         let len = data.len();
         let queue = self.ports.get(&id).and_then(|port| match stream {
             Stream::Data => port.stdout.as_ref(),
@@ -843,10 +882,10 @@ impl Driver {
             return;
         };
         match port.replies.pop_front() {
-            Some(Awaited::Asked(reply)) => {
+            Some(Waiter::Caller(reply)) => {
                 let _ = reply.send(success);
             }
-            Some(Awaited::Terminal) if !success => port.shared.refuse_terminal(),
+            Some(Waiter::Terminal) if !success => port.shared.refuse_terminal(),
             _ => {}
         }
         if !started {
@@ -878,6 +917,13 @@ impl Driver {
             what: what.to_owned(),
             reason,
             description: description.into(),
+        }
+    }
+
+    fn closed(&self, why: impl Into<String>) -> Error {
+        Error::Closed {
+            host: self.host.clone(),
+            why: why.into(),
         }
     }
 
@@ -916,7 +962,8 @@ impl Driver {
         let _ = Pin::new(&mut self.io).poll_shutdown(cx);
     }
 
-    fn stage(&self) -> &'static str {
+    /// How far the log-in is; empty once it is done.
+    pub(crate) fn stage(&self) -> &'static str {
         match (
             self.proto.server_id(),
             self.proto.host_key(),
@@ -932,9 +979,9 @@ impl Driver {
 
 /// Whether a command would not notice that its channel is closed: sshd closes its pipes, which only shows to one that
 /// reads or writes. A terminal hangs up by itself, and sshd gives subsystems no signals.
-fn runs_without_terminal(requests: &[SessionRequest]) -> bool {
-    let runs = |request: &SessionRequest| matches!(request, SessionRequest::Exec(_) | SessionRequest::Shell);
-    let terminal = |request: &SessionRequest| matches!(request, SessionRequest::Pty { .. });
+fn runs_without_terminal(requests: &[ChannelRequest]) -> bool {
+    let runs = |request: &ChannelRequest| matches!(request, ChannelRequest::Exec(_) | ChannelRequest::Shell);
+    let terminal = |request: &ChannelRequest| matches!(request, ChannelRequest::Pty { .. });
     requests.iter().any(runs) && !requests.iter().any(terminal)
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use trunkline_request::Backoff;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -10,7 +11,9 @@ use tokio_util::sync::CancellationToken;
 use trunkline_proto::cipher::Cipher;
 use trunkline_proto::kex::KexMethod;
 use trunkline_proto::mac::Mac;
-use trunkline_proto::{Compression, Config, GlobalRequest, Preferences, RekeyLimit, WindowBudget};
+use trunkline_proto::signature;
+use trunkline_proto::{Compression, Config, Event, GlobalRequest, Preferences, RekeyLimit, WindowBudget};
+use trunkline_request::LogLevel;
 use trunkline_text::Printable;
 
 use crate::config::{HostConfig, StrictHostKeyChecking, UpdateHostKeys, WeakCryptoWarning};
@@ -18,27 +21,26 @@ use crate::connection::SessionBinding;
 use crate::connection::authentication::Authentication;
 use crate::connection::channel::Op;
 use crate::connection::dial::Dialed;
-use crate::connection::driver::{Driver, KeepAlive, Offer, Question};
+use crate::connection::driver::{Driver, Offer};
 use crate::connection::identities::Identities;
 use crate::connection::incoming::Incoming;
-use crate::connection::login::Login;
+use crate::connection::login::{HostKeyVerifier, Login};
+use crate::connection::timing::keepalive::KeepAlive;
 use crate::connection::{ConnectionInfo, State};
 use crate::error::Error;
-use crate::host_key::{self, Accepted, Decision, KeyUpdate, Policy, Server, Trust};
+use crate::host_key::{self, Accepted, Decision, KeyUpdate, Policy, Server, Trust, UnprovenKeys};
 use crate::interaction::Interaction;
 use crate::keys;
 use crate::known_hosts;
 use crate::memory::{HostFacts, HostId, Memory, Refusal};
-use crate::metrics::Metrics;
+use crate::metrics::{ConnectionMetrics, Metrics};
 use crate::prompt::{Prompt, PromptKind};
 use crate::queue;
+use crate::settings::Settings;
 
 /// Each step of a handshake must be answered within this time where ConnectTimeout does not say less: sshd itself gives
 /// up after LoginGraceTime, 120 s.
 const STEP_LIMIT: Duration = Duration::from_secs(120);
-
-/// How the agent of a host is lent: by what takes the channels that the server opens towards it.
-pub(crate) type LendAgent = fn(&Incoming, &Arc<HostConfig>, &Arc<OnceLock<ConnectionInfo>>);
 
 /// All that a connection is made from.
 pub(crate) struct Handshake {
@@ -49,31 +51,39 @@ pub(crate) struct Handshake {
     /// It is for a program that takes ssh's place.
     pub(crate) is_ssh: bool,
     pub(crate) memory: Arc<Memory>,
-    /// Whether the early flights, and input in them, are allowed at all.
-    pub(crate) early: (bool, bool),
+    pub(crate) settings: Settings,
     /// What receive windows grow from.
     pub(crate) windows: Arc<WindowBudget>,
     /// The engine's counters; the connection has its own.
     pub(crate) engine_metrics: Arc<Metrics>,
     /// Bounds on handshakes at once: in all, and to this server.
-    pub(crate) gate: Option<(Arc<Semaphore>, Arc<Semaphore>)>,
-    /// Lends the user's agent to the server, for the first session that asks for it.
-    pub(crate) lend_agent: LendAgent,
+    pub(crate) gate: Option<Gate>,
     /// Takes the way to the server.
     pub(crate) dial: Box<dyn Fn() -> BoxFuture<'static, Result<Dialed, Error>> + Send + Sync>,
+}
+
+/// How many handshakes there may be at once.
+pub(crate) struct Gate {
+    /// With all servers.
+    pub(crate) all: Arc<Semaphore>,
+    /// With this one.
+    pub(crate) server: Arc<Semaphore>,
 }
 
 /// Connects, authenticates, and drives the connection to its end, which it returns.
 pub(crate) async fn run(
     handshake: Handshake,
     ops: queue::Receiver<Op>,
-    metrics: Arc<Metrics>,
+    metrics: Arc<ConnectionMetrics>,
     state: &watch::Sender<State>,
     info: &OnceLock<ConnectionInfo>,
     incoming: &Arc<Incoming>,
     abandoned: &CancellationToken,
 ) -> Error {
     let mut ops = ops;
+    let begun = Instant::now();
+    let engine_metrics = handshake.engine_metrics.clone();
+    let _counted = engine_metrics.count(&handshake.host.original_host, &metrics);
     let mut attempt = Attempt {
         number: 1,
         early_kexinit: true,
@@ -87,6 +97,7 @@ pub(crate) async fn run(
         .await;
         let error = match established {
             Ok(Established { driver, updates }) => {
+                engine_metrics.handshake("ok", begun.elapsed());
                 state.send_replace(State::Ready);
                 return tokio::select! {
                     end = driver.run() => end,
@@ -94,6 +105,7 @@ pub(crate) async fn run(
                 };
             }
             Err(Failed { error, ops: None, .. }) => {
+                engine_metrics.handshake(error.kind().as_str(), begun.elapsed());
                 handshake.learn_from(&error);
                 return error;
             }
@@ -106,6 +118,8 @@ pub(crate) async fn run(
                 match handshake.next_attempt(attempt, &error, &greeting) {
                     Some((next, delay)) => {
                         tracing::debug!(%error, ?delay, "trying again");
+                        let again = format!("{error}; trying again");
+                        handshake.interaction.log(LogLevel::Debug1, &again);
                         let pause = tokio::time::sleep(delay);
                         if abandoned.run_until_cancelled(pause).await.is_some() {
                             attempt = next;
@@ -117,6 +131,7 @@ pub(crate) async fn run(
                 }
             }
         };
+        engine_metrics.handshake(error.kind().as_str(), begun.elapsed());
         handshake.learn_from(&error);
         ops.close();
         while let Some(op) = ops.try_recv() {
@@ -128,13 +143,17 @@ pub(crate) async fn run(
 
 impl Handshake {
     /// ssh tries once. What takes its place begins as ssh does with a server that it does not know, and tries a second time
-    /// only where it began otherwise.
+    /// only where it began otherwise. An OpenSSH server that hangs up does so for another reason: it reads nothing before it
+    /// has said who it is.
     fn next_attempt(&self, attempt: Attempt, error: &Error, greeting: &str) -> Option<(Attempt, Duration)> {
         let (next, delay) = attempt.after(error, greeting)?;
         let began_otherwise = || {
-            let host = HostId::new(&self.host.hostname, self.host.port, &self.host.user);
-            let facts = self.memory.facts(&host).unwrap_or_default();
-            attempt.early_kexinit && !next.early_kexinit && self.begins_early(&facts)
+            let facts = self.memory.facts(&self.host_id()).unwrap_or_default();
+            let is_openssh = facts
+                .banner
+                .as_deref()
+                .is_some_and(|banner| banner.starts_with("SSH-2.0-OpenSSH_"));
+            attempt.early_kexinit && !next.early_kexinit && self.begins_early(&facts) && !is_openssh
         };
         (!self.is_ssh || began_otherwise()).then_some((next, delay))
     }
@@ -146,7 +165,7 @@ impl Handshake {
 
     /// Remembers a server that the system's ssh has something for, and the engine has not: an algorithm, a key.
     fn learn_from(&self, error: &Error) {
-        let only_ssh = match error {
+        let only_ssh = match error.root() {
             Error::Protocol {
                 source: trunkline_proto::Error::NothingInCommon { what, theirs, .. },
                 ..
@@ -155,10 +174,36 @@ impl Handshake {
             _ => false,
         };
         if only_ssh {
-            let host = HostId::new(&self.host.hostname, self.host.port, &self.host.user);
             self.memory
-                .update(&host, |facts| facts.learn(Refusal::Algorithms));
+                .update(&self.host_id(), |facts| facts.learn(Refusal::Algorithms));
         }
+    }
+
+    /// Remembers what made this connection, for the next one.
+    fn learn(
+        &self,
+        attempt: Attempt,
+        proto: &trunkline_proto::Connection,
+        key: Option<[u8; 32]>,
+        rtt: Option<Duration>,
+    ) {
+        let server_id = proto.server_id().map(|id| id.as_str().to_owned());
+        let first = proto
+            .server_first_choices()
+            .map(|(kex, key)| (kex.to_owned(), key.to_owned()));
+        self.memory.update(&self.host_id(), |facts| {
+            facts.banner = server_id;
+            (facts.kex_first, facts.host_key_first) = first.unzip();
+            facts.key = key.or(facts.key);
+            facts.rtt = rtt.or(facts.rtt);
+            if !attempt.early_kexinit {
+                facts.learn(Refusal::EarlyKexinit);
+            }
+        });
+    }
+
+    fn host_id(&self) -> HostId {
+        HostId::of(&self.host)
     }
 
     /// The end of one that was abandoned.
@@ -179,6 +224,7 @@ struct Attempt {
 
 impl Attempt {
     const MAX: u32 = 4;
+    const PAUSES: Backoff = Backoff::new(Duration::from_millis(400), Duration::from_secs(4));
 
     /// Whether and when to try again after a server has hung up before it said who it is: nothing was asked of it.
     ///
@@ -209,7 +255,7 @@ impl Attempt {
         let spread = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |now| now.subsec_nanos() % 256);
-        let delay = Duration::from_millis((200 << self.number) + u64::from(spread));
+        let delay = Self::PAUSES.after(self.number) + Duration::from_millis(u64::from(spread));
         Some((Self { number, ..self }, delay))
     }
 }
@@ -233,66 +279,38 @@ async fn establish(
     attempt: Attempt,
     ops: queue::Receiver<Op>,
     offers: mpsc::UnboundedSender<Box<Offer>>,
-    metrics: &Arc<Metrics>,
+    metrics: &Arc<ConnectionMetrics>,
     info: &OnceLock<ConnectionInfo>,
     abandoned: &CancellationToken,
 ) -> Result<Established, Failed> {
-    let Handshake {
-        host,
-        interaction,
-        login,
-        memory,
-        engine_metrics,
-        gate,
-        ..
-    } = handshake;
-    // Held until the connection is authenticated, or has failed.
-    let waiting = async {
-        match gate {
-            None => None,
-            Some((_, server)) => server.acquire().await.ok(),
-        }
-    };
-    let Some(_permit) = abandoned.run_until_cancelled(waiting).await else {
-        return Err(Failed {
-            error: handshake.closed(),
-            ops: Some(ops),
-            greeting: Printable::default(),
-        });
-    };
-    engine_metrics.connections_started.add(1);
-    let begun = Instant::now();
-    let host_id = HostId::new(&host.hostname, host.port, &host.user);
-    let facts = memory.facts(&host_id).unwrap_or_default();
+    let host = &handshake.host;
     let mut policy = policy(host);
-    if login.judges_host_keys() {
+    if handshake.login.judges_host_keys() {
         policy.strict = StrictHostKeyChecking::Yes;
     }
-    let preparing = Prepared::new(handshake, attempt, &facts, &policy);
-    let prepared = abandoned
-        .run_until_cancelled(preparing)
-        .await
-        .unwrap_or_else(|| Err(handshake.closed()));
-    let Prepared {
-        dialed,
-        identities,
-        trust,
-        proto,
-        _permit,
-    } = match prepared {
-        Ok(prepared) => prepared,
-        Err(error) => {
+    let preparing = Prepared::new(handshake, attempt, &policy);
+    let prepared = match abandoned.run_until_cancelled(preparing).await {
+        Some(Ok(prepared)) => prepared,
+        failed => {
             return Err(Failed {
-                error,
+                error: failed.and_then(Result::err).unwrap_or_else(|| handshake.closed()),
                 ops: Some(ops),
                 greeting: Printable::default(),
             });
         }
     };
-    let keepalive = host.server_alive_interval.map(|interval| KeepAlive {
-        interval,
-        count_max: host.server_alive_count_max,
-    });
+    let Prepared {
+        begun,
+        facts,
+        dialed,
+        identities,
+        trust,
+        proto,
+        _permits,
+    } = prepared;
+    // Until it has led to a connection.
+    let proxy_words = dialed.words;
+    let keepalive = KeepAlive::new(host, &handshake.settings, Instant::now());
     let mut driver = Box::new(Driver::new(
         host.original_host.clone(),
         dialed.io,
@@ -322,99 +340,57 @@ async fn establish(
         identities,
         remembered,
     );
-    let outcome = abandoned
-        .run_until_cancelled(logging_in)
-        .await
-        .unwrap_or_else(|| Err(handshake.closed()));
-    let LoggedIn {
-        accepted,
-        key,
-        banner,
-    } = match outcome {
-        Ok(outcome) => outcome,
-        Err(error) => {
+    let logged_in = match abandoned.run_until_cancelled(logging_in).await {
+        Some(Ok(logged_in)) => logged_in,
+        failed => {
+            let error = failed.and_then(Result::err).unwrap_or_else(|| handshake.closed());
             let greeting = driver.proto.greeting().clone();
             // It hung up on what came early, or for a reason of its own: the next connection finds out.
             if error.is_hang_up() && driver.proto.is_ahead() {
-                memory.update(&host_id, |facts| facts.learn(Refusal::Pipelining));
+                let refused = |facts: &mut HostFacts| facts.learn(Refusal::Pipelining);
+                handshake.memory.update(&handshake.host_id(), refused);
             }
+            let error = match proxy_words {
+                Some(words) => error.of_proxy(words.last().await),
+                None => error,
+            };
             let ops = driver.into_ops(&error);
             return Err(Failed { error, ops, greeting });
         }
     };
-    engine_metrics.connections_authenticated.add(1);
-    let proto = &driver.proto;
-    if let Some(id) = proto.server_id() {
-        tracing::debug!(server = %Printable::line(id.as_str()), "logged in");
-    }
-    if let Some(negotiated) = proto.negotiated() {
-        let _ = info.set(ConnectionInfo {
-            server: proto
-                .server_id()
-                .map_or_else(String::new, |id| id.as_str().to_owned()),
-            kex: negotiated.kex,
-            host_key_algorithm: negotiated.host_key.clone(),
-            cipher: negotiated.outgoing.cipher.name(),
-            mac: negotiated.outgoing.mac.map(trunkline_proto::mac::Mac::name),
-            greeting: proto.greeting().trim().to_owned(),
-            compressed: negotiated.outgoing.compression == Compression::Zlib,
-            server_ciphers: proto
-                .server_ciphers()
-                .iter()
-                .map(|cipher| cipher.name())
-                .collect(),
-            server_compresses: proto.server_compression().contains(&Compression::Zlib),
-            rtt: dialed.rtt,
-            since: SystemTime::now(),
-            handshake: begun.elapsed(),
-            unverified: accepted.is_unverified,
-            warnings: match accepted.is_unverified {
-                true => accepted.warnings.clone().into(),
-                false => Arc::default(),
-            },
-            banner: banner.into(),
-            binding: SessionBinding {
-                host_key: proto.host_key().cloned().unwrap_or_default(),
-                session_id: proto.session_id().cloned().unwrap_or_default(),
-                signature: proto.host_signature().cloned().unwrap_or_default(),
-            },
-        });
-    }
-    let server_id = proto.server_id().map(|id| id.as_str().to_owned());
-    let first = proto
-        .server_first_choices()
-        .map(|(kex, key)| (kex.to_owned(), key.to_owned()));
-    memory.update(&host_id, |facts| {
-        facts.banner = server_id;
-        (facts.kex_first, facts.host_key_first) = first.unzip();
-        facts.key = key.or(facts.key);
-        facts.rtt = dialed.rtt.or(facts.rtt);
-        if !attempt.early_kexinit {
-            facts.learn(Refusal::EarlyKexinit);
-        }
-    });
-    let updates = accepted.may_update.then(|| HostKeyUpdates {
+    handshake.engine_metrics.connections_authenticated.add(1);
+    handshake.learn(attempt, &driver.proto, logged_in.key, dialed.rtt);
+    let verifier = handshake.login.verifier();
+    let updates = (logged_in.accepted.may_update || verifier.is_some()).then(|| HostKeyUpdates {
+        verifier: verifier.cloned(),
         policy,
         trust,
         address,
-        session_id: proto.session_id().cloned().unwrap_or_default(),
-        host_key_algorithm: proto
+        session_id: driver.proto.session_id().cloned().unwrap_or_default(),
+        host_key_algorithm: driver
+            .proto
             .negotiated()
             .map_or_else(String::new, |n| n.host_key.clone()),
         host: host.clone(),
-        interaction: interaction.clone(),
+        interaction: handshake.interaction.clone(),
     });
+    if let Some(known) = logged_in.info(&driver.proto, &handshake.interaction, dialed.rtt, begun) {
+        tracing::debug!(server = %Printable::line(&known.server), "logged in");
+        let _ = info.set(known);
+    }
     Ok(Established { driver, updates })
 }
 
 /// What is at hand once there is a way to the server.
 struct Prepared<'a> {
+    begun: Instant,
+    facts: HostFacts,
     dialed: Dialed,
     identities: Identities,
     trust: Trust,
     proto: Box<trunkline_proto::Connection>,
-    /// Of the handshakes at once in all, held until the connection is authenticated, or has failed.
-    _permit: Option<SemaphorePermit<'a>>,
+    /// Held until the connection is authenticated, or has failed.
+    _permits: [Option<SemaphorePermit<'a>>; 2],
 }
 
 impl<'a> Prepared<'a> {
@@ -423,22 +399,18 @@ impl<'a> Prepared<'a> {
     /// On the way to its server a handshake does not count: a host that does not answer holds up no other, nor does one
     /// whose jump host is yet to be connected to. What takes CPU time counts before that, too, and does not take a thread
     /// for each of many hosts.
-    async fn new(
-        handshake: &'a Handshake,
-        attempt: Attempt,
-        facts: &HostFacts,
-        policy: &Policy,
-    ) -> Result<Self, Error> {
+    async fn new(handshake: &'a Handshake, attempt: Attempt, policy: &Policy) -> Result<Self, Error> {
         let host = &handshake.host;
-        let permit = async || match &handshake.gate {
-            None => None,
-            Some((all, _)) => all.acquire().await.ok(),
-        };
+        let gate = handshake.gate.as_ref();
+        let of_server = permit(gate.map(|gate| &*gate.server)).await;
+        handshake.engine_metrics.connections_started.add(1);
+        let begun = Instant::now();
+        let facts = handshake.memory.facts(&handshake.host_id()).unwrap_or_default();
         let loading = async {
-            let _permit = permit().await;
+            let _permit = permit(gate.map(|gate| &*gate.all)).await;
             let (policy, facts, host) = (policy.clone(), facts.clone(), host.clone());
             tokio::task::spawn_blocking(move || {
-                let trust = policy.load().map_err(|error| Error::Usage(error.to_string()))?;
+                let trust = policy.load()?;
                 let config = protocol_config(&host, &facts, &trust)?;
                 Ok::<_, Error>((trust, config))
             })
@@ -456,31 +428,83 @@ impl<'a> Prepared<'a> {
             loading
         );
         let dialed = dialed?;
-        let permit = permit().await;
+        let of_all = permit(gate.map(|gate| &*gate.all)).await;
         let (trust, mut config) =
             loaded.map_err(|error| Error::local("reading known_hosts", std::io::Error::other(error)))??;
-        config.early_kexinit &= attempt.early_kexinit && handshake.begins_early(facts);
-        config.early_flights &= handshake.early.0;
-        config.early_stdin &= handshake.early.1;
+        config.early_kexinit &= attempt.early_kexinit && handshake.begins_early(&facts);
+        config.early_flights &= handshake.settings.early_flights;
+        config.early_stdin &= handshake.settings.early_stdin;
         config.window_budget = Arc::clone(&handshake.windows);
         let proto = trunkline_proto::Connection::new(config).map_err(|source| Error::Protocol {
             host: host.original_host.clone(),
             source,
         })?;
         Ok(Self {
+            begun,
+            facts,
             dialed,
             identities,
             trust,
             proto: Box::new(proto),
-            _permit: permit,
+            _permits: [of_server, of_all],
         })
     }
+}
+
+async fn permit(semaphore: Option<&Semaphore>) -> Option<SemaphorePermit<'_>> {
+    semaphore?.acquire().await.ok()
 }
 
 struct LoggedIn {
     accepted: Accepted,
     key: Option<[u8; 32]>,
     banner: String,
+}
+
+impl LoggedIn {
+    fn info(
+        self,
+        proto: &trunkline_proto::Connection,
+        interaction: &Interaction,
+        rtt: Option<Duration>,
+        begun: Instant,
+    ) -> Option<ConnectionInfo> {
+        let negotiated = proto.negotiated()?;
+        let unverified = self.accepted.is_unverified;
+        Some(ConnectionInfo {
+            server: proto
+                .server_id()
+                .map_or_else(String::new, |id| id.as_str().to_owned()),
+            kex: negotiated.kex,
+            host_key_algorithm: negotiated.host_key.clone(),
+            cipher: negotiated.outgoing.cipher.name(),
+            mac: negotiated.outgoing.mac.map(Mac::name),
+            greeting: proto.greeting().trim().to_owned(),
+            compressed: negotiated.outgoing.compression == Compression::Zlib,
+            server_ciphers: proto
+                .server_ciphers()
+                .iter()
+                .map(|cipher| cipher.name())
+                .collect(),
+            server_compresses: proto.server_compression().contains(&Compression::Zlib),
+            rtt,
+            since: SystemTime::now(),
+            handshake: begun.elapsed(),
+            unverified,
+            warnings: match unverified {
+                true => self.accepted.warnings.into(),
+                false => Arc::default(),
+            },
+            banner: self.banner.into(),
+            log: interaction.recorded().into(),
+            made_for: interaction.client().known(),
+            binding: SessionBinding {
+                host_key: proto.host_key().cloned().unwrap_or_default(),
+                session_id: proto.session_id().cloned().unwrap_or_default(),
+                signature: proto.host_signature().cloned().unwrap_or_default(),
+            },
+        })
+    }
 }
 
 async fn log_in(
@@ -496,68 +520,88 @@ async fn log_in(
         host, interaction, ..
     } = handshake;
     let limit = host.connect_timeout.unwrap_or(STEP_LIMIT).min(STEP_LIMIT);
-    let mut identities = Some(identities);
-    let mut accepted = None;
-    let mut authentication = None;
-    loop {
-        let question = tokio::time::timeout(limit, driver.question())
-            .await
-            .map_err(|_| Error::Timeout {
-                doing: format!("logging in to {}", host.original_host),
+    let next = async |driver: &mut Driver| {
+        let question = tokio::time::timeout(limit, driver.question()).await;
+        question.unwrap_or_else(|_| {
+            Err(Error::Timeout {
+                doing: format!("{} with {}", driver.stage(), host.original_host),
                 after: limit,
-            })??;
+            })
+        })
+    };
+    let Event::HostKey(key) = next(driver).await? else {
+        return Err(Error::Bug("a question came before the host key"));
+    };
+    let accepted = check_host_key(handshake, policy, trust, server, &key).await?;
+    driver
+        .proto
+        .accept_host_key(Instant::now())
+        .map_err(|source| Error::Protocol {
+            host: host.original_host.clone(),
+            source,
+        })?;
+    // What waits may leave with the authentication: all of it to a server that is the right one, only sessions to one
+    // that is let through.
+    driver.take_ops(accepted.is_unverified);
+    let key_only = accepted.is_unverified;
+    let mut authentication = Authentication::new(host, interaction, identities, remembered, key_only);
+    if let Some(course) = handshake.login.authenticator() {
+        authentication.follow(course);
+    }
+    authentication.log_identities();
+    if handshake.is_ssh {
+        authentication.stand_for_ssh();
+    }
+    let mut is_logged = false;
+    loop {
+        let question = next(driver).await?;
+        // What was agreed holds once both sides have switched to it.
+        if !is_logged {
+            is_logged = log_transport(interaction, &driver.proto);
+        }
         match question {
-            Question::HostKey(key) => {
-                let decided = check_host_key(handshake, policy, trust, server, &key).await?;
-                driver
-                    .proto
-                    .accept_host_key(Instant::now())
-                    .map_err(|source| Error::Protocol {
-                        host: host.original_host.clone(),
-                        source,
-                    })?;
-                // What waits may leave with the authentication: all of it to a server that is the right one, only
-                // sessions to one that is let through.
-                driver.take_ops(decided.is_unverified);
-                let key_only = decided.is_unverified;
-                accepted = Some(decided);
-                authentication = identities
-                    .take()
-                    .map(|found| Authentication::new(host, interaction, found, remembered, key_only));
-                if let (Some(authentication), Some(course)) =
-                    (&mut authentication, handshake.login.authenticator())
-                {
-                    authentication.follow(course);
-                }
-                if let Some(authentication) = &mut authentication
-                    && handshake.is_ssh
-                {
-                    authentication.stand_for_ssh();
-                }
-            }
-            Question::Authenticated => {
-                if let Some(weak) = weak_crypto(host, driver) {
-                    interaction.notice(weak);
-                }
-                let key = authentication.as_ref().and_then(Authentication::used_key);
-                let accepted =
-                    accepted.ok_or_else(|| Error::Usage("authenticated without a host key".into()))?;
-                let banner = authentication
-                    .map(Authentication::into_banner)
-                    .unwrap_or_default();
-                return Ok(LoggedIn {
-                    accepted,
-                    key,
-                    banner,
-                });
-            }
-            other => {
-                if let Some(authentication) = &mut authentication {
-                    authentication.answer(driver, other).await?;
-                }
-            }
+            Event::Authenticated => break,
+            question => authentication.answer(driver, question).await?,
         }
     }
+    if let Some(weak) = weak_crypto(host, driver) {
+        interaction.notice(weak);
+    }
+    authentication.log_success(server);
+    Ok(LoggedIn {
+        accepted,
+        key: authentication.used_key(),
+        banner: authentication.into_banner(),
+    })
+}
+
+/// Logs who the server is and what was agreed with it; `false` as long as nothing is.
+fn log_transport(interaction: &Interaction, proto: &trunkline_proto::Connection) -> bool {
+    let (Some(id), Some(negotiated)) = (proto.server_id(), proto.negotiated()) else {
+        return false;
+    };
+    let log = |text: String| interaction.log(LogLevel::Debug1, &text);
+    let software = id.as_str().splitn(3, '-').last().unwrap_or_default();
+    log(format!(
+        "Remote protocol version 2.0, remote software version {software}"
+    ));
+    log(format!("kex: algorithm: {}", negotiated.kex));
+    log(format!("kex: host key algorithm: {}", negotiated.host_key));
+    for (way, direction) in [
+        ("server->client", &negotiated.incoming),
+        ("client->server", &negotiated.outgoing),
+    ] {
+        let mac = direction.mac.map_or("<implicit>", Mac::name);
+        let compression = match direction.compression {
+            Compression::Zlib => "zlib@openssh.com",
+            Compression::None => "none",
+        };
+        let cipher = direction.cipher.name();
+        log(format!(
+            "kex: {way} cipher: {cipher} MAC: {mac} compression: {compression}"
+        ));
+    }
+    true
 }
 
 /// What ssh says of a server without a post-quantum key exchange (sshconnect.c, `warn_nonpq_kex`), unless the user has chosen
@@ -589,6 +633,12 @@ async fn check_host_key(
     if handshake.host.visual_host_key {
         interaction.notice(&host_key::picture(key));
     }
+    let shown = format!(
+        "Server host key: {} {}",
+        signature::key_type(key).unwrap_or("unknown"),
+        signature::fingerprint(key)
+    );
+    interaction.log(LogLevel::Debug1, &shown);
     let decision = host_key::decide(policy, trust, server, key, now);
     let decision = match handshake.login.judge(decision, server, key).await {
         Decision::Ask(question) => question.put_to(interaction.prompter()).await,
@@ -608,11 +658,15 @@ async fn check_host_key(
         }
         Decision::Reject(error) => return Err(error.into()),
         Decision::Ask(_) => {
-            return Err(Error::Usage(
-                "the host key was neither accepted nor refused".into(),
-            ));
+            return Err(Error::Bug("the host key was neither accepted nor refused"));
         }
     };
+    let name = server.lookup_name();
+    let known = match &accepted.known_at {
+        Some(at) => format!("Host '{name}' is known and matches the host key, found at {at}"),
+        None => format!("Host '{name}' was not known by this host key before"),
+    };
+    interaction.log(LogLevel::Debug1, &known);
     for warning in &accepted.warnings {
         interaction.warn(warning);
     }
@@ -774,8 +828,9 @@ fn first_packet(config: &mut Config, facts: &HostFacts) -> Result<(), Error> {
 /// How long a server may take to prove its host keys, for which a connection that ends waits.
 const PROOF_LIMIT: Duration = Duration::from_secs(10);
 
-/// UpdateHostKeys, for one connection.
+/// UpdateHostKeys, or what a program's verifier is told of instead, for one connection.
 struct HostKeyUpdates {
+    verifier: Option<Arc<dyn HostKeyVerifier>>,
     policy: Policy,
     trust: Trust,
     host: Arc<HostConfig>,
@@ -786,7 +841,33 @@ struct HostKeyUpdates {
 }
 
 impl HostKeyUpdates {
+    /// Has the program told what keys the server can prove to have, if it wants to know.
+    async fn tell(self, verifier: &dyn HostKeyVerifier, advertised: &[u8], incoming: &Incoming) {
+        let Some(listed) = UnprovenKeys::listed(advertised) else {
+            return;
+        };
+        let Some(request) = listed.proof_request() else {
+            return;
+        };
+        if !verifier.wants_proof().await {
+            return;
+        }
+        let Some(reply) = incoming.global(GlobalRequest::HostKeysProve(request)).await else {
+            return;
+        };
+        let host = &self.host.hostname;
+        match listed.prove(host, &self.session_id, &self.host_key_algorithm, &reply) {
+            Ok(keys) => verifier.proven(keys),
+            Err(error) => tracing::warn!("{error}"),
+        }
+    }
+
     async fn learn(self, advertised: Bytes, incoming: &Incoming) {
+        if let Some(verifier) = self.verifier.clone() {
+            let telling = self.tell(&*verifier, &advertised, incoming);
+            let _ = tokio::time::timeout(PROOF_LIMIT, telling).await;
+            return;
+        }
         if self.policy.update == UpdateHostKeys::No {
             return;
         }

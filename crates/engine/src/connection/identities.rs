@@ -1,12 +1,14 @@
 //! The keys to log in with: from the agent and from files, in the order in which OpenSSH's client tries them.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
 use bytes::Bytes;
 use trunkline_proto::certificate::Certificate;
+use trunkline_proto::signature::fingerprint;
 use trunkline_proto::wire::Reader;
 use zeroize::Zeroizing;
 
@@ -62,6 +64,29 @@ impl Candidate {
                 Signer::File(file) => !file.is_encrypted(),
                 Signer::Program(_) => false,
             }
+    }
+}
+
+/// As ssh names a key in its log.
+impl fmt::Display for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = match &self.signer {
+            Signer::File(file) | Signer::Opened(file, _) => Some(file.path().display()),
+            Signer::Agent(_) | Signer::Program(_) => None,
+        };
+        match path {
+            Some(path) => write!(f, "{path}")?,
+            None => f.write_str("of the agent")?,
+        }
+        if self.is_sealed() {
+            return f.write_str(" (encrypted)");
+        }
+        write!(
+            f,
+            " {} {}",
+            keys::display_name(&self.key_type),
+            fingerprint(&self.blob)
+        )
     }
 }
 

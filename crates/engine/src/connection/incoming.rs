@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use trunkline_proto::{ChannelId, GlobalRequest, IncomingKind};
 
 use crate::connection::channel::{ChannelStream, Op, Ops, channel};
+use crate::connection::timing::idle::Idle;
 use crate::queue;
 
 /// What the server was asked to listen on.
@@ -198,9 +199,10 @@ impl Offered {
     }
 
     /// Takes it.
-    pub(crate) fn accept(mut self) -> ChannelStream {
+    pub(crate) fn accept(mut self, idle: Option<Box<Idle>>) -> ChannelStream {
         self.accepted = true;
-        let (port, parts) = channel(&self.ops, "a forwarded connection", false, None);
+        let (mut port, parts) = channel(&self.ops, "a forwarded connection", false, None);
+        port.terms.idle = idle;
         port.shared.set_id(self.id);
         let _ = self.ops.send(Op::Accept { port });
         ChannelStream::new(parts)

@@ -40,7 +40,7 @@ type Given = Option<Box<dyn Stream>>;
 
 /// A program's own opinion on host keys.
 pub trait HostKeyVerifier: Send + Sync {
-    /// Whether to go on with the server `host` (its name in known_hosts), which has shown `key` (a blob of RFC 4253
+    /// Whether to continue with the server `host` (its name in known_hosts), which has shown `key` (a blob of RFC 4253
     /// section 6.6, or a certificate) and proved to have it. `files` is what the host's known_hosts files say, read as with
     /// `StrictHostKeyChecking yes`. Nothing is asked and nothing written; the handshake waits for the answer.
     fn verify<'a>(
@@ -49,7 +49,21 @@ pub trait HostKeyVerifier: Send + Sync {
         key: &'a [u8],
         files: Result<(), HostKeyError>,
     ) -> Verification<'a>;
+
+    /// The server lists keys as its own (OpenSSH's PROTOCOL section 2.5): whether it is asked to prove that it has them, for
+    /// [`Self::proven`].
+    fn wants_proof(&self) -> WantsProof<'_> {
+        Box::pin(std::future::ready(false))
+    }
+
+    /// The server has proven that it has these keys.
+    fn proven(&self, keys: Vec<bytes::Bytes>) {
+        drop(keys);
+    }
 }
+
+/// Whether a proof is wanted, in time.
+pub type WantsProof<'a> = Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
 
 /// A program's own course of a log-in, instead of ssh's order of methods.
 pub trait Authenticator: Send + Sync {
@@ -61,7 +75,14 @@ pub trait Authenticator: Send + Sync {
 
     /// An agent or key could not be used, and why.
     fn unusable(&self, login: u32, why: &str);
+
+    /// The password of the last attempt is right and has to be changed (RFC 4252 section 8); `prompt` is what the server says.
+    /// The new one goes out with the old one. `None`: there is none, and the log-in continues with the next attempt.
+    fn new_password<'a>(&'a self, login: u32, prompt: &'a str) -> NewPassword<'a>;
 }
+
+/// A new password, in time.
+pub type NewPassword<'a> = Pin<Box<dyn Future<Output = Option<zeroize::Zeroizing<String>>> + Send + 'a>>;
 
 /// What is tried next, in time.
 pub type NextAttempt<'a> = Pin<Box<dyn Future<Output = Option<Attempt>> + Send + 'a>>;
@@ -91,6 +112,15 @@ pub enum Method {
     Agent(PathBuf),
     /// Keys of which the program has the private halves, one after the other.
     Keys(Vec<bytes::Bytes>, Arc<dyn KeySigner>),
+    /// The word of this machine, whose host key this is (RFC 4252 section 9); the host's prompter gives its passphrase.
+    HostBased {
+        /// The machine's private key.
+        key: Box<KeyFile>,
+        /// Its full name.
+        host: String,
+        /// The user's name on it.
+        user: String,
+    },
 }
 
 /// Signs with keys that the engine does not have.
@@ -159,6 +189,11 @@ impl Login {
         &self.keys
     }
 
+    /// Whether the way is a stream of the program's.
+    pub(crate) fn is_over_stream(&self) -> bool {
+        self.over.is_some()
+    }
+
     /// The most connections that there may be.
     pub(crate) fn most_connections(&self) -> usize {
         match (&self.over, self.connections) {
@@ -177,11 +212,17 @@ impl Login {
                 io: Box::new(stream),
                 address: None,
                 rtt: None,
+                words: None,
             }),
-            None => Err(Error::Usage(
+            None => Err(Error::Invalid(
                 "the stream that was given for the connection is used up".into(),
             )),
         })
+    }
+
+    /// Who judges host keys, if not known_hosts alone.
+    pub(crate) fn verifier(&self) -> Option<&Arc<dyn HostKeyVerifier>> {
+        self.verifier.as_ref()
     }
 
     /// Whether known_hosts decide as with `StrictHostKeyChecking yes`, and are then judged.
@@ -209,6 +250,7 @@ impl Login {
                 is_unverified: false,
                 may_update: false,
                 warnings: Vec::new(),
+                known_at: None,
             }),
             Err(error) => Decision::Reject(error),
         }

@@ -1,16 +1,18 @@
 //! Sessions: a command, a shell or a subsystem on the server, with its streams (RFC 4254 section 6).
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
-use trunkline_proto::{SessionRequest, TerminalSize};
+use trunkline_proto::{ChannelRequest, TerminalSize};
 
 use crate::connection::channel::{
-    ChannelParts, ChannelReader, ChannelShared, ChannelWriter, ExitStatus, Op, Ops,
+    ChannelParts, ChannelReader, ChannelShared, ChannelTerms, ChannelWriter, ExitStatus, Op, Ops,
 };
 use crate::connection::lease::Lease;
 use crate::error::Error;
+use crate::metrics::{Metrics, Opening};
 
 /// What a session is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,22 +129,22 @@ impl Command {
     }
 
     /// The requests in the order that OpenSSH's client sends them.
-    pub(crate) fn requests(&self) -> Vec<SessionRequest> {
+    pub(crate) fn requests(&self) -> Vec<ChannelRequest> {
         let mut requests = Vec::with_capacity(2 + self.env.len());
         if self.agent_forwarding {
-            requests.push(SessionRequest::AgentForwarding);
+            requests.push(ChannelRequest::AgentForwarding);
         }
         if let Some(Pty { term, size, modes }) = self.pty.clone() {
-            requests.push(SessionRequest::Pty { term, size, modes });
+            requests.push(ChannelRequest::Pty { term, size, modes });
         }
-        requests.extend(self.env.iter().map(|(name, value)| SessionRequest::Env {
+        requests.extend(self.env.iter().map(|(name, value)| ChannelRequest::Env {
             name: name.clone(),
             value: value.clone(),
         }));
         requests.extend(match &self.program {
-            Program::Exec(command) => Some(SessionRequest::Exec(command.clone())),
-            Program::Shell => Some(SessionRequest::Shell),
-            Program::Subsystem(name) => Some(SessionRequest::Subsystem(name.clone())),
+            Program::Exec(command) => Some(ChannelRequest::Exec(command.clone())),
+            Program::Shell => Some(ChannelRequest::Shell),
+            Program::Subsystem(name) => Some(ChannelRequest::Subsystem(name.clone())),
             Program::Later => None,
         });
         requests
@@ -198,6 +200,7 @@ impl Session {
         } = parts;
         let end = SessionEnd {
             started: Some(started),
+            timed: None,
             refused: None,
             done,
         };
@@ -208,6 +211,15 @@ impl Session {
             control: SessionControl { shared, ops },
             end,
         }
+    }
+
+    /// Has the time of its start counted.
+    pub(crate) fn time(&mut self, metrics: Arc<Metrics>, opening: Opening, asked: Instant) {
+        self.end.timed = Some(Timed {
+            metrics,
+            opening,
+            asked,
+        });
     }
 
     /// Waits until the server has confirmed the start. Not needed before reading or writing: what is written at once
@@ -292,9 +304,19 @@ pub struct SessionParts {
 #[derive(Debug)]
 pub struct SessionEnd {
     started: Option<oneshot::Receiver<Result<(), Error>>>,
+    /// Who counts how long the start took, until it has.
+    timed: Option<Timed>,
     /// Why there was no start, once that is known.
     refused: Option<Error>,
     done: oneshot::Receiver<Result<ExitStatus, Error>>,
+}
+
+/// How a session came to be, and since when.
+#[derive(Debug)]
+struct Timed {
+    metrics: Arc<Metrics>,
+    opening: Opening,
+    asked: Instant,
 }
 
 impl SessionEnd {
@@ -306,6 +328,9 @@ impl SessionEnd {
         if let Some(started) = &mut self.started {
             let outcome = started.await.unwrap_or_else(|_| Err(gone()));
             self.started = None;
+            if let Some(timed) = self.timed.take().filter(|_| outcome.is_ok()) {
+                timed.metrics.session(timed.opening, timed.asked.elapsed());
+            }
             self.refused = outcome.err();
         }
         match &self.refused {
@@ -365,11 +390,11 @@ pub struct SessionControl {
 }
 
 impl SessionControl {
-    fn send(&self, request: SessionRequest) {
+    fn send(&self, request: ChannelRequest) {
         self.ask(request, None);
     }
 
-    fn ask(&self, request: SessionRequest, reply: Option<oneshot::Sender<bool>>) {
+    fn ask(&self, request: ChannelRequest, reply: Option<oneshot::Sender<bool>>) {
         let _ = self.ops.send(Op::Request {
             channel: self.shared.clone(),
             request,
@@ -381,7 +406,7 @@ impl SessionControl {
     /// answer: `true` for success, `false` for failure, for the session's end, and where the request wants none.
     ///
     /// A refused exec, shell or subsystem ends the session.
-    pub fn request(&self, request: SessionRequest) -> impl Future<Output = bool> + Send + use<> {
+    pub fn request(&self, request: ChannelRequest) -> impl Future<Output = bool> + Send + use<> {
         let (reply, answer) = oneshot::channel();
         self.ask(request, Some(reply));
         async move { answer.await.unwrap_or(false) }
@@ -390,17 +415,17 @@ impl SessionControl {
     /// Sends a signal, by name without "SIG". OpenSSH's servers take ABRT, ALRM, FPE, HUP, ILL, INT, KILL, PIPE, QUIT,
     /// SEGV, TERM, USR1 and USR2, from 7.9 on.
     pub fn signal(&self, name: &str) {
-        self.send(SessionRequest::Signal(name.to_owned()));
+        self.send(ChannelRequest::Signal(name.to_owned()));
     }
 
     /// Tells of the terminal's new size.
     pub fn resize(&self, size: TerminalSize) {
-        self.send(SessionRequest::WindowChange(size));
+        self.send(ChannelRequest::WindowChange(size));
     }
 
     /// Sends a break (RFC 4335) of `milliseconds`; `true` when the server could.
     pub async fn send_break(&self, milliseconds: u32) -> bool {
-        self.request(SessionRequest::Break(milliseconds)).await
+        self.request(ChannelRequest::Break(milliseconds)).await
     }
 
     /// Gives the session up if nothing of it has been sent, and nothing will be from now on; `false` when it is too late
@@ -423,10 +448,10 @@ impl SessionControl {
     /// Says that nobody reads the command's output any more. OpenSSH's servers then let it die of SIGPIPE; others take no
     /// notice.
     pub fn end_of_write(&self) {
-        self.send(SessionRequest::EndOfWrite);
+        self.send(ChannelRequest::EndOfWrite);
     }
 
-    /// Has the command go on when the session is closed or dropped under it, as ssh(1) does: it is sent no signal.
+    /// Has the command continue when the session is closed or dropped under it, as ssh(1) does: it is sent no signal.
     pub fn leave_running(&self) {
         self.shared.leave_running();
     }
@@ -480,7 +505,7 @@ impl SpareSession {
     }
 
     /// Starts a command in it.
-    pub(crate) fn begin(mut self, command: &Command, lease: Lease) -> Session {
+    pub(crate) fn begin(mut self, command: &Command, lease: Lease, terms: ChannelTerms) -> Session {
         let (started_tx, started_rx) = oneshot::channel();
         let channel = self.parts.shared.clone();
         let (requests, what) = (command.requests(), command.what());
@@ -491,6 +516,7 @@ impl SpareSession {
             started: started_tx,
             lease: Some(lease),
             verified_only: command.is_verified_only(),
+            terms,
         };
         submit(&self.ops, begin);
         self.parts.started = started_rx;

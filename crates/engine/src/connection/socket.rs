@@ -1,5 +1,8 @@
 //! What a transport runs over.
 
+pub(super) mod acknowledge;
+pub(super) mod gather;
+
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::connection::channel::ChannelStream;

@@ -11,8 +11,8 @@ use rustix::fs::Mode;
 use rustix::net::{AddressFamily as Domain, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 
-use super::splice::{LocalStream, is_of};
 use crate::config::{HostConfig, Listen};
+use crate::connection::splice::{LocalStream, is_of};
 use crate::error::Error;
 
 /// Connections that may wait to be accepted (ssh.h, `SSH_LISTEN_BACKLOG`).
@@ -90,9 +90,10 @@ async fn bind_tcp(name: Option<&str>, port: u16, host: &HostConfig) -> Result<Bo
     if listeners.is_empty() {
         let none = || {
             let name = name.unwrap_or("localhost");
-            Error::Usage(format!(
-                "{name} has no address of the wanted family (AddressFamily) to listen on"
-            ))
+            Error::configuration(
+                host,
+                format!("{name} has no address of the wanted family (AddressFamily) to listen on"),
+            )
         };
         // ssh tells of the last address that the resolver gives: loopback's is IPv4, that of all is IPv6 where there is
         // IPv6.
@@ -153,30 +154,24 @@ async fn bind_unix(path: &Path, mask: u32, unlink: bool) -> Result<Listener, Err
         Err(error) if error.kind() != io::ErrorKind::AddrInUse => return Err(Error::local(doing(), error)),
         Err(_) => {}
     }
+    let taken = |why| Error::Busy(format!("{}: Address already in use: {why}", doing()));
     let is_socket = path
         .symlink_metadata()
         .is_ok_and(|found| found.file_type().is_socket());
     if !is_socket {
-        return Err(Error::Usage(format!(
-            "{}: Address already in use: something else has this name; choose another",
-            doing()
-        )));
+        return Err(taken("something else has this name; choose another"));
     }
     if unlink {
         std::fs::remove_file(path)
             .map_err(|source| Error::local(format!("removing {}", path.display()), source))?;
         return create_socket(path, mask).map_err(|source| Error::local(doing(), source));
     }
-    Err(match UnixStream::connect(path).await {
-        Ok(_) => Error::Usage(format!(
-            "{}: Address already in use: another program listens there",
-            doing()
-        )),
-        Err(_) => Error::Usage(format!(
-            "{}: Address already in use: an old socket has this name, and nobody listens on it; remove it or set StreamLocalBindUnlink yes",
-            doing()
-        )),
-    })
+    Err(taken(match UnixStream::connect(path).await {
+        Ok(_) => "another program listens there",
+        Err(_) => {
+            "an old socket has this name, and nobody listens on it; remove it or set StreamLocalBindUnlink yes"
+        }
+    }))
 }
 
 fn create_socket(path: &Path, mask: u32) -> io::Result<Listener> {

@@ -10,9 +10,9 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::listen::{self, Bound, Listener};
 use super::socks::{Connect, Dialogue, MAX_PENDING, Reply, Turn};
-use super::splice::{Ahead, LocalStream, splice};
 use super::{ForwardEvent, ForwardHandle, Shared};
 use crate::config::{Forward, ForwardTarget};
+use crate::connection::splice::{Ahead, LocalStream, splice};
 use crate::engine::Host;
 use crate::error::Error;
 
@@ -172,7 +172,7 @@ pub(super) async fn ask(
                     if let Some(answer) = error.answer() {
                         let _ = client.write_all(&answer).await;
                     }
-                    return Err(Error::Usage(format!(
+                    return Err(Error::Invalid(format!(
                         "the SOCKS client cannot be served: {error}"
                     )));
                 }

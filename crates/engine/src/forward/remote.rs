@@ -2,26 +2,28 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use trunkline_request::Backoff;
 
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{mpsc, oneshot};
-use trunkline_proto::GlobalRequest;
+use trunkline_proto::{GlobalRequest, PeerMisbehaved};
 
 use super::local::{ask, reply_to};
 use super::socks::Reply;
-use super::splice::{Ahead, LocalStream, finish, splice};
 use super::{ForwardEvent, ForwardHandle, Shared};
 use crate::config::{Forward, ForwardTarget, HostConfig, Listen, PermitRemoteOpen};
 use crate::connection::Connection;
 use crate::connection::channel::ChannelStream;
 use crate::connection::incoming::{Handler, Incoming, ListenKey, Offered};
 use crate::connection::lease::Lease;
+use crate::connection::splice::{Ahead, LocalStream, finish, splice};
+use crate::connection::timing::idle::{Activity, Idle};
 use crate::engine::Host;
 use crate::error::{Error, ErrorKind};
 
 /// Between attempts to have the server listen again: doubled from the first to the second value. A server that lost the
 /// connection keeps the port until it notices.
-const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
 
 /// Has the server listen, and carries each of its clients to the target from here.
 ///
@@ -55,7 +57,7 @@ struct Keeper {
 }
 
 /// A forwarding that stands.
-struct Standing {
+struct Forwarding {
     listening: Listening,
     connection: Connection,
     /// Without it the connection would be closed as idle.
@@ -89,22 +91,24 @@ impl Keeper {
     }
 
     /// `None` when the handle was dropped meanwhile.
-    async fn establish(&mut self) -> Result<Option<Standing>, Error> {
+    async fn establish(&mut self) -> Result<Option<Forwarding>, Error> {
         let (connection, lease) = self.host.hold_connection();
         tokio::select! {
             ready = connection.ready() => ready?,
             () = self.shared.stop.cancelled() => return Ok(None),
         }
-        let handler = handler(
-            self.host.config().clone(),
-            self.target.clone(),
-            self.shared.clone(),
-        );
+        let carrier = Carrier {
+            config: self.host.config().clone(),
+            activity: self.host.activity().clone(),
+            kind: self.request.channel_type(),
+            target: self.target.clone(),
+        };
+        let handler = handler(carrier, self.shared.clone());
         let listening = self.request.send(&connection, handler).await?;
         self.shared.listens_on(listening.address.clone());
         // Where the server chose a port, the same one is asked for on the next connection: somebody may know it.
         self.request.prefer(&listening.address);
-        Ok(Some(Standing {
+        Ok(Some(Forwarding {
             listening,
             connection,
             _lease: lease,
@@ -112,11 +116,11 @@ impl Keeper {
     }
 
     /// Tries until it stands again. `None` when the handle was dropped, or nothing but the user can help.
-    async fn establish_again(&mut self) -> Option<Standing> {
-        let mut delay = Duration::ZERO;
+    async fn establish_again(&mut self) -> Option<Forwarding> {
+        let mut failures = 0;
         loop {
             tokio::select! {
-                () = tokio::time::sleep(delay) => {}
+                () = tokio::time::sleep(PAUSES.after(failures)) => {}
                 () = self.shared.stop.cancelled() => return None,
             }
             let error = match self.establish().await {
@@ -127,16 +131,19 @@ impl Keeper {
                 self.shared.tell(ForwardEvent::Failed { error });
                 return None;
             }
-            delay = (delay * 2).clamp(RETRY.0, RETRY.1);
+            failures = u32::saturating_add(failures, 1);
             if error.kind() == ErrorKind::Limit {
                 self.request.any_port_will_do();
             }
-            self.shared.tell(ForwardEvent::Retrying { error, after: delay });
+            self.shared.tell(ForwardEvent::Retrying {
+                error,
+                after: PAUSES.after(failures),
+            });
         }
     }
 }
 
-/// Clients of an address that the server listens on, as streams. Dropping it ends the listening; streams go on.
+/// Clients of an address that the server listens on, as streams. Dropping it ends the listening; streams continue.
 pub struct RemoteListener {
     listening: Listening,
     clients: mpsc::Receiver<Offered>,
@@ -218,7 +225,7 @@ impl IncomingConnection {
 
     /// Takes it.
     pub fn accept(self) -> ChannelStream {
-        self.offered.accept()
+        self.offered.accept(None)
     }
 }
 
@@ -259,11 +266,19 @@ impl Request {
                 Some(path) => Ok(Self::Unix {
                     path: path.to_owned(),
                 }),
-                None => Err(Error::Usage(format!(
+                None => Err(Error::Invalid(format!(
                     "the path {} is not UTF-8; choose another",
                     path.display()
                 ))),
             },
+        }
+    }
+
+    /// The type of the channels that the server opens for it.
+    fn channel_type(&self) -> &'static str {
+        match self {
+            Self::Tcp { .. } => "forwarded-tcpip",
+            Self::Unix { .. } => "forwarded-streamlocal@openssh.com",
         }
     }
 
@@ -286,7 +301,7 @@ impl Request {
     /// Asks. What this begins it must finish: a server that listens for nobody would keep the port.
     async fn send(&self, connection: &Connection, handler: Handler) -> Result<Listening, Error> {
         let incoming = connection.incoming();
-        let taken = |what: &str| Error::Usage(format!("connections to {what} are forwarded already"));
+        let taken = |what: &str| Error::Busy(format!("connections to {what} are already forwarded"));
         match self {
             Self::Unix { path } => {
                 let key = ListenKey::Unix(path.clone());
@@ -331,9 +346,10 @@ impl Request {
                     .map(|port| u32::from_be_bytes(*port))
                     .unwrap_or_default();
                 let Some(chosen) = u16::try_from(port).ok().filter(|port| *port != 0) else {
-                    return Err(Error::Usage(format!(
-                        "the server does not say which port it chose for {what}; ask for one"
-                    )));
+                    return Err(Error::Protocol {
+                        host: connection.host().original_host.clone(),
+                        source: PeerMisbehaved::PortNotTold.into(),
+                    });
                 };
                 let key = ListenKey::Tcp(name.clone(), port);
                 incoming.listen(key.clone(), handler);
@@ -416,26 +432,43 @@ impl Drop for Listening {
     }
 }
 
-fn handler(host: Arc<HostConfig>, target: Arc<ForwardTarget>, shared: Arc<Shared>) -> Handler {
+/// What carries a forwarding's clients. No [`Host`]: the connection that has this would keep itself.
+#[derive(Clone)]
+struct Carrier {
+    config: Arc<HostConfig>,
+    activity: Activity,
+    /// The type of the channels that the server opens.
+    kind: &'static str,
+    target: Arc<ForwardTarget>,
+}
+
+impl Carrier {
+    fn accept(&self, offered: Offered) -> ChannelStream {
+        offered.accept(Idle::of(&self.config, self.kind, &self.activity))
+    }
+}
+
+fn handler(carrier: Carrier, shared: Arc<Shared>) -> Handler {
     Arc::new(move |offered| {
-        let (host, target) = (host.clone(), target.clone());
-        shared.spawn(move |shared| async move { carry(&host, offered, &target, &shared).await });
+        let carrier = carrier.clone();
+        shared.spawn(move |shared| async move { carry(&carrier, offered, &shared).await });
     })
 }
 
 /// One client, from the server's offer to its end. The offer is taken once the target is there.
-async fn carry(host: &HostConfig, offered: Offered, target: &ForwardTarget, shared: &Shared) {
+async fn carry(carrier: &Carrier, offered: Offered, shared: &Shared) {
+    let host = &carrier.config;
     let from = offered.originator().to_owned();
-    let (connected, what) = match target {
+    let (connected, what) = match &*carrier.target {
         ForwardTarget::Tcp { host: name, port } => (
             LocalStream::tcp(name, *port, host.address_family).await,
             format!("{name}:{port}"),
         ),
         ForwardTarget::Socket(path) => (LocalStream::unix(path).await, path.display().to_string()),
-        ForwardTarget::Socks => return carry_socks(host, offered, shared).await,
+        ForwardTarget::Socks => return carry_socks(carrier, offered, shared).await,
     };
     match connected {
-        Ok(local) => splice(local, offered.accept(), Ahead::default(), &shared.traffic).await,
+        Ok(local) => splice(local, carrier.accept(offered), Ahead::default(), &shared.traffic).await,
         Err(error) => shared.tell(ForwardEvent::Refused {
             from,
             target: what,
@@ -445,9 +478,10 @@ async fn carry(host: &HostConfig, offered: Offered, target: &ForwardTarget, shar
 }
 
 /// A client of a remote dynamic forwarding says where it wants to go once its channel is open.
-async fn carry_socks(host: &HostConfig, offered: Offered, shared: &Shared) {
+async fn carry_socks(carrier: &Carrier, offered: Offered, shared: &Shared) {
+    let host = &carrier.config;
     let from = offered.originator().to_owned();
-    let mut channel = offered.accept();
+    let mut channel = carrier.accept(offered);
     let (connect, left) = match ask(&mut channel).await {
         Ok(asked) => asked,
         Err(error) => {
@@ -464,7 +498,7 @@ async fn carry_socks(host: &HostConfig, offered: Offered, shared: &Shared) {
         let refusal = connected.as_ref().err().map(reply_to);
         (connected, refusal)
     } else {
-        let error = Error::Usage(format!("PermitRemoteOpen does not allow {what}"));
+        let error = Error::configuration(host, format!("PermitRemoteOpen does not allow {what}"));
         (Err(error), Some(Reply::NotAllowed))
     };
     let answer = connect.answer(refusal.unwrap_or(Reply::Granted));

@@ -13,7 +13,7 @@ use trunkline_sftp::{Handle, Reply, Request};
 use trunkline_text::Printable;
 
 use super::link::{Call, is_end};
-use super::{FileAttributes, Limits, Sftp};
+use super::{FileAttributes, Limits, Sftp, StatVfs};
 use crate::error::Error;
 
 /// An open file.
@@ -51,7 +51,7 @@ struct Reading {
 /// What the server says of the file's size. Only a hint of how far to read ahead: a file ends where reading it ends.
 enum Size {
     Unasked,
-    Asked(Call),
+    Requested(Call),
     Told(u64),
     Untold,
 }
@@ -207,6 +207,29 @@ impl File {
         self.call("syncing", Request::Fsync { handle }).await.map(drop)
     }
 
+    /// The state of the file system that it is on (fstatvfs@openssh.com).
+    pub async fn statvfs(&self) -> Result<StatVfs, Error> {
+        let handle = self.handle()?;
+        let doing = "looking at the file system of";
+        match self.call(doing, Request::Fstatvfs { handle }).await? {
+            Reply::StatVfs(state) => Ok(state),
+            _ => Err(self.sftp.odd(doing, self.path.clone())),
+        }
+    }
+
+    /// Has the server copy bytes into another open file of the same session (copy-data). A `length` of 0 means all up to the
+    /// end. Flush both streams before.
+    pub async fn copy_data(&self, offset: u64, length: u64, to: &Self, to_offset: u64) -> Result<(), Error> {
+        let request = Request::CopyData {
+            from: self.handle()?,
+            from_offset: offset,
+            length,
+            to: to.handle()?,
+            to_offset,
+        };
+        self.call("copying", request).await.map(drop)
+    }
+
     /// Flushes the stream and closes the file; the server's last word on whether all was written.
     pub async fn close(mut self) -> Result<(), Error> {
         self.send_buffer()?;
@@ -222,7 +245,7 @@ impl File {
     fn handle(&self) -> Result<Handle, Error> {
         self.handle
             .clone()
-            .ok_or_else(|| Error::Usage(format!("{} was closed before", Printable::line(&self.path))))
+            .ok_or_else(|| Error::Invalid(format!("{} was closed before", Printable::line(&self.path))))
     }
 
     fn call(&self, doing: &'static str, request: Request) -> Call {
@@ -261,13 +284,13 @@ impl File {
     fn ask_size(&mut self) -> Result<(), Error> {
         if let Size::Unasked = self.reading.size {
             let handle = self.handle()?;
-            self.reading.size = Size::Asked(self.call("looking at", Request::Fstat { handle }));
+            self.reading.size = Size::Requested(self.call("looking at", Request::Fstat { handle }));
         }
         Ok(())
     }
 
     fn poll_size(&mut self, cx: &mut Context<'_>) {
-        if let Size::Asked(call) = &mut self.reading.size
+        if let Size::Requested(call) = &mut self.reading.size
             && let Poll::Ready(answer) = Pin::new(call).poll(cx)
         {
             self.reading.size = match answer {
@@ -281,7 +304,7 @@ impl File {
     fn read_ahead(&mut self) -> Result<(), Error> {
         let piece = self.limits.max_read;
         let (depth, end) = match self.reading.size {
-            Size::Asked(_) => (self.reading.depth.min(SIZELESS_DEPTH), u64::MAX),
+            Size::Requested(_) => (self.reading.depth.min(SIZELESS_DEPTH), u64::MAX),
             Size::Told(size) => (self.reading.depth, size),
             Size::Unasked | Size::Untold => (self.reading.depth, u64::MAX),
         };

@@ -108,10 +108,17 @@ impl Link {
         self.shared.state().ended.clone()
     }
 
-    /// Whether the server has told its version, and the session goes on.
+    /// Whether the server has told its version, and the session continues.
     pub(crate) fn is_ready(&self) -> bool {
         let state = self.shared.state();
         state.ended.is_none() && state.client.extensions().is_some()
+    }
+
+    /// Why it ended before the server had told its version, if it did.
+    pub(crate) fn never_began(&self) -> Option<Error> {
+        let state = self.shared.state();
+        let ended = state.ended.clone();
+        ended.filter(|_| state.client.extensions().is_none())
     }
 
     /// Waits for the server's version.
@@ -324,7 +331,7 @@ impl Shared {
         self.ready.notify_waiters();
     }
 
-    /// Writes what the state machine has to say, for ever; ends when nothing can be written any more.
+    /// Writes what the state machine has to say, forever; ends when nothing can be written any more.
     async fn write(&self, output: &mut impl Output) -> io::Error {
         loop {
             let next = self.state().client.poll_transmit();

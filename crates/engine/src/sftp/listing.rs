@@ -48,7 +48,7 @@ impl Listing {
     /// The next name; `None` when all have been told.
     ///
     /// # Errors
-    /// A directory that could not be read, or a name that no file can have: the listing goes on behind it. The session's
+    /// A directory that could not be read, or a name that no file can have: the listing continues behind it. The session's
     /// end: nothing more comes.
     pub async fn next(&mut self) -> Option<Result<Entry, Error>> {
         loop {

@@ -18,7 +18,7 @@ pub(crate) struct Shared<P> {
 
 impl<P: Plan> Shared<P>
 where
-    OnLane<P>: AnyPlan + 'static,
+    PlanWorker<P>: AnyPlan + 'static,
 {
     pub(crate) fn new(plan: P) -> Arc<Self> {
         Arc::new(Self {
@@ -27,10 +27,10 @@ where
         })
     }
 
-    /// Has a session work on it, as the plan's `lane`, until the guard is dropped.
-    pub(crate) fn attach(self: &Arc<Self>, link: &Arc<Link>, lane: P::Lane) -> Attached {
+    /// Has a session work on it, as the plan's `worker`, until the guard is dropped.
+    pub(crate) fn attach(self: &Arc<Self>, link: &Arc<Link>, worker: P::Worker) -> Attached {
         let shared = self.clone();
-        link.attach(Arc::new(OnLane { shared, lane }))
+        link.attach(Arc::new(PlanWorker { shared, worker }))
     }
 }
 
@@ -41,12 +41,12 @@ impl<P> Shared<P> {
 }
 
 /// A plan on one of the sessions that it goes over.
-pub(crate) struct OnLane<P: Plan> {
+pub(crate) struct PlanWorker<P: Plan> {
     shared: Arc<Shared<P>>,
-    lane: P::Lane,
+    worker: P::Worker,
 }
 
-impl<P: Plan<Lane: Send + Sync> + Send> AnyPlan for OnLane<P> {
+impl<P: Plan<Worker: Send + Sync> + Send> AnyPlan for PlanWorker<P> {
     fn handle_reply(
         &self,
         client: &mut Client,
@@ -55,11 +55,11 @@ impl<P: Plan<Lane: Send + Sync> + Send> AnyPlan for OnLane<P> {
         now: Instant,
     ) -> Option<Outcome> {
         let mut plan = self.shared.plan();
-        plan.handle_reply(self.lane, client, id, outcome, now)
+        plan.handle_reply(self.worker, client, id, outcome, now)
     }
 
     fn drive(&self, client: &mut Client, now: Instant) {
-        self.shared.plan().drive(self.lane, client, now);
+        self.shared.plan().drive(self.worker, client, now);
     }
 
     fn wake(&self) {
@@ -67,10 +67,10 @@ impl<P: Plan<Lane: Send + Sync> + Send> AnyPlan for OnLane<P> {
     }
 
     fn session_ended(&self) {
-        self.shared.plan().lose_lane(self.lane);
+        self.shared.plan().lose_worker(self.worker);
     }
 
     fn stop(&self, client: &mut Client) {
-        self.shared.plan().remove_lane(self.lane, client);
+        self.shared.plan().remove_worker(self.worker, client);
     }
 }

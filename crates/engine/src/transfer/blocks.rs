@@ -9,8 +9,9 @@ use std::os::unix::fs::FileExt as _;
 
 use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
+use trunkline_request::shell::quoted;
 
-use super::lanes::Lanes;
+use super::sessions::Sessions;
 use super::{blocking, folder_and_name, list, shown};
 use crate::connection::session::Command;
 use crate::engine::Host;
@@ -27,7 +28,7 @@ type Hashes = Vec<Option<Hash>>;
 /// One of two files that are compared.
 pub(super) enum End<'a> {
     Local(File),
-    Server(&'a Lanes, &'a Bytes),
+    Server(&'a Sessions, &'a Bytes),
 }
 
 impl End<'_> {
@@ -42,16 +43,16 @@ impl End<'_> {
                     .map(Some)
                     .map_err(|error| Error::local("reading a file to compare it", error))
             }
-            Self::Server(lanes, path) => {
-                let Some(host) = lanes.host() else {
+            Self::Server(sessions, path) => {
+                let Some(host) = sessions.host() else {
                     return Ok(None);
                 };
-                let path = match lanes.first().realpath(folder_and_name(path).0).await {
+                let path = match sessions.first().realpath(folder_and_name(path).0).await {
                     // A shell need not begin where SFTP does.
                     Ok(folder) => list::in_root(&folder, &folder_and_name(path).1),
                     Err(_) => return Ok(None),
                 };
-                let _turn = lanes.hashing().await;
+                let _turn = sessions.hashing().await;
                 let files = [(path, count)];
                 let hashes = remote_hashes(&host, &files, own).await;
                 Ok(hashes.and_then(|mut files| files.pop()))
@@ -92,13 +93,13 @@ async fn matching(
 
 /// The ranges in which a local file that is being made and one on the server are the same.
 pub(super) async fn same(
-    lanes: &Lanes,
+    sessions: &Sessions,
     remote: &Bytes,
     local: File,
     size: u64,
 ) -> Result<Vec<Range<u64>>, Error> {
     let there = local.metadata().map_or(0, |found| found.len()).min(size);
-    let (local, remote) = (End::Local(local), End::Server(lanes, remote));
+    let (local, remote) = (End::Local(local), End::Server(sessions, remote));
     Ok(matching(&local, &remote, there, false).await?.unwrap_or_default())
 }
 
@@ -106,23 +107,28 @@ pub(super) async fn same(
 /// regular file of the user's, with one name, that nobody else may write.
 pub(super) async fn same_as_own(
     source: &End<'_>,
-    lanes: &Lanes,
+    sessions: &Sessions,
     part: &Bytes,
     size: u64,
 ) -> Result<Option<Vec<Range<u64>>>, Error> {
-    matching(source, &End::Server(lanes, part), size, true).await
+    matching(source, &End::Server(sessions, part), size, true).await
 }
 
 /// Whether a local file and one on the server, of the same length, are the same. `false` where the server has no shell.
-pub(super) async fn is_same(lanes: &Lanes, remote: &Bytes, local: File, size: u64) -> Result<bool, Error> {
-    all_of(&End::Local(local), &End::Server(lanes, remote), size).await
+pub(super) async fn is_same(
+    sessions: &Sessions,
+    remote: &Bytes,
+    local: File,
+    size: u64,
+) -> Result<bool, Error> {
+    all_of(&End::Local(local), &End::Server(sessions, remote), size).await
 }
 
 /// The same of two files on servers.
 pub(super) async fn is_same_there(
-    from: &Lanes,
+    from: &Sessions,
     source: &Bytes,
-    to: &Lanes,
+    to: &Sessions,
     target: &Bytes,
     size: u64,
 ) -> Result<bool, Error> {
@@ -200,28 +206,16 @@ fn script(files: &[(Bytes, u64)], own: bool) -> Bytes {
         );
         for (path, _) in files {
             script.extend_from_slice(b"o ");
-            quote(path, &mut script);
+            script.extend(quoted(path));
             script.extend_from_slice(b" </dev/null\n");
         }
     }
     for (path, count) in files {
         script.extend_from_slice(b"b ");
-        quote(path, &mut script);
+        script.extend(quoted(path));
         script.extend_from_slice(format!(" {count} </dev/null\n").as_bytes());
     }
     script.into()
-}
-
-/// A word that a POSIX shell takes as it is.
-fn quote(word: &[u8], script: &mut Vec<u8>) {
-    script.push(b'\'');
-    for byte in word {
-        match byte {
-            b'\'' => script.extend_from_slice(br"'\''"),
-            byte => script.push(*byte),
-        }
-    }
-    script.push(b'\'');
 }
 
 /// A line for each block, an empty one behind each file.

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use flate2::{Compress, Compression, FlushCompress};
 use tokio::time::MissedTickBehavior;
 
-use super::lanes::Lanes;
+use super::sessions::Sessions;
 use super::{Job, blocking};
 
 /// What passes through a copy: counted, and now and then kept for a sample.
@@ -120,9 +120,9 @@ const WORTH: f64 = 1.3;
 const SAVED: Duration = Duration::from_secs(2);
 /// Goes with a copy between this machine and a server, and moves it to connections that compress where that pays; has no
 /// end. `upload`: which side compresses.
-pub(super) async fn adapt(job: &Job, lanes: &Lanes, upload: bool) -> Infallible {
+pub(super) async fn adapt(job: &Job, sessions: &Sessions, upload: bool) -> Infallible {
     // A limit on the rate is one on payload: there is nothing to gain.
-    let (Some(plain), None) = (lanes.host(), job.options.limit) else {
+    let (Some(plain), None) = (sessions.host(), job.rate.limit) else {
         return pending().await;
     };
     let mut trial = Trial::default();
@@ -149,7 +149,7 @@ pub(super) async fn adapt(job: &Job, lanes: &Lanes, upload: bool) -> Infallible 
                 let Some(compressing) = plain.compressing() else {
                     break;
                 };
-                if let Err(error) = lanes.move_to(&compressing).await {
+                if let Err(error) = sessions.move_to(&compressing).await {
                     tracing::debug!("the copy continues without compression: {error}");
                     break;
                 }
@@ -157,7 +157,7 @@ pub(super) async fn adapt(job: &Job, lanes: &Lanes, upload: bool) -> Infallible 
                 job.progress.compressed(true);
                 trial.compress(Instant::now(), rate);
             }
-            Step::Return => match lanes.move_to(&plain).await {
+            Step::Return => match sessions.move_to(&plain).await {
                 Ok(()) => job.progress.compressed(false),
                 Err(error) => tracing::debug!("the copy continues with compression: {error}"),
             },
@@ -269,7 +269,7 @@ mod tests {
         for (rate, left, sample, expected) in [
             (2e6, GB, TEXT, true),
             (2e6, GB, RANDOM, false),
-            // A fifth less is no gain that could be seen.
+            // A fifth less is not a gain that could be seen.
             (
                 2e6,
                 GB,

@@ -14,19 +14,20 @@ use trunkline_sftp::transfer::{
 };
 
 use super::folder::{Folder, Looks, PartFile};
-use super::lanes::Lanes;
 use super::part::Tag;
+use super::reason::{NOTHING_BELOW, no_space};
+use super::sessions::Sessions;
 use super::small::{MOST_SMALL, Queue, SMALL_MEMORY, SmallFiles, Work};
 use super::striped::Striped;
 use super::tree::Origin;
-use super::{Item, Job, Kind, Place, Reason, Stream, blocking, blocks, list, not_below, stream};
+use super::{Item, Job, Kind, Place, Reason, Stream, blocking, blocks, list, stream};
 use crate::error::Error;
 use crate::sftp::{Permissions, Status};
 
 /// A copy from a server into a local folder.
 pub(super) struct Down {
     job: Arc<Job>,
-    lanes: Arc<Lanes>,
+    sessions: Arc<Sessions>,
     folder: Arc<Folder>,
     /// Where it comes from and where it goes, by name.
     from: Vec<u8>,
@@ -41,14 +42,14 @@ const WRITE: usize = 8 * 1024 * 1024;
 const LINKS: usize = 64;
 
 impl Down {
-    pub(super) fn new(job: &Arc<Job>, lanes: &Arc<Lanes>, root: &Path) -> Result<Self, Error> {
+    pub(super) fn new(job: &Arc<Job>, sessions: &Arc<Sessions>, root: &Path) -> Result<Self, Error> {
         let folder = Folder::open(root)
             .map_err(|error| Error::local(format!("opening the folder {}", root.display()), error))?;
         Ok(Self {
             job: job.clone(),
-            lanes: lanes.clone(),
+            sessions: sessions.clone(),
             folder: Arc::new(folder),
-            from: Place::Server(lanes.clone()).id(),
+            from: Place::Server(sessions.clone()).id(),
             here: Place::Local.id(),
         })
     }
@@ -63,6 +64,22 @@ impl Down {
             self.large(large_items)
         )?;
         self.finish_directories(directories).await;
+        Ok(())
+    }
+
+    /// Says what would be copied and what is there already.
+    pub(super) async fn only_tell(&self, mut items: mpsc::Receiver<Item>) -> Result<(), Error> {
+        while let Some(item) = items.recv().await {
+            let is_directory = item.kind == Kind::Directory;
+            if !is_directory
+                && (has_already(&self.job, &self.folder, &item)
+                    || self.job.options.checksum && self.is_same(&item).await?)
+            {
+                self.job.progress.skipped(&item);
+            } else {
+                self.job.progress.would_copy(item);
+            }
+        }
         Ok(())
     }
 
@@ -95,7 +112,7 @@ impl Down {
                     links.spawn(link(
                         self.job.clone(),
                         self.folder.clone(),
-                        self.lanes.first(),
+                        self.sessions.first(),
                         item,
                     ));
                 } else if self.job.options.checksum && self.is_same(&item).await? {
@@ -118,10 +135,10 @@ impl Down {
         Ok(made)
     }
 
-    /// Writes a file into what is no regular file.
+    /// Writes a file into what is not a regular file.
     async fn pour(&self, item: Item, stream: &Stream) -> Result<(), Error> {
-        let (sftp, job) = (self.lanes.first(), &self.job);
-        match stream::pour(&sftp, &item.source, stream, &job.options, &job.progress).await {
+        let (sftp, job) = (self.sessions.first(), &self.job);
+        match stream::pour(&sftp, &item.source, stream, &job.rate, &job.progress).await {
             Ok(length) => job.progress.copied(item.target, length),
             Err(error @ (Error::File { .. } | Error::Local { .. })) => {
                 job.progress.failed(item.target, error);
@@ -139,7 +156,7 @@ impl Down {
             Ok::<_, io::Error>((found.is_file() && found.len() == size).then_some(file))
         });
         match local.await {
-            Ok(Some(file)) => blocks::is_same(&self.lanes, &item.source, file, size).await,
+            Ok(Some(file)) => blocks::is_same(&self.sessions, &item.source, file, size).await,
             _ => Ok(false),
         }
     }
@@ -152,7 +169,7 @@ impl Down {
             files: SmallFiles::on(sftp, ManyDownload::new(SMALL_MEMORY)),
             writers: HashMap::new(),
         };
-        Queue::new(items).copy(&self.job, &self.lanes, begin).await
+        Queue::new(items).copy(&self.job, &self.sessions, begin).await
     }
 
     // Large files.
@@ -189,16 +206,16 @@ impl Down {
         options.memory = self.job.memory();
         options.sparse = true;
         if part.is_adopted() && earlier.metadata().is_ok_and(|found| found.len() > 0) {
-            options.done = blocks::same(&self.lanes, &item.source, earlier, item.size).await?;
+            options.done = blocks::same(&self.sessions, &item.source, earlier, item.size).await?;
             let resumed = options.done.iter().map(|range| range.end - range.start).sum();
             self.job.progress.resumed.fetch_add(resumed, Ordering::Relaxed);
             self.job.progress.moved(resumed);
         }
-        let wanted = self.job.streams(&self.lanes, item.size, false).await;
+        let wanted = self.job.streams(&self.sessions, item.size, false).await;
         let mut striped = Striped::new(Download::new(options));
         loop {
-            let lanes_changed = self.lanes.changed();
-            striped.gather(&self.lanes, wanted, false)?;
+            let lanes_changed = self.sessions.changed();
+            striped.gather(&self.sessions, wanted, false)?;
             let shared = striped.shared.clone();
             let changed = shared.changed.notified();
             let (events, bytes) = {
@@ -227,7 +244,7 @@ impl Down {
                 continue;
             }
             striped.drive();
-            self.job.throttle.take(bytes).await;
+            self.job.rate.take(bytes).await;
             let (written, (outcome, moved)) = blocking(move || {
                 let result = write_large(&part, events);
                 (part, result)
@@ -239,7 +256,7 @@ impl Down {
                 Ok(None) => {}
                 Ok(Some(End::Failed(status))) => {
                     let error = self
-                        .lanes
+                        .sessions
                         .first()
                         .link()
                         .refused("reading", item.source.clone(), status);
@@ -256,7 +273,10 @@ impl Down {
                         Err(error) => Err(self.words(item, &error)),
                     });
                 }
-                Err(error) => return Ok(Err(self.words(item, &error) + part.aftermath())),
+                Err(error) => {
+                    let kept = part.kept_bytes();
+                    return Ok(Err(self.unwritten(item, &error, kept) + part.aftermath()));
+                }
             }
         }
     }
@@ -273,6 +293,22 @@ impl Down {
 
     fn looks(&self, item: &Item, mode: Option<u32>, times: Option<(u32, u32)>) -> Looks {
         looks(&self.job, item.mode.or(mode), times.or(item.times))
+    }
+
+    /// Why a file could not be written, of which so many bytes stay.
+    fn unwritten(&self, item: &Item, error: &io::Error, there: u64) -> Reason {
+        if !list::is_full(error) {
+            return self.words(item, error);
+        }
+        let path = self.folder.shown(&item.target);
+        let folder = path
+            .parent()
+            .map_or_else(String::new, |folder| folder.display().to_string());
+        let name = path.file_name().unwrap_or_default();
+        Reason {
+            errno: crate::error::errno(error),
+            ..no_space(&folder, name.as_encoded_bytes(), item.size, there)
+        }
     }
 
     fn words(&self, item: &Item, error: &io::Error) -> Reason {
@@ -317,10 +353,8 @@ fn prepare(job: &Job, folder: &Folder, items: Vec<Item>) -> (Vec<Item>, Vec<Item
     let (mut files, mut made) = (Vec::new(), Vec::new());
     for item in items {
         if job.tree.parent(&item.target).is_none() {
-            job.progress.failed(
-                item.target.clone(),
-                not_below(folder.shown(&item.target).as_os_str().as_encoded_bytes()),
-            );
+            let path = super::shown(folder.shown(&item.target).as_os_str().as_encoded_bytes());
+            job.progress.failed_below(item.target, &path);
             continue;
         }
         if item.kind == Kind::Directory {
@@ -333,24 +367,35 @@ fn prepare(job: &Job, folder: &Folder, items: Vec<Item>) -> (Vec<Item>, Vec<Item
                         made.push(item);
                     }
                 }
-                Err(error) => job
-                    .progress
-                    .failed(item.target.clone(), words(folder, &item.target, &error)),
+                Err(error) => {
+                    let reason = words(folder, &item.target, &error) + NOTHING_BELOW;
+                    job.progress.failed(item.target.clone(), reason);
+                }
             }
             continue;
         }
-        let newer = |item: &Item| {
-            let found = folder.look(&item.target).ok().flatten()?;
-            let (_, modified) = item.times?;
-            (found.is_file && found.modified >= i64::from(modified)).then_some(found.size)
-        };
-        if job.options.update && newer(&item).is_some() {
+        if has_already(job, folder, &item) {
             job.progress.skipped(&item);
         } else {
             files.push(item);
         }
     }
     (files, made)
+}
+
+/// Whether the target has a name already, as far as its name and time say.
+fn has_already(job: &Job, folder: &Folder, item: &Item) -> bool {
+    let options = &job.options;
+    if !options.update && !options.ignore_existing {
+        return false;
+    }
+    let Ok(Some(found)) = folder.look(&item.target) else {
+        return false;
+    };
+    let newer = item
+        .times
+        .is_some_and(|(_, modified)| found.is_file && found.modified >= i64::from(modified));
+    options.ignore_existing || options.update && newer
 }
 
 /// Copies a symbolic link, as it is.
@@ -407,7 +452,7 @@ impl Work for SmallDown<'_> {
         }
         job.flow.passed(bytes as u64);
         self.files.attached.drive();
-        job.throttle.take(bytes as u64).await;
+        job.rate.take(bytes as u64).await;
         self.write(events).await;
         true
     }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -178,10 +179,51 @@ impl Folder {
         match rustix::fs::statat(&*parent, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(Found {
                 is_file: rustix::fs::FileType::from_raw_mode(stat.st_mode).is_file(),
-                size: u64::try_from(stat.st_size).unwrap_or(0),
                 modified: stat.st_mtime,
             })),
             Err(rustix::io::Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The names in a directory, and which of them are directories.
+    pub(super) fn names(&self, path: &[u8]) -> io::Result<Vec<(Bytes, bool)>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = match path {
+            b"" => rustix::fs::openat(&*self.root, ".", flags, Mode::empty())?,
+            path => {
+                let (parent, name) = self.parent(path)?;
+                rustix::fs::openat(&*parent, name, flags, Mode::empty())?
+            }
+        };
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&directory)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let is_directory = match entry.file_type() {
+                FileType::Unknown => {
+                    let stat = rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                    kind(&stat) == FileType::Directory
+                }
+                found => found == FileType::Directory,
+            };
+            names.push((Bytes::copy_from_slice(name.to_bytes()), is_directory));
+        }
+        Ok(names)
+    }
+
+    /// Deletes a name, of the link itself if it is one; an empty directory where it is to be one.
+    pub(super) fn delete(&self, path: &[u8], is_directory: bool) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        let flags = match is_directory {
+            true => AtFlags::REMOVEDIR,
+            false => AtFlags::empty(),
+        };
+        match rustix::fs::unlinkat(&*parent, name, flags) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
@@ -255,6 +297,23 @@ impl Folder {
             (Err(error), _) => Err(error),
         }
     }
+}
+
+/// Makes a directory that the user named, and those above it.
+pub(super) fn make_directories(path: &Path, mode: u32) -> io::Result<()> {
+    let missing: Vec<&Path> = path
+        .ancestors()
+        .take_while(|path| !path.as_os_str().is_empty() && !path.exists())
+        .collect();
+    for path in missing.into_iter().rev() {
+        match std::fs::create_dir(path) {
+            // The caller's mask counts, and not this process's.
+            Ok(()) => std::fs::set_permissions(path, PermissionsExt::from_mode(mode))?,
+            Err(_) if path.is_dir() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn kind(stat: &Stat) -> FileType {
@@ -424,7 +483,6 @@ impl Existing {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Found {
     pub(super) is_file: bool,
-    pub(super) size: u64,
     pub(super) modified: i64,
 }
 
@@ -450,6 +508,12 @@ const MOST_SLICES: usize = 1024;
 impl PartFile {
     pub(super) fn file(&self) -> &File {
         &self.file
+    }
+
+    /// What of it is on the disk and stays for another attempt when this one fails.
+    pub(super) fn kept_bytes(&self) -> u64 {
+        let blocks = || self.file.metadata().map_or(0, |found| found.blocks());
+        if self.keep { blocks() * 512 } else { 0 }
     }
 
     /// Whether an earlier attempt may have written some of it.
@@ -618,7 +682,7 @@ mod tests {
         }
         assert!(
             folder.make_directory(b"link", 0o755).is_err(),
-            "a link is no directory"
+            "a link is not a directory"
         );
         assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
     }

@@ -10,8 +10,10 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use rustix::io::Errno;
 use tokio::sync::mpsc;
+use trunkline_sftp::transfer::LeftOut;
 
-use super::lanes::Lanes;
+use super::reason::FREE_SPACE;
+use super::sessions::Sessions;
 use super::tree::Told;
 use super::{Item, Job, Kind, Place, Reason, Source, Stream, There, Top, blocking, shown};
 use crate::error::Error;
@@ -32,58 +34,16 @@ pub(super) async fn names(
     for source in sources {
         match place {
             Place::Local => local(job, source, top, &items).await,
-            Place::Server(lanes) => remote(job, lanes, &source.path, top, &items).await?,
+            Place::Server(sessions) => remote(job, sessions, &source.path, top, &items).await?,
         }
     }
     Ok(())
 }
 
 /// Says of every name that it would be copied.
-pub(super) async fn only_tell(job: &Job, mut found: mpsc::Receiver<Item>) -> Result<(), Error> {
+pub(super) async fn only_tell(job: &Job, mut found: mpsc::Receiver<Item>) {
     while let Some(item) = found.recv().await {
-        job.progress.copied(item.target, item.size);
-    }
-    Ok(())
-}
-
-/// Names that are left out.
-pub(super) struct Excluded {
-    patterns: Vec<glob::Pattern>,
-}
-
-impl Excluded {
-    pub(super) fn new(patterns: &[String]) -> Result<Self, Error> {
-        let parse = |pattern: &String| {
-            glob::Pattern::new(pattern.trim_end_matches('/'))
-                .map_err(|error| Error::Usage(format!("--exclude {pattern}: {error}")))
-        };
-        let patterns = patterns.iter().map(parse).collect::<Result<_, _>>()?;
-        Ok(Self { patterns })
-    }
-
-    /// Whether a path below a source is left out, with all that is in it.
-    fn has(&self, path: &[u8]) -> bool {
-        if self.patterns.is_empty() {
-            return false;
-        }
-        // Every part: a directory takes what is in it along.
-        let ends = path
-            .iter()
-            .enumerate()
-            .filter_map(|(at, byte)| (*byte == b'/').then_some(at))
-            .chain([path.len()]);
-        ends.into_iter().any(|end| {
-            let whole = String::from_utf8_lossy(&path[..end]);
-            let name = whole.rsplit('/').next().unwrap_or_default();
-            self.patterns.iter().any(|pattern| {
-                if pattern.as_str().contains('/') {
-                    pattern.matches(whole.trim_start_matches('/'))
-                        || pattern.as_str().trim_start_matches('/') == whole
-                } else {
-                    pattern.matches(name)
-                }
-            })
-        })
+        job.progress.would_copy(item);
     }
 }
 
@@ -135,7 +95,7 @@ async fn local(job: &Arc<Job>, source: &Source, top: &Top, items: &mpsc::Sender<
         let nth = job.tree.source();
         if let Some(stream) = stream {
             let item = stream_item(path, target, stream);
-            let _ = send(&job, &items, nth, item);
+            let _ = send(&job, &items, nth, b"", item);
             return;
         }
         let root = Path::new(os(&path));
@@ -145,7 +105,7 @@ async fn local(job: &Arc<Job>, source: &Source, top: &Top, items: &mpsc::Sender<
         };
         if let Some(stream) = Stream::of_special(root, &found) {
             let item = stream_item(path, target, stream);
-            let _ = send(&job, &items, nth, item);
+            let _ = send(&job, &items, nth, b"", item);
             return;
         }
         let mut item = local_item(path.clone(), target, &found);
@@ -154,8 +114,11 @@ async fn local(job: &Arc<Job>, source: &Source, top: &Top, items: &mpsc::Sender<
             let reason = is_directory(shown(&path));
             return job.progress.failed(path, reason);
         }
+        if is_left_out(&job, &item) {
+            return;
+        }
         let below = item.target.clone();
-        if send(&job, &items, nth, item).is_ok() && found.is_dir() {
+        if send(&job, &items, nth, b"", item).is_ok() && found.is_dir() {
             let _ = local_directory(&job, nth, &path, &below, b"", &items);
         }
     })
@@ -208,9 +171,6 @@ fn local_directory(
         };
         let name = entry.file_name();
         let (name, below) = (name.as_bytes(), join(below, name.as_bytes()));
-        if job.excluded.has(&below) {
-            continue;
-        }
         let (path, target) = (join(path, name), join(target, name));
         // Of the link itself, which is what is copied.
         let found = match entry.metadata() {
@@ -220,7 +180,16 @@ fn local_directory(
                 continue;
             }
         };
-        send(job, items, nth, local_item(path.clone(), target.clone(), &found))?;
+        if job.filters.leave_out(&below, found.is_dir()) {
+            continue;
+        }
+        send(
+            job,
+            items,
+            nth,
+            &below,
+            local_item(path.clone(), target.clone(), &found),
+        )?;
         if found.is_dir() {
             local_directory(job, nth, &path, &target, &below, items)?;
         }
@@ -253,29 +222,36 @@ fn local_item(source: Bytes, target: Bytes, found: &std::fs::Metadata) -> Item {
     }
 }
 
-fn send(job: &Job, items: &mpsc::Sender<Item>, nth: u32, item: Item) -> Result<(), Over> {
-    if !is_copied(job, nth, &item) {
+/// Whether a file that the user named is left out, by its name. Directories that the user named are where patterns begin.
+fn is_left_out(job: &Job, item: &Item) -> bool {
+    let name = super::folder_and_name(&item.source).1;
+    item.kind != Kind::Directory && job.filters.leave_out(&name, false)
+}
+
+fn send(job: &Job, items: &mpsc::Sender<Item>, nth: u32, below: &[u8], item: Item) -> Result<(), Over> {
+    if !is_copied(job, nth, below, &item) {
         return Ok(());
     }
     items.blocking_send(item).map_err(|_| Over)
 }
 
-/// What to do when the target's disk is full.
-pub(super) const FREE_SPACE: &str =
-    ". Any existing file is unchanged; free some space and run the same command again to resume";
-
 /// A local failure in a line.
 pub(super) fn words(path: &[u8], error: &std::io::Error) -> Reason {
-    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
     let mut words = Reason::from(Error::local(
         shown(path),
         std::io::Error::new(error.kind(), error.to_string()),
     ));
     words.errno = crate::error::errno(error);
-    if matches!(error.kind(), StorageFull | QuotaExceeded) {
+    if is_full(error) {
         words += FREE_SPACE;
     }
     words
+}
+
+/// Whether an error says that there is no room.
+pub(super) fn is_full(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
 }
 
 /// Directories are copied only if that was asked for.
@@ -286,9 +262,14 @@ fn is_directory(path: String) -> Reason {
     }
 }
 
-/// Counts what is to be copied, and tells what cannot be.
-fn is_copied(job: &Job, nth: u32, item: &Item) -> bool {
+/// Counts what is to be copied, and tells what cannot be. `below` is the path from the source.
+fn is_copied(job: &Job, nth: u32, below: &[u8], item: &Item) -> bool {
+    if item.kind == Kind::Directory {
+        job.deletion.enter(&item.target, below);
+    }
     if item.kind == Kind::Other {
+        // What has its name at the target stays.
+        job.deletion.pass_over(&item.target);
         let message = format!("{} is not a file, directory or link", shown(&item.source));
         job.progress.failed(item.source.clone(), message);
         return false;
@@ -299,6 +280,7 @@ fn is_copied(job: &Job, nth: u32, item: &Item) -> bool {
     }
     match job.tree.tell(&item.target, nth, item.kind == Kind::Directory) {
         Told::New => {
+            job.deletion.expect(&item.target);
             job.progress.found(item.size);
             true
         }
@@ -319,12 +301,12 @@ fn is_copied(job: &Job, nth: u32, item: &Item) -> bool {
 
 async fn remote(
     job: &Job,
-    lanes: &Lanes,
+    sessions: &Sessions,
     path: &Bytes,
     top: &Top,
     items: &mpsc::Sender<Item>,
 ) -> Result<(), Error> {
-    let sftp = &lanes.first();
+    let sftp = &sessions.first();
     let path = match path {
         empty if empty.is_empty() => Bytes::from_static(b"."),
         path => expand(sftp, path).await?,
@@ -333,15 +315,15 @@ async fn remote(
         let path = path.clone();
         async move { sftp.stat(path).await }
     };
-    match lanes.with(stat).await {
-        Ok(found) => remote_source(job, lanes, path, found, top, items, true).await,
+    match sessions.with(stat).await {
+        Ok(found) => remote_source(job, sessions, path, found, top, items, true).await,
         // A name may have a `*` in it: only where there is none it is a pattern.
         Err(Error::File { .. }) if is_pattern(&path) => {
             let mut any = false;
             for path in matching(job, sftp, &path).await? {
                 any = true;
                 match sftp.stat(&path).await {
-                    Ok(found) => remote_source(job, lanes, path, found, top, items, false).await?,
+                    Ok(found) => remote_source(job, sessions, path, found, top, items, false).await?,
                     Err(error) => fail(job, path, error)?,
                 }
             }
@@ -355,7 +337,7 @@ async fn remote(
     }
 }
 
-/// A file's failure is told, and the copy goes on; a session's is its end.
+/// A file's failure is told, and the copy continues; a session's is its end.
 pub(super) fn fail(job: &Job, path: Bytes, error: Error) -> Result<(), Error> {
     if matches!(error, Error::File { .. }) {
         job.progress.failed(path, error);
@@ -376,7 +358,7 @@ pub(super) async fn expand(sftp: &Sftp, path: &Bytes) -> Result<Bytes, Error> {
 
 async fn remote_source(
     job: &Job,
-    lanes: &Lanes,
+    sessions: &Sessions,
     path: Bytes,
     found: FileAttributes,
     top: &Top,
@@ -386,14 +368,17 @@ async fn remote_source(
     let nth = job.tree.source();
     let mut item = remote_item(path.clone(), target(&path, top), &found);
     item.named = named;
+    if is_left_out(job, &item) {
+        return Ok(());
+    }
     let (kind, below) = (item.kind, item.target.clone());
     if kind == Kind::Directory && !job.options.recursive {
-        let host = lanes.first();
+        let host = sessions.first();
         let reason = is_directory(format!("{}: {}", host.host(), shown(&path)));
         job.progress.failed(path, reason);
         return Ok(());
     }
-    if is_copied(job, nth, &item) && items.send(item).await.is_err() || kind != Kind::Directory {
+    if is_copied(job, nth, b"", &item) && items.send(item).await.is_err() || kind != Kind::Directory {
         return Ok(());
     }
     // A session that is lost on the way begins the walk anew on another one: what was told is not told again.
@@ -404,7 +389,7 @@ async fn remote_source(
         items,
         nth,
     };
-    lanes.with(|sftp| walk.on(sftp)).await
+    sessions.with(|sftp| walk.on(sftp)).await
 }
 
 /// A walk through a server's directory. A session that is lost on the way begins it anew on another one: what was told
@@ -419,7 +404,9 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     async fn on(&self, sftp: Sftp) -> Result<(), Error> {
-        let mut walk = sftp.walk(self.path);
+        let filters = self.job.filters.clone();
+        let left_out = LeftOut::new(move |path, is_directory| filters.leave_out(path, is_directory));
+        let mut walk = sftp.walk_without(self.path, left_out);
         while let Some(entry) = walk.next().await {
             let entry = match entry {
                 Ok(entry) => entry,
@@ -433,7 +420,7 @@ impl Walk<'_> {
                 join(self.below, &entry.path),
                 &entry.attributes,
             );
-            if self.job.excluded.has(&entry.path) || !is_copied(self.job, self.nth, &item) {
+            if !is_copied(self.job, self.nth, &entry.path, &item) {
                 continue;
             }
             if self.items.send(item).await.is_err() {
@@ -490,7 +477,7 @@ async fn matching(job: &Job, sftp: &Sftp, path: &Bytes) -> Result<Vec<Bytes>, Er
             continue;
         }
         let pattern = glob::Pattern::new(&shown(part))
-            .map_err(|error| Error::Usage(format!("{}: {error}", shown(path))))?;
+            .map_err(|error| Error::Invalid(format!("{}: {error}", shown(path))))?;
         let mut listing = futures_util::stream::iter(std::mem::take(&mut found))
             .map(|folder| matching_in(job, sftp, folder, &pattern))
             .buffered(LISTINGS);
@@ -536,7 +523,7 @@ async fn matching_in(
                 paths.push(below(&folder, &entry.path));
             }
             Ok(_) => {}
-            // What is no directory has nothing in it.
+            // What is not a directory has nothing in it.
             Err(error) if error.is_no_such_file() => {}
             Err(error) => fail(job, folder.clone(), error)?,
         }
@@ -554,17 +541,6 @@ fn below(folder: &[u8], name: &[u8]) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_excluded_directory_takes_what_is_in_it_along() {
-        let excluded = Excluded::new(&["*.o".into(), "target/".into(), "a/b".into()]).unwrap();
-        for path in ["x.o", "d/x.o", "target", "d/target/x", "a/b", "a/b/c"] {
-            assert!(excluded.has(path.as_bytes()), "{path}");
-        }
-        for path in ["x.c", "a/c", "b", "targets"] {
-            assert!(!excluded.has(path.as_bytes()), "{path}");
-        }
-    }
 
     #[test]
     fn a_source_keeps_its_name_unless_the_target_gives_one() {

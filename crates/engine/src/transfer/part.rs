@@ -1,6 +1,6 @@
 //! The names that files have until they are whole, beside their last ones.
 //!
-//! A file that no later copy goes on from has a random name. One that may be gone on with has the same name each time,
+//! A file that no later copy resumes from has a random name. One that may be continued has the same name each time,
 //! made of both ends of the copy: [`Claim`] keeps two copies that run at once from using it both.
 
 use std::collections::HashSet;
@@ -67,7 +67,7 @@ pub(super) struct Claim {
     _name: UnixListener,
 }
 
-/// How long a copy that was just interrupted may take to let go of its file: whoever runs it again at once goes on from there.
+/// How long a copy that was just interrupted may take to let go of its file: whoever runs it again at once resumes from there.
 /// The daemon hears of it at once, but is one of many programs on a busy machine.
 pub(super) const LETS_GO: Duration = Duration::from_secs(1);
 /// How often that is looked at.

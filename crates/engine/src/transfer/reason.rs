@@ -1,7 +1,11 @@
 //! Why something was not copied.
 
+use std::fmt;
 use std::ops::AddAssign;
 
+use rustix::io::Errno;
+
+use super::shown;
 use crate::error::Error;
 
 /// A sentence that names it, and the errno of this machine that says the same, if there is one.
@@ -39,5 +43,64 @@ impl std::ops::Add<&str> for Reason {
     fn add(mut self, more: &str) -> Self {
         self += more;
         self
+    }
+}
+
+/// What is said of a directory that could not be made.
+pub(super) const NOTHING_BELOW: &str = "; what is in it was not copied";
+
+/// There is no room for a file of so many bytes in a folder. `there`: what of it is there, and stays for another attempt.
+pub(super) fn no_space(folder: &str, name: &[u8], size: u64, there: u64) -> Reason {
+    let (name, size) = (shown(name), Size(size));
+    let what = match there {
+        0 => format!(" for {name} ({size})"),
+        there => format!(": {} of {name} ({size}) are there", Size(there)),
+    };
+    Reason {
+        message: format!("no space left in {folder}{what}{FREE_SPACE}"),
+        errno: Some(Errno::NOSPC.raw_os_error()),
+    }
+}
+
+/// What to do when the target's disk is full.
+pub(super) const FREE_SPACE: &str =
+    ". Any existing file is unchanged; free some space and run the same command again to resume";
+
+/// Bytes in the unit that fits.
+pub(super) struct Size(pub(super) u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = ["KiB", "MiB", "GiB", "TiB"];
+        let mut value = self.0 as f64 / 1024.0;
+        let mut nth = 0;
+        while value >= 1024.0 && nth + 1 < units.len() {
+            value /= 1024.0;
+            nth += 1;
+        }
+        match self.0 {
+            0..1024 => write!(f, "{} B", self.0),
+            _ => write!(f, "{value:.1} {}", units[nth]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_named_with_what_is_there() {
+        let said = |there| no_space("web1:/data", b"big.iso", 5 << 30, there).message;
+        assert_eq!(
+            said(12_900_000),
+            "no space left in web1:/data: 12.3 MiB of big.iso (5.0 GiB) are there. Any existing file is unchanged; free some \
+             space and run the same command again to resume"
+        );
+        assert!(said(0).starts_with("no space left in web1:/data for big.iso (5.0 GiB). "));
+        assert_eq!(
+            [0, 1023, 1024].map(|size| Size(size).to_string()),
+            ["0 B", "1023 B", "1.0 KiB"]
+        );
     }
 }

@@ -8,7 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{Mutex, mpsc};
 use trunkline_sftp::transfer::{FileId, Many};
 
-use super::lanes::Lanes;
+use super::sessions::Sessions;
 use super::{Item, Job, MOST_SMALL_SESSIONS};
 use crate::error::Error;
 use crate::sftp::{Attached, Sftp, Shared};
@@ -99,17 +99,17 @@ impl Queue {
     pub(super) async fn copy<W: Work>(
         &self,
         job: &Job,
-        lanes: &Lanes,
+        sessions: &Sessions,
         begin: impl Fn(Sftp) -> W,
     ) -> Result<(), Error> {
-        let on = |nth| self.copy_on(nth, job, lanes, &begin);
-        let mut moves = lanes.moves();
+        let on = |nth| self.copy_on(nth, job, sessions, &begin);
+        let mut moves = sessions.moves();
         let mut working: FuturesUnordered<_> = (0..MOST_SMALL_SESSIONS).map(&on).collect();
         loop {
-            let changed = lanes.changed();
-            if lanes.moves() > moves {
+            let changed = sessions.changed();
+            if sessions.moves() > moves {
                 // Once more: those that are at work have something to end on the old sessions.
-                moves = lanes.moves();
+                moves = sessions.moves();
                 working.push(on(0));
             }
             tokio::select! {
@@ -127,15 +127,15 @@ impl Queue {
         &self,
         nth: usize,
         job: &Job,
-        lanes: &Lanes,
+        sessions: &Sessions,
         begin: &impl Fn(Sftp) -> W,
     ) -> Result<(), Error> {
-        if nth > 0 && (!job.plenty.suffices().await || nth >= job.small_streams(lanes).await) {
+        if nth > 0 && (!job.plenty.suffices().await || nth >= job.small_streams(sessions).await) {
             return Ok(());
         }
         loop {
-            let changed = lanes.changed();
-            let Some(sftp) = lanes.nth(nth)? else {
+            let changed = sessions.changed();
+            let Some(sftp) = sessions.nth(nth)? else {
                 changed.await;
                 continue;
             };
@@ -149,7 +149,7 @@ impl Queue {
                 if exhausted && files.known.is_empty() {
                     return Ok(());
                 }
-                let retired = !lanes.has(&sftp);
+                let retired = !sessions.has(&sftp);
                 if sftp.link().ended().is_some() || retired && files.known.is_empty() {
                     break;
                 }

@@ -1,4 +1,4 @@
-//! [`Stream`]: an end of a copy that is no regular file. It is read to its end, or written to, in order and once.
+//! [`Stream`]: an end of a copy that is not a regular file. It is read to its end, or written to, in order and once.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use tokio::net::unix::pipe;
 
 use trunkline_request::copy::is_descriptor;
 
-use super::{CopyOptions, Location, Progress, Snapshot, Throttle, blocking, list, shown};
+use super::{CopyOptions, Location, Progress, Rate, Snapshot, blocking, list, shown};
 use crate::error::Error;
 use crate::sftp::{FileAttributes, FileType, OpenFlags, Sftp};
 
@@ -148,10 +148,11 @@ pub(super) async fn copy_to(
     sources: &[Location],
     target: &Stream,
     options: &CopyOptions,
+    rate: &Rate,
     progress: &Arc<Progress>,
 ) -> Result<Snapshot, Error> {
     let [source] = sources else {
-        return Err(Error::Usage(format!(
+        return Err(Error::Invalid(format!(
             "{} is not a directory",
             target.path.display()
         )));
@@ -160,13 +161,13 @@ pub(super) async fn copy_to(
         Location::Host(host, path) => (host.sftp().await?, path.clone()),
         Location::Session(sftp, path) => (sftp.clone(), path.clone()),
         Location::Local(_) | Location::Stream(_) => {
-            return Err(Error::Usage(
+            return Err(Error::Invalid(
                 "no host is named: use cp(1) for local copies".into(),
             ));
         }
     };
     let path = list::expand(&sftp, &path).await?;
-    let length = match one_into(&sftp, &path, target, options, progress).await {
+    let length = match one_into(&sftp, &path, target, options, rate, progress).await {
         Ok(length) => length,
         Err(error @ (Error::File { .. } | Error::Local { .. })) => {
             progress.failed(path, error);
@@ -184,6 +185,7 @@ async fn one_into(
     path: &Bytes,
     target: &Stream,
     options: &CopyOptions,
+    rate: &Rate,
     progress: &Arc<Progress>,
 ) -> Result<u64, Error> {
     let found = sftp.stat(path).await?;
@@ -201,7 +203,7 @@ async fn one_into(
     if options.dry_run {
         return Ok(found.size.unwrap_or(0));
     }
-    pour(sftp, path, target, options, progress).await
+    pour(sftp, path, target, rate, progress).await
 }
 
 /// Reads a server's file into a stream; its length.
@@ -209,7 +211,7 @@ pub(super) async fn pour(
     sftp: &Sftp,
     path: &Bytes,
     target: &Stream,
-    options: &CopyOptions,
+    rate: &Rate,
     progress: &Arc<Progress>,
 ) -> Result<u64, Error> {
     let local = |error| Error::local(format!("writing {}", target.path.display()), error);
@@ -217,7 +219,6 @@ pub(super) async fn pour(
         .open(path, OpenFlags::READ, FileAttributes::default())
         .await?;
     let mut writer = target.writer().await.map_err(local)?;
-    let throttle = Throttle::new(options.limit);
     let mut length = 0;
     loop {
         let chunk = file.chunk(PIECE).await?;
@@ -225,7 +226,7 @@ pub(super) async fn pour(
             writer.flush().await.map_err(local)?;
             return Ok(length);
         }
-        throttle.take(chunk.len() as u64).await;
+        rate.take(chunk.len() as u64).await;
         writer.write_all(&chunk).await.map_err(local)?;
         length += chunk.len() as u64;
         progress.moved(chunk.len() as u64);

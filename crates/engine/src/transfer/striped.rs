@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use trunkline_sftp::transfer::{self, LaneId};
+use trunkline_sftp::transfer::{self, WorkerId};
 
-use super::lanes::Lanes;
+use super::sessions::Sessions;
 use crate::error::Error;
 use crate::sftp::{Attached, Sftp, Shared};
 
@@ -16,7 +16,7 @@ pub(super) struct Striped<P> {
 
 struct OnSession {
     sftp: Sftp,
-    lane: LaneId,
+    session: WorkerId,
     attached: Attached,
 }
 
@@ -32,7 +32,7 @@ impl<P: transfer::Striped + Send + 'static> Striped<P> {
     /// more end what they have under way. Fails when there is none and none can be had.
     ///
     /// `alone`: the first one keeps the file, whatever others there come to be.
-    pub(super) fn gather(&mut self, lanes: &Lanes, wanted: usize, alone: bool) -> Result<(), Error> {
+    pub(super) fn gather(&mut self, sessions: &Sessions, wanted: usize, alone: bool) -> Result<(), Error> {
         let (shared, mut retiring) = (self.shared.clone(), 0);
         if alone && !self.on.is_empty() {
             return Ok(());
@@ -41,26 +41,30 @@ impl<P: transfer::Striped + Send + 'static> Striped<P> {
             if on.sftp.link().ended().is_some() {
                 return false;
             }
-            if lanes.has(&on.sftp) {
+            if sessions.has(&on.sftp) {
                 return true;
             }
             let mut plan = shared.plan();
-            plan.retire_lane(on.lane);
-            let goes_on = !plan.is_gone(on.lane);
+            plan.retire_worker(on.session);
+            let goes_on = !plan.is_gone(on.session);
             retiring += usize::from(goes_on);
             goes_on
         });
-        for sftp in lanes.live() {
+        for sftp in sessions.live() {
             let is_known = |on: &OnSession| Arc::ptr_eq(on.sftp.link(), sftp.link());
             if self.on.iter().any(is_known) || self.on.len() - retiring >= wanted {
                 continue;
             }
-            let lane = self.shared.plan().add_lane();
-            let attached = self.shared.attach(sftp.link(), lane);
-            self.on.push(OnSession { sftp, lane, attached });
+            let session = self.shared.plan().add_worker();
+            let attached = self.shared.attach(sftp.link(), session);
+            self.on.push(OnSession {
+                sftp,
+                session,
+                attached,
+            });
         }
         if self.on.len() - retiring < wanted {
-            lanes.grow(wanted)?;
+            sessions.grow(wanted)?;
         }
         if retiring > 0 {
             // What those leave is for the others.

@@ -36,7 +36,7 @@ struct Name {
 pub(super) enum Origin {
     /// This copy made it: there is nothing in it but what this copy puts there.
     Made,
-    /// It was there, and is no link.
+    /// It was there, and is not a link.
     Found,
 }
 
@@ -76,6 +76,11 @@ impl Tree {
                 }
             }
         }
+    }
+
+    /// Whether a source has a name for this path.
+    pub(super) fn knows(&self, path: &[u8]) -> bool {
+        self.state().names.contains_key(&self.hasher.hash_one(path))
     }
 
     /// Notes that a folder is there.

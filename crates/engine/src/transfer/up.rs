@@ -1,43 +1,40 @@
 //! Copies towards a server, from this machine or through it from another server.
 
-use std::collections::VecDeque;
-use std::fs::File;
-use std::io;
+mod small;
+mod source;
+
 use std::ops::Range;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use rustix::fs::{OFlags, SeekFrom};
-use rustix::io::Errno;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use trunkline_sftp::transfer::{
-    FileId, ManyUpload, ManyUploadEvent, Opening, Plan as _, ReadId, Upload, UploadEvent, UploadFile,
-    UploadOptions,
-};
+use trunkline_sftp::transfer::{Opening, Plan as _, Upload, UploadEvent, UploadOptions};
 
-use super::lanes::Lanes;
 use super::list::{self, os};
 use super::part::{self, Claim, Tag};
-use super::small::{MOST_SMALL, Queue, SMALL_MEMORY, SmallFiles, Work};
+use super::reason::{NOTHING_BELOW, Size, no_space};
+use super::sessions::Sessions;
+use super::small::{MOST_SMALL, Queue};
 use super::striped::Striped;
 use super::tree::Origin;
 use super::{
-    Existing, INCOMPLETE, Item, Job, KEPT_BITS, Kind, Place, Reason, SET_ID, blocking, blocks, not_below,
-    rewritten, shown, stream,
+    Existing, INCOMPLETE, Item, Job, KEPT_BITS, Kind, Place, Reason, SET_ID, blocking, blocks, rewritten,
+    shown, stream,
 };
 use crate::error::Error;
 use crate::sftp::{self, FileAttributes, FileType, OpenFlags, Permissions, Sftp, Status, Times};
+use small::SmallUp;
+use source::{Pieces, Source, Want, holes, open};
 
 /// A copy into a server's directory.
 pub(super) struct Up<'a> {
     job: &'a Arc<Job>,
     from: &'a Place,
-    lanes: &'a Arc<Lanes>,
+    sessions: &'a Arc<Sessions>,
     root: &'a Bytes,
     /// Where it comes from and where it goes, by name.
     ids: [Vec<u8>; 2],
@@ -47,17 +44,20 @@ pub(super) struct Up<'a> {
 const BATCH: usize = 4096;
 /// Requests for single names in flight.
 const AT_ONCE: usize = 256;
-/// Read at once of a local file.
-const READ: usize = 4 * 1024 * 1024;
 
 impl<'a> Up<'a> {
-    pub(super) fn new(job: &'a Arc<Job>, from: &'a Place, lanes: &'a Arc<Lanes>, root: &'a Bytes) -> Self {
+    pub(super) fn new(
+        job: &'a Arc<Job>,
+        from: &'a Place,
+        sessions: &'a Arc<Sessions>,
+        root: &'a Bytes,
+    ) -> Self {
         Self {
             job,
             from,
-            lanes,
+            sessions,
             root,
-            ids: [from.id(), Place::Server(lanes.clone()).id()],
+            ids: [from.id(), Place::Server(sessions.clone()).id()],
         }
     }
 
@@ -71,6 +71,39 @@ impl<'a> Up<'a> {
             self.large(large_items)
         )?;
         self.finish_directories(directories).await
+    }
+
+    /// Says what would be copied and what is there already.
+    pub(super) async fn only_tell(&self, mut items: mpsc::Receiver<Item>) -> Result<(), Error> {
+        let options = &self.job.options;
+        let looks = options.update || options.ignore_existing || options.checksum;
+        let mut batch = Vec::new();
+        while items.recv_many(&mut batch, BATCH).await > 0 {
+            let checked = futures_util::stream::iter(batch.drain(..))
+                .map(|item| async {
+                    let path = self.path(&item.target);
+                    let found = match looks && item.kind != Kind::Directory {
+                        true => self.look(&path).await,
+                        false => Ok(None),
+                    };
+                    let has_already = match found {
+                        Ok(Some(found)) => self.has_already(&item, &path, &found).await,
+                        Ok(None) | Err(Error::File { .. }) => Ok(false),
+                        Err(error) => Err(error),
+                    };
+                    (item, has_already)
+                })
+                .buffered(AT_ONCE);
+            let mut checked = std::pin::pin!(checked);
+            while let Some((item, has_already)) = checked.next().await {
+                if has_already? {
+                    self.job.progress.skipped(&item);
+                } else {
+                    self.job.progress.would_copy(item);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn path(&self, target: &[u8]) -> Bytes {
@@ -138,7 +171,7 @@ impl<'a> Up<'a> {
             let parent = job.tree.parent(&item.target);
             let path = self.path(&item.target);
             match found {
-                _ if parent.is_none() => job.progress.failed(item.target, not_below(&path)),
+                _ if parent.is_none() => job.progress.failed_below(item.target, &self.shown(&path)),
                 Ok(None) => {
                     // So that what is to be in it is looked at, too.
                     job.tree.hold(&item.target, Origin::Found);
@@ -181,10 +214,12 @@ impl<'a> Up<'a> {
                         made.push(item);
                     }
                 }
-                Err(error) => {
+                Err(error @ Error::File { .. }) => {
                     job.tree.lose(&item.target);
-                    list::fail(job, item.target, error)?;
+                    job.progress
+                        .failed(item.target, Reason::from(error) + NOTHING_BELOW);
                 }
+                Err(error) => return Err(error),
             }
         }
         Ok(made)
@@ -208,7 +243,7 @@ impl<'a> Up<'a> {
                 }
             }
         };
-        self.lanes.with(make).await
+        self.sessions.with(make).await
     }
 
     /// What has a name, the link itself if it is one; `None` if nothing has it.
@@ -220,7 +255,7 @@ impl<'a> Up<'a> {
             let path = path.clone();
             async move { sftp.lstat(path).await }
         };
-        match self.lanes.with(lstat).await {
+        match self.sessions.with(lstat).await {
             Ok(found) => Ok(Some(found)),
             Err(error) if error.is_no_such_file() => Ok(None),
             Err(error) => Err(error),
@@ -229,7 +264,7 @@ impl<'a> Up<'a> {
 
     /// A path there, for people.
     fn shown(&self, path: &[u8]) -> String {
-        format!("{}: {}", self.lanes.first().host(), shown(path))
+        format!("{}: {}", self.sessions.first().host(), shown(path))
     }
 
     /// Copies a link; whether a file is to be copied, which learns what it meets.
@@ -237,7 +272,7 @@ impl<'a> Up<'a> {
         let job = self.job;
         let mut path = self.path(&item.target);
         let Some(origin) = job.tree.parent(&item.target) else {
-            job.progress.failed(item.target.clone(), not_below(&path));
+            job.progress.failed_below(item.target.clone(), &self.shown(&path));
             return Ok(false);
         };
         // In a folder that this copy made there is nothing but what it put there.
@@ -245,6 +280,10 @@ impl<'a> Up<'a> {
             Origin::Made => None,
             Origin::Found => self.look(&path).await?,
         };
+        if found.is_some() && job.options.ignore_existing {
+            job.progress.skipped(item);
+            return Ok(false);
+        }
         if item.kind == Kind::Link {
             self.link(item, found.as_ref()).await?;
             return Ok(false);
@@ -274,19 +313,9 @@ impl<'a> Up<'a> {
                 return Ok(false);
             }
         }
-        let options = &job.options;
-        let newer = match (found.times, item.times) {
-            (Some(there), Some((_, modified))) => there.modified >= modified,
-            _ => false,
-        };
-        let skipped = options.update && newer
-            || options.checksum && found.size == Some(item.size) && self.is_same(item, &path).await?;
-        if skipped {
+        if self.has_already(item, &path, &found).await? {
             job.progress.skipped(item);
             return Ok(false);
-        }
-        if options.dry_run {
-            return Ok(true);
         }
         // Shows that it may be written: the folder's permissions, which a renaming asks for, say nothing of the file's.
         let open = |sftp: Sftp| {
@@ -296,7 +325,7 @@ impl<'a> Up<'a> {
                 file.await.map(drop)
             }
         };
-        self.lanes.with(open).await?;
+        self.sessions.with(open).await?;
         let mut mode = found.permissions.map_or(0o600, Permissions::bits);
         if mode & SET_ID != 0 && !self.is_root().await? {
             mode = rewritten(mode);
@@ -309,10 +338,27 @@ impl<'a> Up<'a> {
         Ok(true)
     }
 
+    /// Whether the server has a file already, as the options say it.
+    async fn has_already(&self, item: &Item, path: &Bytes, found: &FileAttributes) -> Result<bool, Error> {
+        let options = &self.job.options;
+        let is_file = matches!(found.file_type(), None | Some(FileType::Regular));
+        let newer = match (found.times, item.times) {
+            (Some(there), Some((_, modified))) => is_file && there.modified >= modified,
+            _ => false,
+        };
+        Ok(options.ignore_existing
+            || options.update && newer
+            || options.checksum
+                && item.kind == Kind::File
+                && is_file
+                && found.size == Some(item.size)
+                && self.is_same(item, path).await?)
+    }
+
     /// Whether the server writes as root, by whose the folder is that a session begins in.
     async fn is_root(&self) -> Result<bool, Error> {
         let home = |sftp: Sftp| async move { sftp.stat(Bytes::from_static(b".")).await };
-        match self.lanes.with(home).await {
+        match self.sessions.with(home).await {
             Ok(home) => Ok(home.owner.is_some_and(|owner| owner.uid == 0)),
             Err(Error::File { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -332,7 +378,7 @@ impl<'a> Up<'a> {
             if !found.as_ref().is_some_and(is_link) {
                 return Ok((path, found));
             }
-            let target = self.lanes.first().readlink(&path).await?;
+            let target = self.sessions.first().readlink(&path).await?;
             path = match target.starts_with(b"/") {
                 true => target,
                 false => list::in_root(&super::folder_and_name(&path).0, &target),
@@ -343,7 +389,7 @@ impl<'a> Up<'a> {
             code: sftp::StatusCode::FAILURE,
             message: "too many levels of symbolic links".into(),
         };
-        Err(self.lanes.first().link().refused("writing", path, status))
+        Err(self.sessions.first().link().refused("writing", path, status))
     }
 
     async fn is_same(&self, item: &Item, path: &Bytes) -> Result<bool, Error> {
@@ -351,11 +397,11 @@ impl<'a> Up<'a> {
             return Ok(false);
         }
         if let Place::Server(from) = self.from {
-            return blocks::is_same_there(from, &item.source, self.lanes, path, item.size).await;
+            return blocks::is_same_there(from, &item.source, self.sessions, path, item.size).await;
         }
         let (source, named) = (item.source.clone(), item.named);
         match blocking(move || open(&source, named)).await {
-            Ok(file) => blocks::is_same(self.lanes, path, file, item.size).await,
+            Ok(file) => blocks::is_same(self.sessions, path, file, item.size).await,
             Err(_) => Ok(false),
         }
     }
@@ -371,7 +417,7 @@ impl<'a> Up<'a> {
             }
         }
         let target = match self.from {
-            Place::Server(lanes) => lanes.first().readlink(&item.source).await?,
+            Place::Server(sessions) => sessions.first().readlink(&item.source).await?,
             Place::Local => {
                 let source = item.source.clone();
                 match blocking(move || std::fs::read_link(Path::new(os(&source)))).await {
@@ -387,7 +433,7 @@ impl<'a> Up<'a> {
         };
         let path = self.path(&item.target);
         let part = part::random(&path);
-        let sftp = self.lanes.first();
+        let sftp = self.sessions.first();
         sftp.symlink(&target, &part).await?;
         if let Err(error) = sftp.rename_over(&part, &path).await {
             let _ = sftp.remove(&part).await;
@@ -412,7 +458,7 @@ impl<'a> Up<'a> {
                         }
                     }
                 };
-                let result = self.lanes.with(set).await;
+                let result = self.sessions.with(set).await;
                 (item, result)
             })
             .buffered(AT_ONCE);
@@ -447,16 +493,8 @@ impl<'a> Up<'a> {
     // Small files.
 
     async fn small(&self, items: mpsc::Receiver<Item>) -> Result<(), Error> {
-        let begin = |sftp| SmallUp {
-            up: self,
-            files: SmallFiles::on(sftp, ManyUpload::new(SMALL_MEMORY)),
-            reads: JoinSet::new(),
-            read: None,
-            written: 0,
-            in_place: Vec::new(),
-            failed: Vec::new(),
-        };
-        Queue::new(items).copy(self.job, self.lanes, begin).await
+        let begin = |sftp| SmallUp::new(self, sftp);
+        Queue::new(items).copy(self.job, self.sessions, begin).await
     }
 
     // Large files.
@@ -509,19 +547,19 @@ impl<'a> Up<'a> {
                 Ended::Done(length) => return Ok(Ok(length)),
                 Ended::Failed(message) => {
                     if leftover {
-                        let _ = self.lanes.first().remove(part).await;
+                        let _ = self.sessions.first().remove(part).await;
                     }
                     last = message;
                     break;
                 }
                 Ended::InPlace => {
-                    let _ = self.lanes.first().remove(part).await;
+                    let _ = self.sessions.first().remove(part).await;
                     item.there.in_place = true;
                     claim = None;
                 }
                 Ended::Again(message) => {
                     if leftover {
-                        let _ = self.lanes.first().remove(part).await;
+                        let _ = self.sessions.first().remove(part).await;
                     }
                     // Whatever is there under the name that is kept: it is not this copy's.
                     claim = None;
@@ -582,7 +620,7 @@ impl<'a> Up<'a> {
         let exclusive = options.opening == Opening::Exclusive;
         let wanted = match alone {
             true => 1,
-            false => self.job.streams(self.lanes, item.size, true).await,
+            false => self.job.streams(self.sessions, item.size, true).await,
         };
         let plan = Upload::new(options);
         let mut counted = plan.ranges().done_bytes();
@@ -590,12 +628,12 @@ impl<'a> Up<'a> {
         let mut striped = Striped::new(plan);
         let mut reads: JoinSet<Pieces> = JoinSet::new();
         loop {
-            let lanes_changed = self.lanes.changed();
+            let lanes_changed = self.sessions.changed();
             if alone && striped.has_lost() {
                 let message = self.shown(path) + " was not copied: the connection was lost";
                 return Ok(Ended::Again(message.into()));
             }
-            striped.gather(self.lanes, wanted, alone)?;
+            striped.gather(self.sessions, wanted, alone)?;
             let shared = striped.shared.clone();
             let changed = shared.changed.notified();
             let mut wants = Vec::new();
@@ -632,7 +670,7 @@ impl<'a> Up<'a> {
                 return Ok(match ended {
                     Ended::Failed(message) if may_be_full => {
                         drop(striped);
-                        let left = kept || in_place;
+                        let left = (kept || in_place).then_some(counted);
                         Ended::Failed(self.with_room(item, path, left, message).await)
                     }
                     ended => ended,
@@ -648,7 +686,7 @@ impl<'a> Up<'a> {
                         Ok(Err(message)) => return Ok(Ended::Failed(message)),
                         Err(error) => return Ok(Ended::Failed(error.to_string().into())),
                     };
-                    self.job.throttle.take(pieces.iter().map(|(_, data)| data.len() as u64).sum()).await;
+                    self.job.rate.take(pieces.iter().map(|(_, data)| data.len() as u64).sum()).await;
                     pieces.iter().for_each(|(_, data)| self.job.flow.offer(data));
                     *sent |= in_place && !pieces.is_empty();
                     let mut plan = striped.shared.plan();
@@ -674,22 +712,22 @@ impl<'a> Up<'a> {
     }
 
     /// Says what a server's bare "failure" means where its disk is full.
-    /// `left`: what was written of the file is still there.
-    async fn with_room(&self, item: &Item, path: &Bytes, left: bool, reason: Reason) -> Reason {
+    /// `left`: the bytes of the file that are still there, where they stay.
+    async fn with_room(&self, item: &Item, path: &Bytes, left: Option<u64>, reason: Reason) -> Reason {
         // What is taken away again leaves the room that it had.
-        let little = if left { item.size / 64 } else { item.size };
-        let Some(free) = self.free(path).await.filter(|free| *free <= little) else {
+        let little = if left.is_some() { item.size / 64 } else { item.size };
+        if self.free(path).await.is_none_or(|free| free > little) {
             return reason;
-        };
-        let then = match item.there.in_place {
-            true => "",
-            false => list::FREE_SPACE,
-        };
-        no_space(format!(
-            "writing {}: no space left: {free} bytes are free and {} are wanted{then}",
-            self.shown(path),
-            item.size
-        ))
+        }
+        let (folder, name) = self.folder_and_name(path);
+        if item.there.in_place {
+            let message = format!("no space left in {folder} for {name} ({})", Size(item.size));
+            return Reason {
+                message,
+                ..no_space(&folder, b"", 0, 0)
+            };
+        }
+        no_space(&folder, name.as_bytes(), item.size, left.unwrap_or(0))
     }
 
     /// Why a file that is to be written where it is would not find room: known beforehand, its content is not lost.
@@ -699,16 +737,29 @@ impl<'a> Up<'a> {
             .size
             .saturating_sub(item.there.existing.map_or(0, |existing| existing.size));
         let free = self.free(&path).await.filter(|free| *free < more)?;
-        Some(no_space(format!(
-            "writing {}: no space left: {free} bytes are free and {more} are wanted. Any existing file is unchanged",
-            self.shown(&path)
-        )))
+        let (folder, name) = self.folder_and_name(&path);
+        let message = format!(
+            "no space left in {folder} for {name}: {} more are needed, and {} are free. Any existing file is unchanged",
+            Size(more),
+            Size(free)
+        );
+        Some(Reason {
+            message,
+            ..no_space(&folder, b"", 0, 0)
+        })
+    }
+
+    /// A path's folder and its last part, for people.
+    fn folder_and_name(&self, path: &Bytes) -> (String, String) {
+        let (folder, name) = super::folder_and_name(path);
+        let host = self.sessions.first().host().to_owned();
+        (format!("{host}:{}", shown(&folder)), shown(&name))
     }
 
     /// Bytes that the server's disk has left for a file; `None` where it does not say.
     async fn free(&self, path: &Bytes) -> Option<u64> {
         let folder = super::folder_and_name(path).0;
-        let state = self.lanes.first().statvfs(&folder).await.ok()?;
+        let state = self.sessions.first().statvfs(&folder).await.ok()?;
         // Some file systems have no number of files.
         let full = state.files > 0 && state.files_available == 0;
         let free = state.blocks_available.saturating_mul(state.fragment_size);
@@ -724,31 +775,23 @@ impl<'a> Up<'a> {
         })
     }
 
-    /// Writes to what is no regular file, in order.
+    /// Writes to what is not a regular file, in order.
     async fn pour(&self, item: &Item) -> Result<Result<u64, Reason>, Error> {
         let path = self.final_path(item);
-        let mut reader: Box<dyn tokio::io::AsyncRead + Send + Unpin> =
-            match Source::open(self.from, item).await {
-                Ok(Source::Stream(reader)) => match Arc::into_inner(reader) {
-                    Some(stream) => stream.reading.into_inner().reader,
-                    None => return Ok(Err("it is being read".to_owned().into())),
-                },
-                Ok(Source::Local(file)) => match file.try_clone() {
-                    Ok(file) => Box::new(tokio::fs::File::from_std(file)),
-                    Err(error) => return Ok(Err(list::words(&item.source, &error))),
-                },
-                Ok(Source::Server(file)) => match Arc::into_inner(file) {
-                    Some(file) => Box::new(file),
-                    None => return Ok(Err("it is being read".to_owned().into())),
-                },
-                Err(message) => return Ok(Err(message)),
-            };
+        let source = match Source::open(self.from, item).await {
+            Ok(source) => source,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let mut reader = match source.into_reader(item) {
+            Ok(reader) => reader,
+            Err(reason) => return Ok(Err(reason)),
+        };
         // A FIFO has no places: sftp-server appends to it, and fails to seek in it.
         let append = match item.there.special {
             Some(FileType::Fifo) => OpenFlags::APPEND,
             _ => OpenFlags::WRITE,
         };
-        let sftp = self.lanes.first();
+        let sftp = self.sessions.first();
         let written = async {
             let file = sftp
                 .open(&path, OpenFlags::WRITE | append, FileAttributes::default())
@@ -763,7 +806,7 @@ impl<'a> Up<'a> {
                     return Ok(at);
                 }
                 let length = piece.len() as u64;
-                self.job.throttle.take(length).await;
+                self.job.rate.take(length).await;
                 file.write_at(at, piece).await?;
                 self.job.progress.moved(length);
                 at += length;
@@ -783,15 +826,15 @@ impl<'a> Up<'a> {
     fn refused(&self, item: &Item, status: Status) -> Reason {
         let absent = status.code == sftp::StatusCode::NO_SUCH_FILE;
         let path = self.final_path(item);
-        let error = self.lanes.first().link().refused("writing", path, status);
+        let error = self.sessions.first().link().refused("writing", path, status);
         let mut reason = Reason::from(error);
         if absent {
-            reason += ": make its folder first";
+            reason += ": --mkdir creates its directory";
         }
         reason
     }
 
-    /// What an earlier attempt has left that may be gone on from, and what of a file need not be sent: what of that is
+    /// What an earlier attempt has left that may be resumed from, and what of a file need not be sent: what of that is
     /// right, or the source's holes, which a new file has by itself.
     async fn look_at_part(
         &self,
@@ -807,7 +850,7 @@ impl<'a> Up<'a> {
                 let path = path.clone();
                 async move { sftp.stat(path).await }
             };
-            async move { self.lanes.with(stat).await }
+            async move { self.sessions.with(stat).await }
         };
         let left = async {
             match kept {
@@ -824,7 +867,7 @@ impl<'a> Up<'a> {
         if let Some(left) = &left
             && left.size.is_some_and(|size| size > 0)
             && left.file_type() == Some(FileType::Regular)
-            // Lanes open it by its name, which others could give to something else in between.
+            // Sessions open it by its name, which others could give to something else in between.
             && !exposed
             && let Some(mut done) = self.same(item, part, source).await?
         {
@@ -850,7 +893,7 @@ impl<'a> Up<'a> {
                 let part = part.clone();
                 async move { sftp.remove(part).await }
             };
-            match self.lanes.with(remove).await {
+            match self.sessions.with(remove).await {
                 Ok(()) | Err(Error::File { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -883,10 +926,10 @@ impl<'a> Up<'a> {
                     .map_err(|error| Error::local(shown(&item.source), error))?;
                 blocks::End::Local(file)
             }
-            (Source::Server(_), Place::Server(lanes)) => blocks::End::Server(lanes, &item.source),
+            (Source::Server(_), Place::Server(sessions)) => blocks::End::Server(sessions, &item.source),
             _ => return Ok(None),
         };
-        blocks::same_as_own(&end, self.lanes, part, item.size).await
+        blocks::same_as_own(&end, self.sessions, part, item.size).await
     }
 }
 
@@ -924,14 +967,6 @@ enum Ended {
     Again(Reason),
 }
 
-/// There is no room for a file, as the sentence says.
-fn no_space(message: String) -> Reason {
-    Reason {
-        message,
-        errno: Some(Errno::NOSPC.raw_os_error()),
-    }
-}
-
 /// What there is of a file under the name that it has until it is whole.
 struct Part {
     done: Vec<Range<u64>>,
@@ -945,451 +980,4 @@ fn permissions(mode: u32) -> FileAttributes {
         permissions: Some(Permissions(mode)),
         ..FileAttributes::default()
     }
-}
-
-/// Opens a local file; not blocking, lest a pipe that took its place holds the copy up, and not through a link that did,
-/// where the user did not name it.
-fn open(path: &[u8], named: bool) -> io::Result<File> {
-    let mut flags = OFlags::NONBLOCK;
-    if !named {
-        flags |= OFlags::NOFOLLOW;
-    }
-    std::fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(flags.bits().cast_signed())
-        .open(Path::new(os(path)))
-}
-
-/// The holes of a local file, in order; none where the file system does not tell.
-fn holes(file: &File, size: u64) -> Vec<Range<u64>> {
-    let mut holes = Vec::new();
-    if file
-        .metadata()
-        .is_ok_and(|found| found.blocks().saturating_mul(512) >= size)
-    {
-        return holes;
-    }
-    let mut at = 0;
-    while at < size {
-        let Ok(start) = rustix::fs::seek(file, SeekFrom::Hole(at)) else {
-            break;
-        };
-        let end = match rustix::fs::seek(file, SeekFrom::Data(start)) {
-            Ok(end) => end.min(size),
-            // No data behind it.
-            Err(rustix::io::Errno::NXIO) => size,
-            Err(_) => break,
-        };
-        if start < end {
-            holes.push(start..end);
-        }
-        at = end.max(start + 1);
-    }
-    holes
-}
-
-/// Bytes that a plan wants of a source.
-struct Want {
-    id: ReadId,
-    offset: u64,
-    length: usize,
-}
-
-/// What came of them, or why the file cannot be read.
-type Pieces = Result<Vec<(ReadId, Bytes)>, Reason>;
-
-/// A large file to be read at many places at once.
-enum Source {
-    Local(Arc<File>),
-    Server(Arc<sftp::File>),
-    /// In order, and once.
-    Stream(Arc<InOrder>),
-}
-
-/// A stream, and what is wanted of it: the tasks that read take turns in no order, the wants are in theirs.
-struct InOrder {
-    reading: Mutex<Reading>,
-    wants: std::sync::Mutex<VecDeque<Want>>,
-}
-
-impl InOrder {
-    fn wanted(&self, more: Vec<Want>) {
-        let mut wants = self.wants.lock().unwrap_or_else(PoisonError::into_inner);
-        wants.extend(more);
-    }
-
-    fn next(&self) -> Option<Want> {
-        let mut wants = self.wants.lock().unwrap_or_else(PoisonError::into_inner);
-        wants.pop_front()
-    }
-}
-
-/// A stream that is being read, and what of it was read.
-struct Reading {
-    reader: Box<dyn tokio::io::AsyncRead + Send + Unpin>,
-    at: u64,
-    rest: Bytes,
-    ended: bool,
-}
-
-impl Reading {
-    /// Up to `length` bytes, fewer only at the end.
-    async fn next(&mut self, offset: u64, length: usize) -> io::Result<Bytes> {
-        // Pieces behind the end are wanted before it is known.
-        let is_behind = self.ended && self.rest.is_empty() && offset > self.at;
-        if offset != self.at && !is_behind {
-            return Err(io::Error::other(
-                "the connection was lost, and a stream cannot be read twice",
-            ));
-        }
-        let mut data = bytes::BytesMut::with_capacity(length);
-        while data.len() < length && !self.ended {
-            if self.rest.is_empty() {
-                self.rest = stream::piece(&mut self.reader).await?;
-                self.ended = self.rest.is_empty();
-            }
-            let most = self.rest.len().min(length - data.len());
-            data.extend_from_slice(&self.rest.split_to(most));
-        }
-        self.at += data.len() as u64;
-        Ok(data.freeze())
-    }
-}
-
-impl Source {
-    async fn open(from: &Place, item: &Item) -> Result<Self, Reason> {
-        if let Some(stream) = &item.stream {
-            let reader = stream.reader().await;
-            let reader = reader.map_err(|error| list::words(&item.source, &error))?;
-            let reading = Reading {
-                reader,
-                at: 0,
-                rest: Bytes::new(),
-                ended: false,
-            };
-            return Ok(Self::Stream(Arc::new(InOrder {
-                reading: Mutex::new(reading),
-                wants: std::sync::Mutex::default(),
-            })));
-        }
-        match from {
-            Place::Local => {
-                let (source, named) = (item.source.clone(), item.named);
-                let file = blocking(move || open(&source, named)).await;
-                file.map(|file| Self::Local(Arc::new(file)))
-                    .map_err(|error| list::words(&item.source, &error))
-            }
-            Place::Server(lanes) => {
-                let file = lanes
-                    .first()
-                    .open(&item.source, OpenFlags::READ, FileAttributes::default())
-                    .await;
-                file.map(|file| Self::Server(Arc::new(file)))
-                    .map_err(Reason::from)
-            }
-        }
-    }
-
-    /// Begins to read what is wanted.
-    fn read(&self, mut wants: Vec<Want>, reads: &mut JoinSet<Pieces>) {
-        match self {
-            Self::Stream(stream) => {
-                if wants.is_empty() {
-                    return;
-                }
-                let (stream, turn) = (stream.clone(), wants.len());
-                stream.wanted(wants);
-                reads.spawn(async move {
-                    let mut reading = stream.reading.lock().await;
-                    let mut pieces = Vec::new();
-                    for _ in 0..turn {
-                        let Some(Want { id, offset, length }) = stream.next() else {
-                            break;
-                        };
-                        let data = reading.next(offset, length).await;
-                        pieces.push((id, data.map_err(|error| error.to_string())?));
-                    }
-                    Ok(pieces)
-                });
-            }
-            Self::Server(file) => {
-                for Want { id, offset, length } in wants {
-                    let file = file.clone();
-                    reads.spawn(async move {
-                        let data = file.read_at(offset, length).await;
-                        data.map(|data| vec![(id, data)]).map_err(Reason::from)
-                    });
-                }
-            }
-            Self::Local(file) => {
-                while !wants.is_empty() {
-                    let mut bytes = 0;
-                    let count = wants
-                        .iter()
-                        .take_while(|want| {
-                            bytes += want.length;
-                            bytes <= READ
-                        })
-                        .count();
-                    let some: Vec<Want> = wants.drain(..count.max(1)).collect();
-                    let file = file.clone();
-                    reads.spawn_blocking(move || {
-                        some.into_iter()
-                            .map(|Want { id, offset, length }| {
-                                Ok((
-                                    id,
-                                    read_at(&file, offset, length).map_err(|error| error.to_string())?,
-                                ))
-                            })
-                            .collect()
-                    });
-                }
-            }
-        }
-    }
-}
-
-/// Up to `length` bytes, fewer only at the file's end, into memory that need not be cleared first.
-fn read_at(file: &File, offset: u64, length: usize) -> io::Result<Bytes> {
-    let mut data = Vec::with_capacity(length);
-    while data.len() < length {
-        let at = offset + data.len() as u64;
-        match rustix::io::pread(file, rustix::buffer::spare_capacity(&mut data), at) {
-            Ok(0) => break,
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    data.truncate(length);
-    Ok(data.into())
-}
-
-/// The small files on one session.
-struct SmallUp<'a> {
-    up: &'a Up<'a>,
-    files: SmallFiles<ManyUpload>,
-    reads: JoinSet<Vec<Content>>,
-    /// What a read brought, until it is given to the plan.
-    read: Option<Vec<Content>>,
-    /// What of it the server has confirmed, as last seen.
-    written: u64,
-    /// Files that cannot be replaced as they are.
-    in_place: Vec<Item>,
-    /// Files that the server did not take.
-    failed: Vec<(Item, Status)>,
-}
-
-/// A small file's content, or why there is none.
-struct Content {
-    file: FileId,
-    data: Result<Bytes, Reason>,
-}
-
-impl Content {
-    fn len(&self) -> u64 {
-        self.data.as_ref().map_or(0, |data| data.len() as u64)
-    }
-}
-
-/// Small local files that are read by one thread at a time.
-const READ_TOGETHER: usize = 64;
-/// What a small file of a server's may have more than the server said when it was found: there may be thousands of them in
-/// memory, for which room was made by what was said.
-const GROWTH: u64 = 64 * 1024;
-
-impl Work for SmallUp<'_> {
-    type Plan = ManyUpload;
-
-    fn files(&mut self) -> &mut SmallFiles<ManyUpload> {
-        &mut self.files
-    }
-
-    fn add(&mut self, item: Item) {
-        let up = self.up;
-        let path = up.final_path(&item);
-        // Another name each time: of an attempt whose session was lost, the server may not have heard yet.
-        let mut file = UploadFile::new(part::random(&path), item.size);
-        file.opening = Opening::Exclusive;
-        file.owner = item.there.existing.and_then(|existing| existing.owner);
-        file.create = up.new_mode(&item);
-        file.attributes = up.looks(&item);
-        file.sync = up.job.options.sync;
-        file.rename_to = Some(path);
-        let id = self.files.shared.plan().add(file);
-        self.files.known.insert(id, item);
-    }
-
-    async fn work(&mut self) -> bool {
-        let mut any = self.handle_events();
-        for (item, status) in std::mem::take(&mut self.failed) {
-            self.fail(item, status).await;
-        }
-        for mut item in std::mem::take(&mut self.in_place) {
-            item.there.in_place = true;
-            match self.up.large_one(&mut item).await {
-                Ok(Ok(length)) => self.up.job.progress.copied(item.target, length),
-                Ok(Err(message)) => self.up.job.progress.failed(item.target, message),
-                Err(error) => self.up.job.progress.failed(item.target, error),
-            }
-        }
-        if let Some(contents) = self.read.take() {
-            let bytes = contents.iter().map(Content::len).sum();
-            self.up.job.throttle.take(bytes).await;
-            self.provide(contents);
-            any = true;
-        }
-        if any {
-            self.files.attached.drive();
-        }
-        any
-    }
-
-    async fn wait(&mut self) {
-        tokio::select! {
-            () = self.files.shared.changed.notified() => {}
-            Some(read) = self.reads.join_next() => self.read = read.ok(),
-        }
-    }
-}
-
-impl SmallUp<'_> {
-    /// Whether anything happened.
-    fn handle_events(&mut self) -> bool {
-        let (events, written): (Vec<ManyUploadEvent>, u64) = {
-            let mut plan = self.files.shared.plan();
-            let events = std::iter::from_fn(|| plan.poll_event()).collect();
-            (events, plan.written())
-        };
-        self.up.job.progress.moved(written - self.written);
-        self.up.job.flow.passed(written - self.written);
-        self.written = written;
-        let any = !events.is_empty();
-        let mut wanted = Vec::new();
-        for event in events {
-            match event {
-                ManyUploadEvent::Read(file) => {
-                    wanted.extend(self.files.known.get(&file).map(|item| (file, item.clone())));
-                }
-                ManyUploadEvent::Finished { file, attributes } => {
-                    let Some(item) = self.files.known.remove(&file) else {
-                        continue;
-                    };
-                    match attributes {
-                        Ok(()) => self.up.job.progress.copied(item.target, item.size),
-                        Err(status) => self.failed.push((item, status)),
-                    }
-                }
-                ManyUploadEvent::OwnerRefused { file, .. } => {
-                    self.in_place.extend(self.files.known.remove(&file));
-                }
-                ManyUploadEvent::Failed { file, status } => {
-                    let Some(item) = self.files.known.remove(&file) else {
-                        continue;
-                    };
-                    let denied = status.code == sftp::StatusCode::PERMISSION_DENIED;
-                    if denied && item.there.existing.is_some() {
-                        self.in_place.push(item);
-                    } else {
-                        self.failed.push((item, status));
-                    }
-                }
-                _ => {}
-            }
-        }
-        self.read(wanted);
-        any
-    }
-
-    /// Says why a file was not written.
-    async fn fail(&self, item: Item, status: Status) {
-        let may_be_full = status.code == sftp::StatusCode::FAILURE;
-        let mut message = self.up.refused(&item, status);
-        if may_be_full {
-            let path = self.up.final_path(&item);
-            message = self.up.with_room(&item, &path, false, message).await;
-        }
-        self.up.job.progress.failed(item.target, message);
-    }
-
-    fn read(&mut self, mut wanted: Vec<(FileId, Item)>) {
-        match self.up.from {
-            Place::Server(lanes) => {
-                for (file, item) in wanted {
-                    let sftp = lanes.first();
-                    self.reads.spawn(async move {
-                        let most = item.size.saturating_add(GROWTH);
-                        let data = match sftp.read_at_most(&item.source, most).await {
-                            Ok(Some(data)) => Ok(data),
-                            Ok(None) => Err(format!(
-                                "{}: it grew by more than 64 KiB while it was copied; copy it again",
-                                shown(&item.source)
-                            )
-                            .into()),
-                            Err(error) => Err(error.into()),
-                        };
-                        vec![Content { file, data }]
-                    });
-                }
-            }
-            Place::Local => {
-                while !wanted.is_empty() {
-                    let some: Vec<_> = wanted.drain(..wanted.len().min(READ_TOGETHER)).collect();
-                    self.reads.spawn_blocking(move || {
-                        some.into_iter()
-                            .map(|(file, item)| Content {
-                                file,
-                                data: read_whole(&item).map_err(|error| list::words(&item.source, &error)),
-                            })
-                            .collect()
-                    });
-                }
-            }
-        }
-    }
-
-    fn provide(&mut self, contents: Vec<Content>) {
-        for content in contents {
-            let bytes = content.len();
-            match content.data {
-                Ok(data) => {
-                    if let Some(item) = self.files.known.get_mut(&content.file) {
-                        item.size = bytes;
-                    }
-                    self.up.job.flow.offer(&data);
-                    self.files.shared.plan().provide(content.file, data);
-                }
-                Err(message) => {
-                    let shared = self.files.shared.clone();
-                    self.files
-                        .sftp
-                        .link()
-                        .with_client(|client| shared.plan().skip(content.file, client));
-                    if let Some(item) = self.files.known.remove(&content.file) {
-                        self.up.job.progress.failed(item.target, message);
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// All of a small local file, which may have changed since it was found, but not into a large one.
-fn read_whole(item: &Item) -> io::Result<Bytes> {
-    /// What a file that was small may have grown to.
-    const MOST: usize = 16 * 1024 * 1024;
-    let file = open(&item.source, item.named)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other(format!(
-            "{} is no longer a regular file",
-            shown(&item.source)
-        )));
-    }
-    let mut whole = Vec::with_capacity(usize::try_from(item.size).unwrap_or(MOST).min(MOST) + 1);
-    io::Read::read_to_end(&mut io::Read::take(&file, MOST as u64 + 1), &mut whole)?;
-    if whole.len() > MOST {
-        return Err(io::Error::other(
-            "it grew to more than 16 MiB while it was copied",
-        ));
-    }
-    Ok(whole.into())
 }

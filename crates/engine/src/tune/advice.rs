@@ -1,6 +1,6 @@
 //! What to tell plain ssh, scp and rsync: decided from the figures, without any I/O.
 
-use super::choice::{WORTH, best_cipher, pays, row};
+use super::choice::{WORTH, best_cipher, pays, row, worth};
 use crate::tuned::Rates;
 use trunkline_request::tuning::{Advice, Report, RsyncRow};
 
@@ -9,11 +9,11 @@ const CHANGED: &str = "changed files";
 /// Options of ssh, scp and sftp, against what they do on their own: this cipher, and compression or not. For data of any
 /// kind, and for text.
 pub(super) fn for_ssh(report: &Report, stock_cipher: &str, stock_compression: bool) -> Vec<Advice> {
-    let rows = &report.ciphers;
+    let (rows, worth) = (&report.ciphers, worth(report));
     let Some(stock) = row(rows, stock_cipher, stock_compression) else {
         return Vec::new();
     };
-    let cipher = best_cipher(rows, stock_cipher);
+    let cipher = best_cipher(rows, stock_cipher, worth);
     let advice = |data: &str, compression: bool, of: fn(&super::CipherRow) -> Rates| {
         let best = row(rows, &cipher, compression)?;
         let gain = of(best).both()? / of(stock).both()?;
@@ -25,6 +25,9 @@ pub(super) fn for_ssh(report: &Report, stock_cipher: &str, stock_compression: bo
             let word = if compression { "yes" } else { "no" };
             options.extend(["-o".to_owned(), format!("Compression={word}")]);
         }
+        if gain <= worth {
+            options.clear();
+        }
         Some(Advice {
             tool: "ssh, scp, sftp".into(),
             data: data.into(),
@@ -32,10 +35,10 @@ pub(super) fn for_ssh(report: &Report, stock_cipher: &str, stock_compression: bo
             options,
         })
     };
-    let for_all = pays(rows, &cipher).unwrap_or(stock_compression);
+    let for_all = pays(rows, &cipher, worth).unwrap_or(stock_compression);
     let text = |compression| row(rows, &cipher, compression).and_then(|row| row.compressible.both());
     let for_text = match (text(true), text(false)) {
-        (Some(zlib), Some(plain)) => zlib > plain * WORTH,
+        (Some(zlib), Some(plain)) => zlib > plain * worth,
         _ => for_all,
     };
     [
@@ -56,9 +59,11 @@ pub(super) fn for_rsync(rows: &[RsyncRow]) -> Vec<Advice> {
             .filter(|row| row.work == work)
             .filter_map(|row| Some((row, row.median()?)));
         // The first is rsync as it is.
-        let Some((_, usual)) = runs.next() else { continue };
+        let Some((first, usual)) = runs.next() else {
+            continue;
+        };
         let best = runs
-            .filter(|(_, median)| median * WORTH < usual)
+            .filter(|(row, median)| median * WORTH < usual && usual - median > spread(first) + spread(row))
             .min_by(|(_, a), (_, b)| a.total_cmp(b));
         all.push(Advice {
             tool: "rsync".into(),
@@ -68,6 +73,18 @@ pub(super) fn for_rsync(rows: &[RsyncRow]) -> Vec<Advice> {
         });
     }
     all
+}
+
+/// How far a row's runs are from their median: the median of that, in seconds.
+fn spread(row: &RsyncRow) -> f64 {
+    let Some(median) = row.median() else { return 0.0 };
+    let mut distances: Vec<f64> = row
+        .seconds
+        .iter()
+        .map(|seconds| (seconds - median).abs())
+        .collect();
+    distances.sort_by(f64::total_cmp);
+    distances.get(distances.len() / 2).copied().unwrap_or_default()
 }
 
 /// What rsync is to be told whatever it copies: what pays for changed files, and `-z` where it pays and compression costs
@@ -144,6 +161,14 @@ mod tests {
             run("changed file", &[], [1.0, 1.0, 1.0]),
             run("changed file", &["-W"], [0.99, 0.1, 0.98]),
         ];
+        let noisy = [
+            run("new file", &[], [1.0, 1.3, 0.7]),
+            run("new file", &["-z"], [0.9, 0.6, 1.2]),
+        ];
+        assert!(
+            for_rsync(&noisy)[0].options.is_empty(),
+            "runs differ more than options"
+        );
         let advice = for_rsync(&rows);
         assert_eq!(
             (&advice[0].options[..], advice[0].gain),

@@ -1,16 +1,36 @@
 //! What is best on a path, decided from what was measured.
 
 use crate::tuned::{Choice, Rates, SMALLEST_REQUEST};
-use trunkline_request::tuning::{CipherRow, Report, RequestRow, StreamsRow};
+use trunkline_request::tuning::{
+    Certainty, Change, CipherRow, Direction, Report, RequestRow, StreamsRow, Verdict,
+};
 
-/// How much better something must be than what is usual to be chosen: more than rates differ from run to run.
-pub(super) const WORTH: f64 = 1.08;
+/// How much better something must be than what is usual to be chosen, whatever was measured.
+pub(super) const WORTH: f64 = 1.05;
+/// The same where nothing was measured twice, so that it is not known how much rates differ from run to run.
+const WORTH_UNKNOWN: f64 = 1.08;
+
+/// How much better something must be to be chosen by this report: more than its rates differ from run to run.
+pub(super) fn worth(report: &Report) -> f64 {
+    match report.noise {
+        None => WORTH_UNKNOWN,
+        Some(noise) => WORTH.max(1.0 / (1.0 - noise.clamp(0.0, 0.5))),
+    }
+}
+
+/// The median of how much what was measured twice differed.
+pub(super) fn noise(differences: &[f64]) -> Option<f64> {
+    let mut sorted = differences.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied()
+}
 
 /// What is best by the figures of a report, of which `usual_cipher` and `usual_compression` say what is there without
 /// a choice. What makes no clear difference is left as it is.
 pub(super) fn decide(report: &Report, usual_cipher: &str, usual_compression: bool) -> Choice {
-    let cipher = best_cipher(&report.ciphers, usual_cipher);
-    let compression = pays(&report.ciphers, &cipher).unwrap_or(usual_compression);
+    let worth = worth(report);
+    let cipher = best_cipher(&report.ciphers, usual_cipher, worth);
+    let compression = pays(&report.ciphers, &cipher, worth).unwrap_or(usual_compression);
     let rates = |cipher: &str, compression: bool| {
         row(&report.ciphers, cipher, compression).map_or_else(Rates::default, |row| row.incompressible)
     };
@@ -21,10 +41,80 @@ pub(super) fn decide(report: &Report, usual_cipher: &str, usual_compression: boo
         usual_cipher: usual_cipher.to_owned(),
         cipher,
         compression,
-        request_size: best_request(&report.requests),
-        streams_down: fewest_streams(&report.streams, |rates| rates.down),
-        streams_up: fewest_streams(&report.streams, |rates| rates.up),
+        request_size: best_request(&report.requests, worth),
+        streams_down: fewest_streams(&report.streams, worth, |rates| rates.down),
+        streams_up: fewest_streams(&report.streams, worth, |rates| rates.up),
         rsync: Vec::new(),
+    }
+}
+
+/// What a choice gains over what there would be without: the usual cipher, `usual_compression` and these numbers of
+/// sessions, down and up. What gains nothing that is worth it is not in it.
+pub(super) fn verdict(
+    report: &Report,
+    choice: &Choice,
+    usual_compression: bool,
+    usual_streams: [usize; 2],
+) -> Verdict {
+    let worth = worth(report);
+    let mut changes = Vec::new();
+    let mut add = |what: String, gain: Option<f64>| {
+        if let Some(gain) = gain.filter(|gain| *gain > worth) {
+            changes.push(Change { what, gain });
+        }
+    };
+    let ratio = |new: Option<f64>, old: Option<f64>| Some(new? / old?);
+    if choice.cipher != choice.usual_cipher {
+        let rate =
+            |cipher: &str| row(&report.ciphers, cipher, false).and_then(|row| row.incompressible.both());
+        add(
+            choice.cipher.clone(),
+            ratio(rate(&choice.cipher), rate(&choice.usual_cipher)),
+        );
+    }
+    if choice.compression && !usual_compression {
+        let rate = |compression| {
+            row(&report.ciphers, &choice.cipher, compression).and_then(|row| row.compressible.both())
+        };
+        add("compression for text".into(), ratio(rate(true), rate(false)));
+    }
+    if let Some(size) = choice.request_size {
+        let largest = report.requests.iter().map(|row| row.size).max();
+        let best = |size: u32| best_of_size(&report.requests, size);
+        add(
+            format!("requests of {} KiB", f64::from(size) / 1024.0),
+            ratio(best(size), largest.and_then(best)),
+        );
+    }
+    for (direction, usual) in Direction::BOTH.into_iter().zip(usual_streams) {
+        let chosen = choice.streams(direction == Direction::Up);
+        let rate = |streams: usize| {
+            let row = report.streams.iter().find(|row| row.streams == streams)?;
+            match direction {
+                Direction::Down => row.rates.down,
+                Direction::Up => row.rates.up,
+            }
+        };
+        if let Some(chosen) = chosen {
+            add(
+                format!("{chosen} sessions {}", direction.as_str()),
+                ratio(rate(chosen), rate(usual)),
+            );
+        }
+    }
+    let noise = report.noise;
+    let smallest = changes.iter().map(|change| change.gain).min_by(f64::total_cmp);
+    let certainty = match (noise, smallest) {
+        (None, _) => Certainty::Low,
+        // Three times what differs by chance.
+        (Some(noise), Some(gain)) if gain - 1.0 > 3.0 * noise => Certainty::High,
+        (Some(noise), None) if noise < WORTH - 1.0 => Certainty::High,
+        _ => Certainty::Fair,
+    };
+    Verdict {
+        changes,
+        worth,
+        certainty,
     }
 }
 
@@ -34,14 +124,14 @@ pub(super) fn row<'a>(rows: &'a [CipherRow], cipher: &str, compression: bool) ->
 }
 
 /// The fastest cipher for data that does not compress, which is bound by nothing else.
-pub(super) fn best_cipher(rows: &[CipherRow], usual: &str) -> String {
+pub(super) fn best_cipher(rows: &[CipherRow], usual: &str, worth: f64) -> String {
     let rate = |row: &CipherRow| row.incompressible.both();
     let plain = || rows.iter().filter(|row| !row.compression);
     let Some(bar) = row(rows, usual, false).and_then(rate) else {
         return usual.to_owned();
     };
     plain()
-        .filter(|row| rate(row).is_some_and(|rate| rate > bar * WORTH))
+        .filter(|row| rate(row).is_some_and(|rate| rate > bar * worth))
         .max_by(|a, b| rate(a).unwrap_or(0.0).total_cmp(&rate(b).unwrap_or(0.0)))
         .map_or(usual, |row| &row.cipher)
         .to_owned()
@@ -49,21 +139,18 @@ pub(super) fn best_cipher(rows: &[CipherRow], usual: &str) -> String {
 
 /// Whether compression is worth having for everything: it speeds up what compresses, and slows nothing down. `None` where
 /// that was not measured.
-pub(super) fn pays(rows: &[CipherRow], cipher: &str) -> Option<bool> {
+pub(super) fn pays(rows: &[CipherRow], cipher: &str, worth: f64) -> Option<bool> {
     let [plain, zlib] = [row(rows, cipher, false)?, row(rows, cipher, true)?];
     let gain = zlib.compressible.both()? / plain.compressible.both().or(plain.incompressible.both())?;
     let cost = plain.incompressible.both()? / zlib.incompressible.both()?;
-    Some(gain > WORTH && cost < WORTH)
+    Some(gain > worth && cost < worth)
 }
 
 /// The size at which the best depth moves most; `None` where the largest is as good.
-fn best_request(rows: &[RequestRow]) -> Option<u32> {
-    let rate_of = |size: u32| {
-        let rates = rows.iter().filter(|row| row.size == size);
-        rates.filter_map(|row| row.rates.both()).max_by(f64::total_cmp)
-    };
+fn best_request(rows: &[RequestRow], worth: f64) -> Option<u32> {
+    let rate_of = |size: u32| best_of_size(rows, size);
     let largest = rows.iter().map(|row| row.size).max()?;
-    let bar = rate_of(largest)? * WORTH;
+    let bar = rate_of(largest)? * worth;
     let mut sizes: Vec<u32> = rows.iter().map(|row| row.size).collect();
     sizes.sort_unstable();
     sizes.dedup();
@@ -74,14 +161,20 @@ fn best_request(rows: &[RequestRow]) -> Option<u32> {
         .map(|(size, _)| size.max(SMALLEST_REQUEST))
 }
 
+/// What requests of this size move, as many at once as is best.
+fn best_of_size(rows: &[RequestRow], size: u32) -> Option<f64> {
+    let rates = rows.iter().filter(|row| row.size == size);
+    rates.filter_map(|row| row.rates.both()).max_by(f64::total_cmp)
+}
+
 /// The fewest sessions that move as much as any number does.
-fn fewest_streams(rows: &[StreamsRow], rate: impl Fn(Rates) -> Option<f64>) -> Option<usize> {
+fn fewest_streams(rows: &[StreamsRow], worth: f64, rate: impl Fn(Rates) -> Option<f64>) -> Option<usize> {
     let best = rows
         .iter()
         .filter_map(|row| rate(row.rates))
         .max_by(f64::total_cmp)?;
     rows.iter()
-        .filter(|row| rate(row.rates).is_some_and(|rate| rate * WORTH >= best))
+        .filter(|row| rate(row.rates).is_some_and(|rate| rate * worth >= best))
         .map(|row| row.streams)
         .min()
 }
@@ -168,9 +261,9 @@ mod tests {
                 rates: rates(rate),
             })
         };
-        assert_eq!(best_request(&rows(104.0)), None);
-        assert_eq!(best_request(&rows(150.0)), Some(32_768));
-        assert_eq!(best_request(&[]), None);
+        assert_eq!(best_request(&rows(104.0), 1.08), None);
+        assert_eq!(best_request(&rows(150.0), 1.08), Some(32_768));
+        assert_eq!(best_request(&[], 1.08), None);
     }
 
     #[test]
@@ -179,7 +272,61 @@ mod tests {
             streams,
             rates: rates(rate),
         });
-        assert_eq!(fewest_streams(&rows, |rates| rates.up), Some(2));
-        assert_eq!(fewest_streams(&[], |rates| rates.up), None);
+        assert_eq!(fewest_streams(&rows, 1.08, |rates| rates.up), Some(2));
+        assert_eq!(fewest_streams(&[], 1.08, |rates| rates.up), None);
+    }
+
+    #[test]
+    fn what_is_within_the_noise_or_below_a_twentieth_is_not_advised() {
+        let rows = vec![
+            cipher("usual", false, 100.0, 100.0),
+            cipher("other", false, 1.0, 115.0),
+        ];
+        let with = |noise| Report {
+            noise,
+            ..report(rows.clone())
+        };
+        let judged = |noise| {
+            let report = with(noise);
+            let choice = decide(&report, "usual", false);
+            let verdict = verdict(&report, &choice, false, [1, 1]);
+            let gains: Vec<f64> = verdict.changes.iter().map(|change| change.gain).collect();
+            (choice.cipher, gains, verdict.certainty)
+        };
+        assert_eq!(judged(Some(0.01)), ("other".into(), vec![1.15], Certainty::High));
+        assert_eq!(judged(Some(0.1)), ("other".into(), vec![1.15], Certainty::Fair));
+        assert_eq!(judged(Some(0.2)), ("usual".into(), vec![], Certainty::Fair));
+        assert_eq!(judged(None), ("other".into(), vec![1.15], Certainty::Low));
+        assert_eq!(worth(&with(Some(0.0))), 1.05);
+        assert_eq!(noise(&[0.5, 0.01, 0.02]), Some(0.02));
+        assert_eq!(noise(&[]), None);
+    }
+
+    #[test]
+    fn a_verdict_names_every_gain_over_what_there_would_be() {
+        let streams = [(1, 100.0), (4, 300.0)].map(|(streams, rate)| StreamsRow {
+            streams,
+            rates: rates(rate),
+        });
+        let report = Report {
+            host: "web1".into(),
+            noise: Some(0.02),
+            streams: streams.into(),
+            ..report(vec![
+                cipher("c", false, 100.0, 100.0),
+                cipher("c", true, 400.0, 99.0),
+            ])
+        };
+        let choice = decide(&report, "c", false);
+        let verdict = verdict(&report, &choice, false, [4, 1]);
+        let report = Report { verdict, ..report };
+        assert_eq!(
+            report.verdict_lines(),
+            [
+                "web1: `trunkline cp` uses compression for text (4.00 times as fast), 4 sessions up (3.00 times as \
+                 fast) from now on.",
+                "Certainty: high; repeated measurements differed by 2.0 %, and gains below 5 % do not count.",
+            ]
+        );
     }
 }

@@ -220,7 +220,7 @@ impl Lane {
 
     fn file<'a>(&self, file: &'a Option<File>) -> Result<&'a File, Error> {
         file.as_ref()
-            .ok_or_else(|| Error::Usage("a measurement came before its files; this is a bug".into()))
+            .ok_or_else(|| Error::Bug("a measurement came before its files"))
     }
 }
 
@@ -287,7 +287,7 @@ pub(super) fn rate(bytes: u64, elapsed: Duration, rtt: Duration) -> f64 {
 pub(super) async fn folder(sftp: &Sftp, asked: Option<&str>) -> Result<String, Error> {
     let path = sftp.realpath(asked.unwrap_or(".")).await?;
     String::from_utf8(path.to_vec()).map_err(|_| {
-        Error::Usage("the directory's name on the server is not valid UTF-8; choose another".into())
+        Error::Invalid("the directory's name on the server is not valid UTF-8; choose another".into())
     })
 }
 

@@ -205,6 +205,18 @@ fn signatures(each: Duration) -> Result<Vec<SignatureRow>, &'static str> {
     Ok(rows)
 }
 
+/// This machine: its CPU, and how many of its cores this process may use.
+pub(super) fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let (name, plural) = (cpu(), if cores == 1 { "" } else { "s" });
+    let name = if name.is_empty() {
+        std::env::consts::ARCH.to_owned()
+    } else {
+        name
+    };
+    format!("{name}, {cores} core{plural}")
+}
+
 /// Linux's name for the CPU.
 fn cpu() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

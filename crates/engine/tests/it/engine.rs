@@ -206,7 +206,7 @@ async fn a_server_that_hangs_up_on_the_early_flight_is_asked_step_by_step_from_t
     let request = request(&server.ssh_config(), "raw");
     let host = engine.host_for(&request, &Interaction::none()).await.unwrap();
     let config = host.config();
-    let id = HostId::new(&config.hostname, config.port, &config.user);
+    let id = HostId::of(config);
     let refused = || {
         engine
             .memory()

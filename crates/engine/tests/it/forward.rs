@@ -594,7 +594,7 @@ async fn a_port_in_use_on_the_server_is_named() {
         })
         .await
         .unwrap_err();
-    assert_eq!(again.kind(), ErrorKind::Configuration, "{again}");
+    assert_eq!(again.kind(), ErrorKind::Local, "{again}");
     assert_eq!(exchange(client(&handle).await, b"hello").await, b"hello");
 }
 
@@ -855,7 +855,7 @@ async fn nothing_leans_on_a_server_that_was_not_verified() {
                     // The connection itself knows, whoever asks it.
                     let connection = host.connection();
                     is_disabled(connection.direct_streamlocal("/tmp/any").await);
-                    // Sessions go on.
+                    // Sessions continue.
                     let output = host.run(&Command::exec("echo here")).await.unwrap();
                     assert_eq!(output.stdout, b"here\n");
                 }

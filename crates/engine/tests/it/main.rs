@@ -1,6 +1,7 @@
 //! The engine against stock servers.
 
 mod engine;
+mod error;
 mod execution;
 mod forward;
 mod further_log_in;

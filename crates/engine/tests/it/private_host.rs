@@ -172,11 +172,14 @@ async fn a_programs_verifier_decides_and_sees_what_the_files_say() {
 async fn a_given_stream_carries_one_connection() {
     let sshd = Sshd::start_default().unwrap();
     let stream = TcpStream::connect(sshd.addr()).await.unwrap();
-    let host = private(&engine(), &sshd, login(&sshd).over(stream));
+    let engine = engine();
+    let host = private(&engine, &sshd, login(&sshd).over(stream));
     for _ in 0..3 {
         let output = host.run(&Command::exec("echo through")).await.unwrap();
         assert_eq!(output.stdout, b"through\n");
     }
+    let lending = engine.lending_agent(&host).unwrap_err();
+    assert!(matches!(lending, Error::Configuration { .. }), "{lending}");
 }
 
 #[tokio::test]
@@ -203,6 +206,12 @@ async fn an_ended_host_is_not_connected_again() {
     let error = host.run(&Command::exec("true")).await.unwrap_err();
     assert!(matches!(error, Error::Closed { .. }), "{error}");
     assert!(host.direct_tcpip("127.0.0.1", 1, ("127.0.0.1", 0)).await.is_err());
+    let listen = Listen::Tcp {
+        host: Some("127.0.0.1".into()),
+        port: 0,
+    };
+    assert!(host.listen_remote(&listen).await.is_err());
+    assert!(host.warm().await.is_err());
     assert_eq!(sshd.authentications(), 1);
 }
 

@@ -12,7 +12,7 @@ use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use trunkline::config::{Request, World};
 use trunkline::sftp::Sftp;
-use trunkline::transfer::{CopyEvent, CopyOptions, Location, Progress, Snapshot, copy};
+use trunkline::transfer::{CopyEvent, CopyOptions, FilterRule, Location, Progress, Snapshot, copy};
 use trunkline::tune::{self, Choice};
 use trunkline::{Engine, Error, Host, Interaction, Settings};
 use trunkline_testkit::{Dropbear, Relay, Sshd};
@@ -68,6 +68,14 @@ fn recursive() -> CopyOptions {
     options.recursive = true;
     options.preserve = true;
     options
+}
+
+fn left_out(patterns: &[&str]) -> Vec<FilterRule> {
+    let rules = patterns.iter().map(|pattern| FilterRule {
+        include: false,
+        pattern: pattern.as_bytes().into(),
+    });
+    rules.collect()
 }
 
 type Failures = Arc<Mutex<Vec<String>>>;
@@ -335,7 +343,7 @@ async fn patterns_match_on_the_server_and_choose_here() {
     copied(&there(&host, &source.join("e[1]")), &here(&target), &options).await;
     assert!(target.join("e[1]").exists(), "a name that is there is no pattern");
     let mut options = recursive();
-    options.exclude = vec!["*.log".into(), "e*".into()];
+    options.filters = left_out(&["*.log", "e*"]);
     copied(&there(&host, &source), &here(&target), &options).await;
     assert_eq!(see(&target.join("source")).len(), 1);
     let options = CopyOptions::default();
@@ -939,7 +947,7 @@ async fn through_a_narrow_link(
 #[tokio::test]
 async fn what_compresses_is_compressed_over_a_narrow_link() {
     let text = text(40_000_000);
-    // What tuning left off for the sake of other data is no reason against it.
+    // What tuning left off for the sake of other data is not a reason against it.
     let tuned = Choice {
         streams_up: Some(1),
         ..Choice::default()
@@ -1124,7 +1132,7 @@ async fn small_files_count_when_the_server_has_them() {
     assert_eq!((snapshot.failed, snapshot.bytes), (0, 8_000_000));
 }
 
-// What is written, and where: hostile sources, shared folders, and targets that are no new files.
+// What is written, and where: hostile sources, shared folders, and targets that are not new files.
 
 /// A source that lists a link and then a folder of its name, and things below.
 fn planting(outside: &Path) -> Invented {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use trunkline::config::{Request, World};
 use trunkline::transfer::{CopyOptions, Location, Progress, copy};
-use trunkline::tune::{self, Choice, Report, Step, TuneOptions, tune};
+use trunkline::tune::{self, Choice, Rates, Report, Step, TuneOptions, tune};
 use trunkline::{Engine, Error, Interaction, Settings};
 
 use trunkline_testkit::{Direction, Dropbear, Relay, Sshd};
@@ -73,7 +73,7 @@ async fn every_cipher_that_both_ends_have_is_measured_and_nothing_is_left_on_the
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn compression_wins_on_a_narrow_link() {
+async fn compression_is_measured_on_a_narrow_link_and_the_figures_decide() {
     let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let relay = Relay::to(sshd.addr()).unwrap();
     for direction in [Direction::ToServer, Direction::ToClient] {
@@ -82,7 +82,16 @@ async fn compression_wins_on_a_narrow_link() {
     let config = sshd.ssh_config_via("narrow", relay.addr()).unwrap();
     let request = request(&config, "narrow", &["-o", "Ciphers=aes128-ctr"]);
     let report = tuned(&engine(), &request, &options(10, folder.path())).await;
-    assert!(report.choice.compression, "{:?}", report.ciphers);
+    // Whether it pays is up to this machine, too: it has to compress faster than the link carries.
+    let row = |compression: bool| {
+        let mut rows = report.ciphers.iter();
+        rows.find(|row| row.compression == compression).unwrap()
+    };
+    let both = |rates: Rates| rates.both().unwrap();
+    let gain = both(row(true).compressible) / both(row(false).compressible);
+    let cost = both(row(false).incompressible) / both(row(true).incompressible);
+    let pays = gain > 1.08 && cost < 1.08;
+    assert_eq!(report.choice.compression, pays, "{:?}", report.ciphers);
     let rate = report.link.rates.down.unwrap();
     assert!(rate > 0.0 && rate < 750_000.0, "{rate}");
 }
@@ -105,7 +114,7 @@ async fn a_tuning_that_is_stopped_cleans_up_and_says_so() {
     };
     let options = options(60, folder.path());
     let stopped = tune(&engine(), &request, &Interaction::none(), &options, &watch, stop).await;
-    assert!(matches!(stopped, Err(Error::Usage(words)) if words.contains("nothing is remembered")));
+    assert!(matches!(stopped, Err(Error::Cancelled(words)) if words.contains("not kept")));
     assert!(steps.load(Ordering::Relaxed) > 3);
     assert!(is_empty(folder.path()));
 }

@@ -113,13 +113,13 @@ impl Terminal {
             drop(guard);
             drop(turn);
             let signal = match typed {
-                Typed::Line(line) => {
+                Entry::Line(line) => {
                     return Ok(std::str::from_utf8(&line)
                         .ok()
                         .map(|s| Zeroizing::new(s.to_owned())));
                 }
-                Typed::End => return Ok(None),
-                Typed::Signal(signal) => signal,
+                Entry::End => return Ok(None),
+                Entry::Signal(signal) => signal,
             };
             if signal != Signal::TSTP {
                 self.interrupted.store(true, Ordering::Relaxed);
@@ -221,7 +221,7 @@ impl Prompter for Terminal {
 }
 
 /// What came from the keyboard.
-enum Typed {
+enum Entry {
     /// A line, without its end.
     Line(Zeroizing<Vec<u8>>),
     /// The end of input: the terminal was closed, or its end-of-file key was hit on an empty line.
@@ -234,7 +234,7 @@ enum Typed {
 ///
 /// The terminal's own line editing is off in both cases: with it a key that makes a signal would end or stop the process
 /// in the middle of the question. The few editing keys that make sense for an answer are done here.
-async fn read_answer(device: &AsyncFd<File>, question: &[u8], echo: bool) -> io::Result<Typed> {
+async fn read_answer(device: &AsyncFd<File>, question: &[u8], echo: bool) -> io::Result<Entry> {
     // In this order: a program that types as soon as it sees the question (expect) is neither echoed nor flushed away.
     let silenced = Silenced::new(device)?;
     write(device, question).await?;
@@ -246,22 +246,22 @@ async fn read_answer(device: &AsyncFd<File>, question: &[u8], echo: bool) -> io:
     let mut line = Zeroizing::new(Vec::with_capacity(MAX_ANSWER));
     let typed = loop {
         let Some(byte) = read_byte(device).await? else {
-            break Typed::End;
+            break Entry::End;
         };
         let is = |index| key(index) == Some(byte);
         if matches!(byte, b'\n' | b'\r') {
-            break Typed::Line(line);
+            break Entry::Line(line);
         } else if is(SpecialCodeIndex::VINTR) {
-            break Typed::Signal(Signal::INT);
+            break Entry::Signal(Signal::INT);
         } else if is(SpecialCodeIndex::VQUIT) {
-            break Typed::Signal(Signal::QUIT);
+            break Entry::Signal(Signal::QUIT);
         } else if is(SpecialCodeIndex::VSUSP) {
-            break Typed::Signal(Signal::TSTP);
+            break Entry::Signal(Signal::TSTP);
         } else if is(SpecialCodeIndex::VEOF) {
             break if line.is_empty() {
-                Typed::End
+                Entry::End
             } else {
-                Typed::Line(line)
+                Entry::Line(line)
             };
         } else if is(SpecialCodeIndex::VERASE) || matches!(byte, 0x08 | 0x7f) {
             if erase_character(&mut line) && echo {

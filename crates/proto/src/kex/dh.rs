@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn primes_that_do_not_fill_their_words_work() {
-        // 2^2203 - 1, a Mersenne prime: 2203 is no multiple of 64.
+        // 2^2203 - 1, a Mersenne prime: 2203 is not a multiple of 64.
         let mut prime = vec![0xff; 276];
         prime[0] = 0x07;
         let group = Group::proposed(&prime, &[3]).unwrap();

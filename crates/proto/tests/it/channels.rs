@@ -9,7 +9,7 @@ use model::{Model, Step};
 use proptest::prelude::*;
 use trunkline_proto::channels::{Channels, Outgoing};
 use trunkline_proto::wire::Writer;
-use trunkline_proto::{ChannelEvent, ChannelId, ChannelKind, OpenFailure, SessionRequest, Stream};
+use trunkline_proto::{ChannelEvent, ChannelId, ChannelKind, ChannelRequest, OpenFailure, Stream};
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(384) })]
@@ -173,7 +173,7 @@ fn small_writers_are_served_before_bulk_and_bulk_takes_turns() {
 fn a_rejected_channel_leaves_the_table() {
     let mut channels = Channels::default();
     let id = channels.open(&ChannelKind::Session);
-    channels.request(id, &SessionRequest::Exec(b"true".to_vec()));
+    channels.request(id, &ChannelRequest::Exec(b"true".to_vec()));
     let refusal = Writer::message(model::OPEN_FAILURE)
         .u32(id.number())
         .u32(1)
@@ -576,7 +576,7 @@ fn late_messages_about_a_closed_channel_are_ignored() {
                 late[0]
             );
         }
-        // It is opened no second time, and the other channel goes on.
+        // It is opened no second time, and the other channel continues.
         let again = Writer::message(model::OPEN_CONFIRMATION)
             .u32(id.number())
             .u32(0)

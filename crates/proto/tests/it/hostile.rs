@@ -28,7 +28,7 @@ enum Verdict {
     Closed,
     /// Nothing wrong was said yet: what ends it is a time limit, which is the driver's.
     Waits,
-    /// The application did not go on: another host key, or refused too often.
+    /// The application did not continue: another host key, or refused too often.
     GivenUp,
 }
 
@@ -71,7 +71,7 @@ fn every_misbehaviour_before_the_login_ends_in_its_own_error() {
     }
 }
 
-/// Connects, and goes on as far as the server lets one.
+/// Connects, and continues as far as the server lets one.
 fn meet(server: &RawServer, misbehaviour: Misbehaviour) -> Verdict {
     let key = Key::load(server.client_key().private_path());
     let known = std::fs::read_to_string(server.known_hosts()).unwrap();

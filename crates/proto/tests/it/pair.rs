@@ -10,8 +10,8 @@ use server::{Answer, Behaviour, Server};
 use trunkline_proto::kex::KexMethod;
 use trunkline_proto::wire::Writer;
 use trunkline_proto::{
-    ChannelEvent, ChannelId, ChannelKind, Compression, Config, Connection, DisconnectReason, Error, Event,
-    GlobalRequest, SessionRequest, Started,
+    ChannelEvent, ChannelId, ChannelKind, ChannelRequest, Compression, Config, Connection, DisconnectReason,
+    Error, Event, GlobalRequest, Started,
 };
 use zeroize::Zeroizing;
 
@@ -60,7 +60,7 @@ impl Pair {
 
     fn cat(&mut self, input: Bytes) -> ChannelId {
         let id = self.client.open(&ChannelKind::Session);
-        self.client.request(id, &SessionRequest::Exec(b"cat".to_vec()));
+        self.client.request(id, &ChannelRequest::Exec(b"cat".to_vec()));
         self.client.write(id, input);
         self.client.eof(id);
         id
@@ -303,7 +303,7 @@ fn a_warm_command_behind_an_open_session_takes_one_round_trip() {
     let spare = pair.client.open(&ChannelKind::Session);
     pair.settle().unwrap();
     let before = pair.now - pair.start;
-    pair.client.request(spare, &SessionRequest::Exec(b"cat".to_vec()));
+    pair.client.request(spare, &ChannelRequest::Exec(b"cat".to_vec()));
     pair.client.write(spare, numbers(16 * 1024));
     pair.client.eof(spare);
     assert_eq!(pair.closed(spare).unwrap() - before, RTT);
@@ -448,7 +448,7 @@ fn a_command_that_waits_for_new_keys_has_not_begun() {
     pair.client.rekey();
     pair.transmit().unwrap();
     // Nothing but the exchange of keys leaves now (RFC 4253 section 7.1).
-    pair.client.request(spare, &SessionRequest::Exec(b"cat".to_vec()));
+    pair.client.request(spare, &ChannelRequest::Exec(b"cat".to_vec()));
     pair.transmit().unwrap();
     assert_eq!(pair.client.started(spare), Started::No);
     let left = |event: &Event| matches!(event, Event::Channel(ChannelEvent::Reply { success: true, .. }));
@@ -463,7 +463,7 @@ fn a_command_has_not_begun_before_it_leaves_and_may_have_from_then_on() {
     pair.log_in().unwrap();
     let spare = pair.client.open(&ChannelKind::Session);
     pair.settle().unwrap();
-    pair.client.request(spare, &SessionRequest::Exec(b"cat".to_vec()));
+    pair.client.request(spare, &ChannelRequest::Exec(b"cat".to_vec()));
     assert_eq!(pair.client.started(spare), Started::No, "asked for");
     pair.transmit().unwrap();
     assert_eq!(pair.client.started(spare), Started::Maybe, "on its way");

@@ -12,7 +12,7 @@ use aws_lc_rs::signature::Ed25519KeyPair;
 use bytes::{Buf, BufMut, Bytes};
 use trunkline_proto::wire::Writer;
 use trunkline_proto::{
-    ChannelEvent, ChannelId, ChannelKind, Config, Connection, Error, Event, SessionRequest, Stream,
+    ChannelEvent, ChannelId, ChannelKind, ChannelRequest, Config, Connection, Error, Event, Stream,
 };
 use zeroize::Zeroizing;
 
@@ -54,7 +54,7 @@ pub(crate) enum End {
     Error(Error),
     /// The server closed the connection.
     Closed,
-    /// The server says nothing, or nothing but what may go on for ever.
+    /// The server says nothing, or nothing but what may continue forever.
     Waits,
 }
 
@@ -172,7 +172,7 @@ impl Client {
 
     pub(crate) fn start(&mut self, command: &str, input: Option<&[u8]>) -> ChannelId {
         let id = self.connection.open(&ChannelKind::Session);
-        self.connection.request(id, &SessionRequest::Exec(command.into()));
+        self.connection.request(id, &ChannelRequest::Exec(command.into()));
         if let Some(input) = input {
             self.connection.write(id, Bytes::copy_from_slice(input));
             self.connection.eof(id);

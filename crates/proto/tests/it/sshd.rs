@@ -12,7 +12,7 @@ use trunkline_proto::kex::KexMethod;
 use trunkline_proto::mac::Mac;
 use trunkline_proto::wire::Writer;
 use trunkline_proto::{
-    ChannelEvent, ChannelId, ChannelKind, Compression, Config, Connection, Event, SessionRequest, Stream,
+    ChannelEvent, ChannelId, ChannelKind, ChannelRequest, Compression, Config, Connection, Event, Stream,
 };
 use trunkline_testkit::{KeyType, Sshd};
 
@@ -139,7 +139,7 @@ impl Client {
 
     fn start(&mut self, command: &str, input: Option<&[u8]>) -> ChannelId {
         let id = self.connection.open(&ChannelKind::Session);
-        self.connection.request(id, &SessionRequest::Exec(command.into()));
+        self.connection.request(id, &ChannelRequest::Exec(command.into()));
         if let Some(input) = input {
             self.connection.write(id, Bytes::copy_from_slice(input));
             self.connection.eof(id);
@@ -252,7 +252,7 @@ fn keys_are_exchanged_anew_under_load_in_both_directions() {
     let input: Vec<u8> = (0..1_500_000u32).flat_map(u32::to_be_bytes).collect();
     // Written in pieces, so that both directions are busy.
     let id = client.connection.open(&ChannelKind::Session);
-    client.connection.request(id, &SessionRequest::Exec("cat".into()));
+    client.connection.request(id, &ChannelRequest::Exec("cat".into()));
     client.connection.write(id, Bytes::from(input.clone()));
     client.connection.eof(id);
     let (output, status) = client.output(id);

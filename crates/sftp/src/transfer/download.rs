@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::lane::{self, LaneId, LaneLoss, LaneState, Lanes, Striped};
 use super::pace::Sent;
 use super::ranges::Ranges;
 use super::sparse::{Run, runs};
+use super::worker::{self, Striped, WorkerId, WorkerLoss, WorkerState, Workers};
 use super::{DEFAULT_MEMORY, Plan, piece};
 use crate::attributes::{FileAttributes, FileType};
 use crate::client::{Client, RequestId};
@@ -73,8 +73,8 @@ pub enum DownloadEvent {
         /// How many.
         length: u64,
     },
-    /// A lane beside others takes no part.
-    LaneLost(LaneId, LaneLoss),
+    /// A worker beside others takes no part.
+    WorkerLost(WorkerId, WorkerLoss),
     /// All bytes have come. The file may have shrunk or grown meanwhile.
     Finished {
         /// Where the file ended; what was written behind this is to be cut off. Less than
@@ -89,18 +89,18 @@ pub enum DownloadEvent {
 
 /// The download of one file as a state machine without I/O.
 ///
-/// As many bytes are asked for at once as the rate and the distance of each lane are worth, bounded by
+/// As many bytes are asked for at once as the rate and the distance of each worker are worth, bounded by
 /// [`DownloadOptions::memory`]. A read that comes back short is asked for again from where it stopped; only the
-/// server's "end of file" says where a file ends. Several lanes get stripes of the file; a lane with nothing to do takes half of
-/// another's stripe, and what a lost lane had comes back to the others.
+/// server's "end of file" says where a file ends. Several workers get stripes of the file; a worker with nothing to do takes half of
+/// another's stripe, and what a lost worker had comes back to the others.
 pub struct Download {
     options: DownloadOptions,
     ranges: Ranges,
-    lanes: Lanes<Asked, Reading>,
-    /// Size and modification time at the first lane that told them.
+    workers: Workers<Purpose, Reading>,
+    /// Size and modification time at the first worker that told them.
     identity: Option<Identity>,
     events: VecDeque<DownloadEvent>,
-    /// Bytes in `events`, and bytes asked for on all lanes.
+    /// Bytes in `events`, and bytes asked for on all workers.
     held: usize,
     under_way: usize,
     over: bool,
@@ -109,28 +109,28 @@ pub struct Download {
 /// What tells one file from another in version 3, which has no inode numbers: size and modification time.
 type Identity = (Option<u64>, Option<u32>);
 
-type Lane = lane::Lane<Asked, Reading>;
+type Worker = worker::Worker<Purpose, Reading>;
 
-/// What a lane reads.
+/// What a worker reads.
 struct Reading {
-    /// Whether the lane's file is known to be the same as the others'.
+    /// Whether the worker's file is known to be the same as the others'.
     trusted: bool,
-    /// What is this lane's to ask for: short reads first, then the rest of its stripe.
+    /// What is this worker's to ask for: short reads first, then the rest of its stripe.
     short: VecDeque<Range<u64>>,
     stripe: Range<u64>,
 }
 
-enum Asked {
+enum Purpose {
     Open,
     Fstat,
     Read { range: Range<u64>, sent: Sent },
 }
 
-/// The largest stripe, so that lanes of different speed end together.
+/// The largest stripe, so that workers of different speed end together.
 const LARGEST_STRIPE: u64 = 32 * 1024 * 1024;
 
 impl Download {
-    /// A download that begins when it has a lane and is driven.
+    /// A download that begins when it has a worker and is driven.
     pub fn new(options: DownloadOptions) -> Self {
         let mut ranges = Ranges::new(options.start);
         options
@@ -145,7 +145,7 @@ impl Download {
             ranges.end_at(end);
         }
         Self {
-            lanes: Lanes::new(options.memory),
+            workers: Workers::new(options.memory),
             options,
             ranges,
             identity: None,
@@ -156,12 +156,12 @@ impl Download {
         }
     }
 
-    /// What has been downloaded: with [`Ranges::done`] a later attempt goes on from there.
+    /// What has been downloaded: with [`Ranges::done`] a later attempt resumes from there.
     pub fn ranges(&self) -> &Ranges {
         &self.ranges
     }
 
-    /// Whether [`DownloadEvent::Finished`] or [`DownloadEvent::Failed`] was given out or waits. Each lane wants to be
+    /// Whether [`DownloadEvent::Finished`] or [`DownloadEvent::Failed`] was given out or waits. Each worker wants to be
     /// driven once more then, to close its file.
     pub fn is_over(&self) -> bool {
         self.over
@@ -169,55 +169,55 @@ impl Download {
 }
 
 impl Striped for Download {
-    fn add_lane(&mut self) -> LaneId {
+    fn add_worker(&mut self) -> WorkerId {
         // The first shows what the file is.
-        let trusted = self.lanes.iter().next().is_none();
-        self.lanes.add(Reading {
+        let trusted = self.workers.iter().next().is_none();
+        self.workers.add(Reading {
             trusted,
             short: VecDeque::new(),
             stripe: 0..0,
         })
     }
 
-    fn retire_lane(&mut self, lane: LaneId) {
-        if let Some(lane) = self.lanes.get_mut(lane) {
-            lane.retired = true;
-            lane.give_back(&mut self.ranges);
+    fn retire_worker(&mut self, worker: WorkerId) {
+        if let Some(worker) = self.workers.get_mut(worker) {
+            worker.retired = true;
+            worker.give_back(&mut self.ranges);
         }
     }
 
-    fn is_gone(&self, lane: LaneId) -> bool {
-        self.lanes.is_gone(lane)
+    fn is_gone(&self, worker: WorkerId) -> bool {
+        self.workers.is_gone(worker)
     }
 }
 
 impl Plan for Download {
-    type Lane = LaneId;
+    type Worker = WorkerId;
     type Event = DownloadEvent;
 
-    fn drive(&mut self, id: LaneId, client: &mut Client, now: Instant) {
-        let Some(lane) = self.lanes.get_mut(id) else {
+    fn drive(&mut self, id: WorkerId, client: &mut Client, now: Instant) {
+        let Some(worker) = self.workers.get_mut(id) else {
             return;
         };
-        if lane.retired {
+        if worker.retired {
             // The rest of what came back short too.
-            lane.give_back(&mut self.ranges);
+            worker.give_back(&mut self.ranges);
         }
-        if self.over || lane.retired && lane.asked.is_empty() {
-            return self.remove_lane(id, client);
+        if self.over || worker.retired && worker.asked.is_empty() {
+            return self.remove_worker(id, client);
         }
-        let handle = match &lane.state {
-            LaneState::Idle => {
+        let handle = match &worker.state {
+            WorkerState::Idle => {
                 let open = client.request(Request::Open {
                     path: self.options.path.clone(),
                     flags: OpenFlags::READ,
                     attributes: FileAttributes::default(),
                 });
-                lane.asked.insert(open, Asked::Open);
-                lane.state = LaneState::Opening;
+                worker.asked.insert(open, Purpose::Open);
+                worker.state = WorkerState::Opening;
                 return;
             }
-            LaneState::Open(handle) => handle.clone(),
+            WorkerState::Open(handle) => handle.clone(),
             _ => return,
         };
         let piece = piece(client.limits().max_read);
@@ -231,33 +231,33 @@ impl Plan for Download {
                 offset: range.start,
                 length: u32::try_from(length).expect("a range is cut to the size of a read"),
             });
-            let lane = &mut self.lanes[id];
-            let sent = lane.pace.sent(length, now);
+            let worker = &mut self.workers[id];
+            let sent = worker.pace.sent(length, now);
             self.under_way += length as usize;
-            lane.asked.insert(read, Asked::Read { range, sent });
+            worker.asked.insert(read, Purpose::Read { range, sent });
         }
         self.finish_if_complete();
     }
 
     fn handle_reply(
         &mut self,
-        id: LaneId,
+        id: WorkerId,
         client: &mut Client,
         request: RequestId,
         outcome: Outcome,
         now: Instant,
     ) -> Option<Outcome> {
-        let Some(asked) = self.lanes.answered(id, request) else {
+        let Some(asked) = self.workers.answered(id, request) else {
             return Some(outcome);
         };
         match asked {
-            Asked::Open => self.handle_open(id, client, outcome),
-            Asked::Fstat => self.handle_attributes(id, client, outcome),
-            Asked::Read { range, sent } => {
+            Purpose::Open => self.handle_open(id, client, outcome),
+            Purpose::Fstat => self.handle_attributes(id, client, outcome),
+            Purpose::Read { range, sent } => {
                 self.under_way -= (range.end - range.start) as usize;
-                let lane = &mut self.lanes[id];
-                lane.pace.done(sent, now);
-                if lane.work.trusted {
+                let worker = &mut self.workers[id];
+                worker.pace.done(sent, now);
+                if worker.work.trusted {
                     self.handle_data(id, range, outcome);
                 } else {
                     // Overtook the answer to FSTAT, which says whether it is worth anything.
@@ -277,13 +277,13 @@ impl Plan for Download {
         Some(event)
     }
 
-    /// With none left the download waits for a new lane.
-    fn lose_lane(&mut self, lane: LaneId) {
-        self.abandon(lane);
+    /// With none left the download waits for a new worker.
+    fn lose_worker(&mut self, worker: WorkerId) {
+        self.abandon(worker);
     }
 
-    fn remove_lane(&mut self, lane: LaneId, client: &mut Client) {
-        let (handle, requests) = self.abandon(lane);
+    fn remove_worker(&mut self, worker: WorkerId, client: &mut Client) {
+        let (handle, requests) = self.abandon(worker);
         requests.into_iter().for_each(|id| client.cancel(id));
         if let Some(handle) = handle {
             client.close(handle);
@@ -292,40 +292,40 @@ impl Plan for Download {
 }
 
 impl Download {
-    fn may_ask(&self, id: LaneId) -> bool {
+    fn may_ask(&self, id: WorkerId) -> bool {
         let used = self.held + self.under_way;
-        let lane = &self.lanes[id];
-        !lane.retired && lane.pace.has_room(0) && (used == 0 || used < self.options.memory)
+        let worker = &self.workers[id];
+        !worker.retired && worker.pace.has_room(0) && (used == 0 || used < self.options.memory)
     }
 
-    /// The next range for a lane to read, at most a piece: of its short reads, its stripe, a new stripe, or half of the
-    /// longest stripe of another lane.
-    fn next_range(&mut self, id: LaneId, piece: u64) -> Option<Range<u64>> {
+    /// The next range for a worker to read, at most a piece: of its short reads, its stripe, a new stripe, or half of the
+    /// longest stripe of another worker.
+    fn next_range(&mut self, id: WorkerId, piece: u64) -> Option<Range<u64>> {
         let end = self.ranges.end().unwrap_or(u64::MAX);
-        let lane = &mut self.lanes[id].work;
-        while let Some(range) = lane.short.pop_front() {
+        let worker = &mut self.workers[id].work;
+        while let Some(range) = worker.short.pop_front() {
             let range = range.start..range.end.min(end);
             if !range.is_empty() {
                 return Some(range);
             }
         }
-        lane.stripe.end = lane.stripe.end.min(end);
-        if lane.stripe.is_empty() {
+        worker.stripe.end = worker.stripe.end.min(end);
+        if worker.stripe.is_empty() {
             let most = self.stripe_length(piece);
             let stripe = self.ranges.take(most, piece).or_else(|| self.steal(piece))?;
-            self.lanes[id].work.stripe = stripe;
+            self.workers[id].work.stripe = stripe;
         }
-        let stripe = &mut self.lanes[id].work.stripe;
+        let stripe = &mut self.workers[id].work.stripe;
         let range = stripe.start..stripe.end.min(stripe.start.saturating_add(piece));
         stripe.start = range.end;
         Some(range)
     }
 
-    /// A lane alone reads piece by piece. Lanes beside each other get stripes, since servers read ahead in files; four
-    /// for each lane, so that a slow one does not hold the end back.
+    /// A worker alone reads piece by piece. Workers beside each other get stripes, since servers read ahead in files; four
+    /// for each worker, so that a slow one does not hold the end back.
     fn stripe_length(&self, piece: u64) -> u64 {
-        let lanes = self.lanes.taking_part() as u64;
-        if lanes < 2 {
+        let workers = self.workers.taking_part() as u64;
+        if workers < 2 {
             return piece;
         }
         let end = self.ranges.end().or(self.ranges.expected_end());
@@ -333,13 +333,13 @@ impl Download {
             end.saturating_sub(self.options.start)
                 .saturating_sub(self.ranges.done_bytes())
         });
-        let share = left.map_or(16 * piece, |left| left / (4 * lanes));
+        let share = left.map_or(16 * piece, |left| left / (4 * workers));
         (share - share % piece).clamp(4 * piece, LARGEST_STRIPE.max(4 * piece))
     }
 
     fn steal(&mut self, piece: u64) -> Option<Range<u64>> {
         let left = |stripe: &Range<u64>| stripe.end.saturating_sub(stripe.start);
-        let stripes = self.lanes.iter_mut().map(|lane| &mut lane.work.stripe);
+        let stripes = self.workers.iter_mut().map(|worker| &mut worker.work.stripe);
         let longest = stripes.max_by_key(|stripe| left(stripe))?;
         let length = left(longest);
         let pieces = length.div_ceil(piece);
@@ -352,51 +352,51 @@ impl Download {
         Some(stolen)
     }
 
-    fn handle_open(&mut self, id: LaneId, client: &mut Client, outcome: Outcome) {
-        let lane = &mut self.lanes[id];
+    fn handle_open(&mut self, id: WorkerId, client: &mut Client, outcome: Outcome) {
+        let worker = &mut self.workers[id];
         match outcome {
             Ok(Reply::Handle(handle)) if self.over => {
-                lane.state = LaneState::Gone;
+                worker.state = WorkerState::Gone;
                 client.close(handle);
             }
             Ok(Reply::Handle(handle)) => {
                 let fstat = client.request(Request::Fstat {
                     handle: handle.clone(),
                 });
-                lane.asked.insert(fstat, Asked::Fstat);
-                lane.state = LaneState::Open(handle);
+                worker.asked.insert(fstat, Purpose::Fstat);
+                worker.state = WorkerState::Open(handle);
             }
             Err(status) => {
-                lane.state = LaneState::Gone;
-                if self.lanes.taking_part() > 0 {
+                worker.state = WorkerState::Gone;
+                if self.workers.taking_part() > 0 {
                     self.events
-                        .push_back(DownloadEvent::LaneLost(id, LaneLoss::Refused(status)));
+                        .push_back(DownloadEvent::WorkerLost(id, WorkerLoss::Refused(status)));
                 } else {
                     self.fail(status);
                 }
             }
             // The client gives the kind of reply that belongs to a request, or a status.
-            Ok(_) => lane.state = LaneState::Gone,
+            Ok(_) => worker.state = WorkerState::Gone,
         }
     }
 
-    fn handle_attributes(&mut self, id: LaneId, client: &mut Client, outcome: Outcome) {
-        let lane = &mut self.lanes[id];
+    fn handle_attributes(&mut self, id: WorkerId, client: &mut Client, outcome: Outcome) {
+        let worker = &mut self.workers[id];
         let attributes = match outcome {
             Ok(Reply::Attributes(attributes)) => attributes,
-            // Without attributes only the first lane can be believed to read the file.
-            _ if lane.work.trusted => return,
+            // Without attributes only the first worker can be believed to read the file.
+            _ if worker.work.trusted => return,
             _ => return self.distrust(id, client),
         };
         let identity: Identity = (attributes.size, attributes.times.map(|times| times.modified));
         match self.identity {
             Some(first) if first == identity => {
-                lane.work.trusted = true;
+                worker.work.trusted = true;
                 return;
             }
             Some(_) => return self.distrust(id, client),
             None => {
-                lane.work.trusted = true;
+                worker.work.trusted = true;
                 self.identity = Some(identity);
             }
         }
@@ -408,11 +408,11 @@ impl Download {
         self.events.push_back(DownloadEvent::Attributes(attributes));
     }
 
-    fn distrust(&mut self, id: LaneId, client: &mut Client) {
-        self.remove_lane(id, client);
-        if self.lanes.taking_part() > 0 {
+    fn distrust(&mut self, id: WorkerId, client: &mut Client) {
+        self.remove_worker(id, client);
+        if self.workers.taking_part() > 0 {
             self.events
-                .push_back(DownloadEvent::LaneLost(id, LaneLoss::AnotherFile));
+                .push_back(DownloadEvent::WorkerLost(id, WorkerLoss::AnotherFile));
         } else {
             // Those that had the file open were lost: nobody can open it any more.
             let message = "another file is there than when it was begun with, or it was written to";
@@ -420,7 +420,7 @@ impl Download {
         }
     }
 
-    fn handle_data(&mut self, id: LaneId, range: Range<u64>, outcome: Outcome) {
+    fn handle_data(&mut self, id: WorkerId, range: Range<u64>, outcome: Outcome) {
         if self.over {
             return;
         }
@@ -428,7 +428,7 @@ impl Download {
             Ok(Reply::Data(mut data)) => {
                 let got = range.start..range.start + data.len() as u64;
                 if got.end < range.end {
-                    self.lanes[id].work.short.push_back(got.end..range.end);
+                    self.workers[id].work.short.push_back(got.end..range.end);
                 }
                 if let Some(end) = self.ranges.end().filter(|end| *end < got.end) {
                     data.truncate(end.saturating_sub(got.start) as usize);
@@ -471,9 +471,9 @@ impl Download {
     fn finish_if_complete(&mut self) {
         // A file that is known to hold nothing to read must still prove that it can be opened.
         let opened = self
-            .lanes
+            .workers
             .iter()
-            .any(|(_, lane)| matches!(lane.state, LaneState::Open(_)));
+            .any(|(_, worker)| matches!(worker.state, WorkerState::Open(_)));
         if self.over || !opened || !self.ranges.is_complete() {
             return;
         }
@@ -491,27 +491,27 @@ impl Download {
         }
     }
 
-    /// Takes everything from a lane; its file and what was asked for.
-    fn abandon(&mut self, id: LaneId) -> (Option<Handle>, Vec<RequestId>) {
-        let Some(lane) = self.lanes.get_mut(id) else {
+    /// Takes everything from a worker; its file and what was asked for.
+    fn abandon(&mut self, id: WorkerId) -> (Option<Handle>, Vec<RequestId>) {
+        let Some(worker) = self.workers.get_mut(id) else {
             return (None, Vec::new());
         };
-        let (handle, asked) = lane.leave();
+        let (handle, asked) = worker.leave();
         let mut requests = Vec::new();
         for (id, asked) in asked {
             requests.push(id);
-            if let Asked::Read { range, sent } = asked {
-                lane.pace.lost(sent);
+            if let Purpose::Read { range, sent } = asked {
+                worker.pace.lost(sent);
                 self.under_way -= (range.end - range.start) as usize;
                 self.ranges.give_back(range);
             }
         }
-        lane.give_back(&mut self.ranges);
+        worker.give_back(&mut self.ranges);
         (handle, requests)
     }
 }
 
-impl Lane {
+impl Worker {
     /// Gives back what it was to ask for.
     fn give_back(&mut self, ranges: &mut Ranges) {
         let Reading { short, stripe, .. } = &mut self.work;

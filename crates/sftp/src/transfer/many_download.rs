@@ -6,8 +6,8 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::download::{Download, DownloadEvent, DownloadOptions};
-use super::lane::LaneId;
 use super::pace::{Pace, Sent};
+use super::worker::WorkerId;
 use super::{DEFAULT_MEMORY, FileId, Many, Plan, Striped, piece};
 use crate::attributes::{FileAttributes, FileType};
 use crate::client::{Client, RequestId};
@@ -38,7 +38,7 @@ pub enum ManyDownloadEvent {
         /// Its attributes, if the server told them.
         attributes: Option<FileAttributes>,
     },
-    /// A file could not be downloaded. The others go on.
+    /// A file could not be downloaded. The others continue.
     Failed {
         /// The file.
         file: FileId,
@@ -56,11 +56,11 @@ pub enum ManyDownloadEvent {
 /// handles and the memory allowed.
 pub struct ManyDownload {
     memory: usize,
-    waiting: VecDeque<(FileId, Wanted)>,
+    waiting: VecDeque<(FileId, RemoteFile)>,
     files: HashMap<FileId, Small>,
-    asked: HashMap<RequestId, (FileId, Asked)>,
+    asked: HashMap<RequestId, (FileId, Purpose)>,
     /// Files that are large or need care, waiting and under way.
-    waiting_large: VecDeque<(FileId, Wanted)>,
+    waiting_large: VecDeque<(FileId, RemoteFile)>,
     large: HashMap<FileId, Large>,
     next_file: u64,
     /// In small files.
@@ -71,14 +71,14 @@ pub struct ManyDownload {
     under_way: usize,
 }
 
-struct Wanted {
+struct RemoteFile {
     path: Bytes,
     size: Option<u64>,
 }
 
 /// A file in its two flights.
 struct Small {
-    wanted: Wanted,
+    wanted: RemoteFile,
     sent: Sent,
     /// Bytes that are asked for, counted in `under_way`.
     expected: usize,
@@ -91,11 +91,11 @@ struct Small {
 
 struct Large {
     download: Download,
-    lane: LaneId,
+    worker: WorkerId,
     attributes: Option<FileAttributes>,
 }
 
-enum Asked {
+enum Purpose {
     Open,
     Read { offset: u64 },
     Fstat,
@@ -145,7 +145,7 @@ impl ManyDownload {
         };
         queue.push_back((
             file,
-            Wanted {
+            RemoteFile {
                 path: path.into(),
                 size,
             },
@@ -166,7 +166,7 @@ impl Many for ManyDownload {
 }
 
 impl Plan for ManyDownload {
-    type Lane = ();
+    type Worker = ();
     type Event = ManyDownloadEvent;
 
     fn drive(&mut self, (): (), client: &mut Client, now: Instant) {
@@ -182,7 +182,7 @@ impl Plan for ManyDownload {
         if self.held < self.memory {
             self.large
                 .values_mut()
-                .for_each(|large| large.download.drive(large.lane, client, now));
+                .for_each(|large| large.download.drive(large.worker, client, now));
         }
         self.collect_large(client);
     }
@@ -202,7 +202,7 @@ impl Plan for ManyDownload {
         for large in self.large.values_mut() {
             match large
                 .download
-                .handle_reply(large.lane, client, request, outcome, now)
+                .handle_reply(large.worker, client, request, outcome, now)
             {
                 Some(other) => outcome = other,
                 None => {
@@ -222,10 +222,10 @@ impl Plan for ManyDownload {
         Some(event)
     }
 
-    fn remove_lane(&mut self, (): (), client: &mut Client) {
+    fn remove_worker(&mut self, (): (), client: &mut Client) {
         self.asked.drain().for_each(|(request, _)| client.cancel(request));
         for (_, mut large) in self.large.drain() {
-            large.download.remove_lane(large.lane, client);
+            large.download.remove_worker(large.worker, client);
         }
         for (_, small) in self.files.drain() {
             self.pace.lost(small.sent);
@@ -242,7 +242,7 @@ impl ManyDownload {
         client.free_handles() > 0 || self.files.is_empty() && self.large.is_empty()
     }
 
-    fn next_small(&mut self, client: &Client) -> Option<(FileId, Wanted)> {
+    fn next_small(&mut self, client: &Client) -> Option<(FileId, RemoteFile)> {
         let (_, wanted) = self.waiting.front()?;
         let used = self.held + self.under_way;
         // The other half is for large files.
@@ -254,7 +254,7 @@ impl ManyDownload {
         }
     }
 
-    fn begin_small(&mut self, file: FileId, wanted: Wanted, client: &mut Client, now: Instant) {
+    fn begin_small(&mut self, file: FileId, wanted: RemoteFile, client: &mut Client, now: Instant) {
         let open = client.request(Request::Open {
             path: wanted.path.clone(),
             flags: OpenFlags::READ,
@@ -273,20 +273,20 @@ impl ManyDownload {
             failed: None,
         };
         self.files.insert(file, small);
-        self.asked.insert(open, (file, Asked::Open));
+        self.asked.insert(open, (file, Purpose::Open));
     }
 
-    fn begin_large(&mut self, file: FileId, wanted: Wanted) {
+    fn begin_large(&mut self, file: FileId, wanted: RemoteFile) {
         let mut options = DownloadOptions::new(wanted.path);
         options.size = wanted.size;
         options.memory = (self.memory / 2 / MOST_LARGE).max(1);
         let mut download = Download::new(options);
-        let lane = download.add_lane();
+        let worker = download.add_worker();
         self.large.insert(
             file,
             Large {
                 download,
-                lane,
+                worker,
                 attributes: None,
             },
         );
@@ -295,7 +295,7 @@ impl ManyDownload {
     fn handle_small(
         &mut self,
         file: FileId,
-        asked: &Asked,
+        asked: &Purpose,
         client: &mut Client,
         outcome: Outcome,
         now: Instant,
@@ -305,7 +305,7 @@ impl ManyDownload {
         };
         small.awaited -= 1;
         match (asked, outcome) {
-            (Asked::Open, Ok(Reply::Handle(handle))) => {
+            (Purpose::Open, Ok(Reply::Handle(handle))) => {
                 let piece = piece(client.limits().max_read);
                 let mut ask = |request, asked| {
                     self.asked.insert(client.request(request), (file, asked));
@@ -321,18 +321,18 @@ impl ManyDownload {
                             offset,
                             length,
                         },
-                        Asked::Read { offset },
+                        Purpose::Read { offset },
                     );
                 }
                 ask(
                     Request::Fstat {
                         handle: handle.clone(),
                     },
-                    Asked::Fstat,
+                    Purpose::Fstat,
                 );
                 client.close(handle);
             }
-            (Asked::Read { offset }, Ok(Reply::Data(data))) => {
+            (Purpose::Read { offset }, Ok(Reply::Data(data))) => {
                 small.got += data.len() as u64;
                 self.held += data.len();
                 self.events.push_back(ManyDownloadEvent::Data {
@@ -342,15 +342,15 @@ impl ManyDownload {
                 });
             }
             (
-                Asked::Read { .. },
+                Purpose::Read { .. },
                 Err(Status {
                     code: StatusCode::EOF,
                     ..
                 }),
             ) => {}
-            (Asked::Fstat, Ok(Reply::Attributes(attributes))) => small.attributes = Some(attributes),
+            (Purpose::Fstat, Ok(Reply::Attributes(attributes))) => small.attributes = Some(attributes),
             // Without FSTAT the file is downloaded with care.
-            (Asked::Fstat, _) => {}
+            (Purpose::Fstat, _) => {}
             (_, Err(status)) => small.failed = Some(status),
             (_, Ok(_)) => {}
         }
@@ -385,7 +385,7 @@ impl ManyDownload {
         } else {
             self.waiting_large.push_back((
                 file,
-                Wanted {
+                RemoteFile {
                     size: None,
                     ..small.wanted
                 },
@@ -415,8 +415,8 @@ impl ManyDownload {
                     DownloadEvent::Failed(status) => {
                         self.events.push_back(ManyDownloadEvent::Failed { file, status });
                     }
-                    // Neither is asked for: there is one lane, and holes are data.
-                    DownloadEvent::LaneLost(..) | DownloadEvent::Zeros { .. } => {}
+                    // Neither is asked for: there is one worker, and holes are data.
+                    DownloadEvent::WorkerLost(..) | DownloadEvent::Zeros { .. } => {}
                 }
             }
             if large.download.is_over() {
@@ -425,13 +425,13 @@ impl ManyDownload {
         }
         for file in over {
             if let Some(mut large) = self.large.remove(&file) {
-                large.download.remove_lane(large.lane, client);
+                large.download.remove_worker(large.worker, client);
             }
         }
     }
 }
 
-impl Wanted {
+impl RemoteFile {
     /// Bytes that the flight of reads may bring.
     fn expected(&self, piece: u64) -> usize {
         usize::try_from(self.size.map_or(piece, |size| size.min(LARGE) + 1)).unwrap_or(usize::MAX)

@@ -75,7 +75,7 @@ pub enum ManyUploadEvent {
         /// The server's words.
         status: Status,
     },
-    /// A file could not be uploaded; if it was to be renamed, what was written has been removed. The others go on.
+    /// A file could not be uploaded; if it was to be renamed, what was written has been removed. The others continue.
     Failed {
         /// The file.
         file: FileId,
@@ -95,7 +95,7 @@ pub struct ManyUpload {
     files: HashMap<FileId, Running>,
     /// Files that may have come to have both a handle and their content.
     ready: Vec<FileId>,
-    asked: HashMap<RequestId, (FileId, Asked)>,
+    asked: HashMap<RequestId, (FileId, Purpose)>,
     next_file: u64,
     /// In files.
     pace: Pace,
@@ -121,7 +121,7 @@ struct Running {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Asked {
+enum Purpose {
     Open,
     Write { length: u64 },
     Owner,
@@ -222,7 +222,7 @@ impl Many for ManyUpload {
 }
 
 impl Plan for ManyUpload {
-    type Lane = ();
+    type Worker = ();
     type Event = ManyUploadEvent;
 
     fn drive(&mut self, (): (), client: &mut Client, now: Instant) {
@@ -236,7 +236,7 @@ impl Plan for ManyUpload {
                 },
                 attributes: file.create.clone(),
             });
-            self.asked.insert(open, (id, Asked::Open));
+            self.asked.insert(open, (id, Purpose::Open));
             self.events.push_back(ManyUploadEvent::Read(id));
             let held = usize::try_from(file.length)
                 .unwrap_or(usize::MAX)
@@ -281,7 +281,7 @@ impl Plan for ManyUpload {
         self.events.pop_front()
     }
 
-    fn remove_lane(&mut self, (): (), client: &mut Client) {
+    fn remove_worker(&mut self, (): (), client: &mut Client) {
         self.waiting.clear();
         let files: Vec<FileId> = self.files.keys().copied().collect();
         files.into_iter().for_each(|file| self.skip(file, client));
@@ -325,7 +325,7 @@ impl ManyUpload {
                 ..FileAttributes::default()
             };
             let handle = handle.clone();
-            ask(Request::Fsetstat { handle, attributes }, Asked::Owner);
+            ask(Request::Fsetstat { handle, attributes }, Purpose::Owner);
         }
         let mut offset = 0;
         for mut chunk in content.into_chunks() {
@@ -338,7 +338,7 @@ impl ManyUpload {
                         offset,
                         data,
                     },
-                    Asked::Write { length },
+                    Purpose::Write { length },
                 );
                 offset += length;
             }
@@ -353,7 +353,7 @@ impl ManyUpload {
                     handle: handle.clone(),
                     attributes,
                 },
-                Asked::Attributes,
+                Purpose::Attributes,
             );
         }
         if running.file.sync {
@@ -361,16 +361,16 @@ impl ManyUpload {
                 Request::Fsync {
                     handle: handle.clone(),
                 },
-                Asked::Sync,
+                Purpose::Sync,
             );
         }
-        ask(Request::Close { handle }, Asked::Close);
+        ask(Request::Close { handle }, Purpose::Close);
     }
 
     fn handle_answer(
         &mut self,
         id: FileId,
-        asked: Asked,
+        asked: Purpose,
         client: &mut Client,
         outcome: Outcome,
         now: Instant,
@@ -380,31 +380,31 @@ impl ManyUpload {
         };
         running.awaited -= 1;
         match (asked, outcome) {
-            (Asked::Open, Ok(Reply::Handle(handle))) => {
+            (Purpose::Open, Ok(Reply::Handle(handle))) => {
                 running.handle = Some(handle);
                 self.ready.push(id);
             }
-            (Asked::Write { length }, Ok(_)) => self.written += length,
-            (Asked::Attributes, Err(status)) => running.attributes = Some(status),
-            (Asked::Owner, Err(status)) => {
+            (Purpose::Write { length }, Ok(_)) => self.written += length,
+            (Purpose::Attributes, Err(status)) => running.attributes = Some(status),
+            (Purpose::Owner, Err(status)) => {
                 running.failed.get_or_insert_with(|| status.clone());
                 running.owner = Some(status);
             }
-            (Asked::Rename, outcome) => {
+            (Purpose::Rename, outcome) => {
                 let renaming = running
                     .renaming
                     .as_mut()
                     .expect("it has begun where it is answered");
                 match renaming.handle_reply(outcome, client) {
                     ControlFlow::Continue(request) => {
-                        self.asked.insert(request, (id, Asked::Rename));
+                        self.asked.insert(request, (id, Purpose::Rename));
                         running.awaited += 1;
                     }
                     ControlFlow::Break(outcome) => running.failed = outcome.err(),
                 }
             }
             (
-                Asked::Sync,
+                Purpose::Sync,
                 Err(Status {
                     code: StatusCode::OP_UNSUPPORTED,
                     ..
@@ -433,7 +433,7 @@ impl ManyUpload {
             .filter(|_| running.renaming.is_none() && running.failed.is_none());
         if let Some(to) = to {
             let (renaming, request) = Renaming::begin(running.file.path.clone(), to, client);
-            self.asked.insert(request, (id, Asked::Rename));
+            self.asked.insert(request, (id, Purpose::Rename));
             running.renaming = Some(renaming);
             running.awaited += 1;
             return;

@@ -2,7 +2,7 @@
 //!
 //! | what | plan |
 //! |---|---|
-//! | one file, large | [`Download`], [`Upload`]: over one session or several, each a [lane](LaneId) |
+//! | one file, large | [`Download`], [`Upload`]: over one session or several, each a [worker](WorkerId) |
 //! | many files, small | [`ManyDownload`], [`ManyUpload`] |
 //! | a tree's names | [`Walk`] |
 //!
@@ -16,11 +16,11 @@
 //! use trunkline_sftp::{Client, transfer::{Download, DownloadEvent, DownloadOptions, Plan}};
 //!
 //! /// Call it when the channel has brought something; then write what `client.poll_transmit()` gives.
-//! fn turn(client: &mut Client, download: &mut Download, lane: trunkline_sftp::transfer::LaneId, now: Instant) {
+//! fn turn(client: &mut Client, download: &mut Download, worker: trunkline_sftp::transfer::WorkerId, now: Instant) {
 //!     while let Some((id, outcome)) = client.poll_event() {
-//!         download.handle_reply(lane, client, id, outcome, now);
+//!         download.handle_reply(worker, client, id, outcome, now);
 //!     }
-//!     download.drive(lane, client, now);
+//!     download.drive(worker, client, now);
 //!     while let Some(event) = download.poll_event() {
 //!         match event {
 //!             DownloadEvent::Data { offset, data } => println!("write {} bytes at {offset}", data.len()),
@@ -32,12 +32,11 @@
 //! # use trunkline_sftp::transfer::Striped;
 //! # let mut client = Client::new(&Default::default());
 //! # let mut download = Download::new(DownloadOptions::new("f"));
-//! # let lane = download.add_lane();
-//! # turn(&mut client, &mut download, lane, Instant::now());
+//! # let worker = download.add_worker();
+//! # turn(&mut client, &mut download, worker, Instant::now());
 //! ```
 
 mod download;
-mod lane;
 mod many_download;
 mod many_upload;
 mod pace;
@@ -46,14 +45,15 @@ mod renaming;
 mod sparse;
 mod upload;
 mod walk;
+mod worker;
 
 pub use download::{Download, DownloadEvent, DownloadOptions};
-pub use lane::{LaneId, LaneLoss, Striped};
 pub use many_download::{ManyDownload, ManyDownloadEvent};
 pub use many_upload::{ManyUpload, ManyUploadEvent, UploadFile};
 pub use ranges::Ranges;
 pub use upload::{Opening, ReadId, Upload, UploadEvent, UploadOptions};
-pub use walk::{Walk, WalkEvent, WalkOptions};
+pub use walk::{LeftOut, Walk, WalkEvent, WalkOptions};
+pub use worker::{Striped, WorkerId, WorkerLoss};
 
 use std::time::Instant;
 
@@ -63,17 +63,17 @@ use crate::reply::Outcome;
 /// A transfer as a state machine without I/O, over one session or several.
 pub trait Plan {
     /// Which of the sessions it goes over; `()` where there is only one.
-    type Lane: Copy;
+    type Worker: Copy;
     /// What it tells.
     type Event;
 
     /// Asks a session for as much as is worth having in flight. Call it after every other call.
-    fn drive(&mut self, lane: Self::Lane, client: &mut Client, now: Instant);
+    fn drive(&mut self, worker: Self::Worker, client: &mut Client, now: Instant);
 
     /// Takes the answer to one of its requests on this session; gives back that to any other.
     fn handle_reply(
         &mut self,
-        lane: Self::Lane,
+        worker: Self::Worker,
         client: &mut Client,
         request: RequestId,
         outcome: Outcome,
@@ -84,17 +84,17 @@ pub trait Plan {
     fn poll_event(&mut self) -> Option<Self::Event>;
 
     /// A session is dead: what it had is for the others, where there are any.
-    fn lose_lane(&mut self, lane: Self::Lane) {
-        let _ = lane;
+    fn lose_worker(&mut self, worker: Self::Worker) {
+        let _ = worker;
     }
 
-    /// Takes a session out, which goes on for something else: nothing more is asked for there, and what was opened is
+    /// Takes a session out, which continues for something else: nothing more is asked for there, and what was opened is
     /// closed. What it had is for the others; where there can be none, no more events come.
-    fn remove_lane(&mut self, lane: Self::Lane, client: &mut Client);
+    fn remove_worker(&mut self, worker: Self::Worker, client: &mut Client);
 }
 
 /// A plan for many files, over one session.
-pub trait Many: Plan<Lane = ()> {
+pub trait Many: Plan<Worker = ()> {
     /// Files added that have neither finished nor failed, nor been taken out.
     fn unfinished(&self) -> usize;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Gives out the ranges of one file, to one lane or several, and keeps what was done. What a lane could not do comes
+/// Gives out the ranges of one file, to one worker or several, and keeps what was done. What a worker could not do comes
 /// back and is given out again first.
 ///
 /// A file's end is *expected* (a directory or FSTAT told a size, which may be wrong by now) or *known* (a read met it).

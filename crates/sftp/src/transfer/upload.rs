@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use super::lane::{self, LaneId, LaneLoss, LaneState, Lanes, Striped};
 use super::pace::Sent;
 use super::ranges::Ranges;
 use super::renaming::Renaming;
+use super::worker::{self, Striped, WorkerId, WorkerLoss, WorkerState, Workers};
 use super::{DEFAULT_MEMORY, Plan, piece};
 use crate::attributes::{FileAttributes, Owner};
 use crate::client::{Client, RequestId};
@@ -85,7 +85,7 @@ pub struct ReadId(u64);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UploadEvent {
-    /// Bytes of the source are wanted: answer with [`Upload::provide`]. With one lane and nothing done before, offsets
+    /// Bytes of the source are wanted: answer with [`Upload::provide`]. With one worker and nothing done before, offsets
     /// come in order, so that a pipe can be a source.
     Read {
         /// For the answer.
@@ -95,8 +95,8 @@ pub enum UploadEvent {
         /// How much.
         length: usize,
     },
-    /// A lane beside others takes no part.
-    LaneLost(LaneId, LaneLoss),
+    /// A worker beside others takes no part.
+    WorkerLost(WorkerId, WorkerLoss),
     /// The file is written, closed and renamed.
     Finished {
         /// Its length.
@@ -115,17 +115,17 @@ pub enum UploadEvent {
 
 /// The upload of one file as a state machine without I/O.
 ///
-/// As many bytes are written at once as the rate and the distance of each lane are worth, bounded by
+/// As many bytes are written at once as the rate and the distance of each worker are worth, bounded by
 /// [`UploadOptions::memory`]. Attributes, fsync and the closing leave right behind the last write, where one session
 /// writes alone (the server keeps the order in a file: section 6.1 of the draft); with several, when all writes have
 /// been confirmed. The renaming waits for all answers, so that nothing incomplete replaces a file.
 pub struct Upload {
     options: UploadOptions,
     ranges: Ranges,
-    lanes: Lanes<Asked, Writing>,
-    /// A lane made or opened the file; the others may.
+    workers: Workers<Purpose, Writing>,
+    /// A worker made or opened the file; the others may.
     created: bool,
-    reads: HashMap<ReadId, (LaneId, Range<u64>)>,
+    reads: HashMap<ReadId, (WorkerId, Range<u64>)>,
     next_read: u64,
     finish: Finish,
     events: VecDeque<UploadEvent>,
@@ -134,19 +134,19 @@ pub struct Upload {
     over: bool,
 }
 
-type Lane = lane::Lane<Asked, Writing>;
+type Worker = worker::Worker<Purpose, Writing>;
 
-/// What a lane writes.
+/// What a worker writes.
 #[derive(Default)]
 struct Writing {
-    /// Bytes that were wanted for this lane and are not being written yet.
+    /// Bytes that were wanted for this worker and are not being written yet.
     prepared: u64,
     ready: VecDeque<(u64, Bytes)>,
-    /// It looked for the file before another lane had made it.
+    /// It looked for the file before another worker had made it.
     came_early: bool,
 }
 
-enum Asked {
+enum Purpose {
     Open(Role),
     Owner,
     Write { range: Range<u64>, sent: Sent },
@@ -156,7 +156,7 @@ enum Asked {
     Rename,
 }
 
-/// What a lane opens the file as.
+/// What a worker opens the file as.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     /// The one that makes it, or knows that it is there.
@@ -169,8 +169,8 @@ enum Role {
 /// How far the end of an upload is.
 #[derive(Default)]
 struct Finish {
-    /// The lane that finishes.
-    lane: Option<LaneId>,
+    /// The worker that finishes.
+    worker: Option<WorkerId>,
     /// Answers that are awaited before the renaming.
     awaited: usize,
     synced: bool,
@@ -179,7 +179,7 @@ struct Finish {
 }
 
 impl Upload {
-    /// An upload that begins when it has a lane and is driven.
+    /// An upload that begins when it has a worker and is driven.
     pub fn new(options: UploadOptions) -> Self {
         let mut ranges = Ranges::new(options.start);
         options
@@ -191,7 +191,7 @@ impl Upload {
             ranges.end_at(size);
         }
         Self {
-            lanes: Lanes::new(options.memory),
+            workers: Workers::new(options.memory),
             options,
             ranges,
             created: false,
@@ -204,12 +204,12 @@ impl Upload {
         }
     }
 
-    /// What the server has confirmed: with [`Ranges::done`] a later attempt goes on from there.
+    /// What the server has confirmed: with [`Ranges::done`] a later attempt resumes from there.
     pub fn ranges(&self) -> &Ranges {
         &self.ranges
     }
 
-    /// Whether [`UploadEvent::Finished`] or [`UploadEvent::Failed`] was given out or waits. Each lane wants to be
+    /// Whether [`UploadEvent::Finished`] or [`UploadEvent::Failed`] was given out or waits. Each worker wants to be
     /// driven once more then, to close its file.
     pub fn is_over(&self) -> bool {
         self.over
@@ -218,7 +218,7 @@ impl Upload {
     /// Bytes of the source, as an [`UploadEvent::Read`] asked for them. Fewer than asked for, or none, say that the
     /// source ends there. More are cut off.
     pub fn provide(&mut self, id: ReadId, mut data: Bytes) {
-        let Some((lane, range)) = self.reads.remove(&id) else {
+        let Some((worker, range)) = self.reads.remove(&id) else {
             return;
         };
         let length = (range.end - range.start) as usize;
@@ -228,47 +228,47 @@ impl Upload {
             self.ranges.end_at(range.start + data.len() as u64);
             self.held -= missing;
         }
-        let lane = &mut self.lanes[lane].work;
-        lane.prepared -= missing as u64;
+        let worker = &mut self.workers[worker].work;
+        worker.prepared -= missing as u64;
         if !data.is_empty() {
-            lane.ready.push_back((range.start, data));
+            worker.ready.push_back((range.start, data));
         }
     }
 }
 
 impl Striped for Upload {
-    fn add_lane(&mut self) -> LaneId {
-        self.lanes.add(Writing::default())
+    fn add_worker(&mut self) -> WorkerId {
+        self.workers.add(Writing::default())
     }
 
-    fn retire_lane(&mut self, id: LaneId) {
-        if let Some(lane) = self.lanes.get_mut(id) {
-            lane.retired = true;
+    fn retire_worker(&mut self, id: WorkerId) {
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.retired = true;
         }
     }
 
-    fn is_gone(&self, id: LaneId) -> bool {
-        self.lanes.is_gone(id)
+    fn is_gone(&self, id: WorkerId) -> bool {
+        self.workers.is_gone(id)
     }
 }
 
 impl Plan for Upload {
-    type Lane = LaneId;
+    type Worker = WorkerId;
     type Event = UploadEvent;
 
-    /// Wants as much of the source as is worth having in flight on a lane, and gives its session what was provided.
-    fn drive(&mut self, id: LaneId, client: &mut Client, now: Instant) {
+    /// Wants as much of the source as is worth having in flight on a worker, and gives its session what was provided.
+    fn drive(&mut self, id: WorkerId, client: &mut Client, now: Instant) {
         if self.over {
-            return self.remove_lane(id, client);
+            return self.remove_worker(id, client);
         }
-        let Some(lane) = self.lanes.get_mut(id) else {
+        let Some(worker) = self.workers.get_mut(id) else {
             return;
         };
-        match &lane.state {
-            LaneState::Idle if lane.retired => return self.remove_lane(id, client),
-            LaneState::Idle => self.open(id, client),
+        match &worker.state {
+            WorkerState::Idle if worker.retired => return self.remove_worker(id, client),
+            WorkerState::Idle => self.open(id, client),
             // Before it is known who made the file, it may be anybody's.
-            LaneState::Open(handle) if self.created && self.finish.lane != Some(id) => {
+            WorkerState::Open(handle) if self.created && self.finish.worker != Some(id) => {
                 let handle = handle.clone();
                 self.write_ready(id, &handle, client, now);
             }
@@ -276,31 +276,31 @@ impl Plan for Upload {
         }
         // A session that is being opened may never come: until it has, the others do without what it would take.
         let ready = client.extensions().is_some();
-        let lane = &self.lanes[id];
-        if ready && !lane.retired && !matches!(lane.state, LaneState::Gone) {
+        let worker = &self.workers[id];
+        if ready && !worker.retired && !matches!(worker.state, WorkerState::Gone) {
             self.want(id, piece(client.limits().max_write), client.has_room());
         }
         self.finish_if_written(id, client);
-        let lane = &self.lanes[id];
-        if lane.retired && lane.is_idle() && self.finish.lane != Some(id) {
-            self.remove_lane(id, client);
+        let worker = &self.workers[id];
+        if worker.retired && worker.is_idle() && self.finish.worker != Some(id) {
+            self.remove_worker(id, client);
         }
     }
 
     fn handle_reply(
         &mut self,
-        id: LaneId,
+        id: WorkerId,
         client: &mut Client,
         request: RequestId,
         outcome: Outcome,
         now: Instant,
     ) -> Option<Outcome> {
-        let Some(asked) = self.lanes.answered(id, request) else {
+        let Some(asked) = self.workers.answered(id, request) else {
             return Some(outcome);
         };
         match asked {
-            Asked::Open(role) => self.handle_open(id, role, client, outcome),
-            Asked::Owner => match outcome {
+            Purpose::Open(role) => self.handle_open(id, role, client, outcome),
+            Purpose::Owner => match outcome {
                 Ok(_) => self.created = true,
                 Err(status) if !self.over => {
                     self.over = true;
@@ -308,9 +308,9 @@ impl Plan for Upload {
                 }
                 Err(_) => {}
             },
-            Asked::Write { range, sent } => {
+            Purpose::Write { range, sent } => {
                 self.held -= (range.end - range.start) as usize;
-                self.lanes[id].pace.done(sent, now);
+                self.workers[id].pace.done(sent, now);
                 match outcome {
                     Ok(_) => self.ranges.complete(range),
                     Err(status) => {
@@ -319,28 +319,28 @@ impl Plan for Upload {
                     }
                 }
             }
-            Asked::Attributes => {
+            Purpose::Attributes => {
                 self.finish.awaited -= 1;
                 self.finish.attributes = outcome.err();
             }
-            Asked::Sync => {
+            Purpose::Sync => {
                 self.finish.awaited -= 1;
                 match outcome {
                     Err(status) if status.code != StatusCode::OP_UNSUPPORTED => self.fail(status),
                     outcome => self.finish.synced = outcome.is_ok(),
                 }
             }
-            Asked::Close => {
+            Purpose::Close => {
                 self.finish.awaited -= 1;
                 self.fail_if_err(outcome);
             }
-            Asked::Rename => {
+            Purpose::Rename => {
                 let Some(renaming) = &mut self.finish.renaming else {
                     return None;
                 };
                 match renaming.handle_reply(outcome, client) {
                     ControlFlow::Continue(request) => {
-                        self.lanes[id].asked.insert(request, Asked::Rename);
+                        self.workers[id].asked.insert(request, Purpose::Rename);
                     }
                     ControlFlow::Break(outcome) => {
                         self.finish.renaming = None;
@@ -360,10 +360,10 @@ impl Plan for Upload {
         self.events.pop_front()
     }
 
-    /// Unconfirmed writes are made again. With no lane left the upload waits for a new one; a renaming without an answer
+    /// Unconfirmed writes are made again. With no worker left the upload waits for a new one; a renaming without an answer
     /// ends it as failed, since it may have happened.
-    fn lose_lane(&mut self, id: LaneId) {
-        if self.finish.lane == Some(id) {
+    fn lose_worker(&mut self, id: WorkerId) {
+        if self.finish.worker == Some(id) {
             if self.finish.renaming.is_some() {
                 let message =
                     "the connection was lost while the file was being renamed: look which name it has";
@@ -373,9 +373,9 @@ impl Plan for Upload {
         }
         let unknown = self.options.opening == Opening::Exclusive
             && !self.created
-            && self.lanes.get_mut(id).is_some_and(|lane| {
-                let makes = |asked: &Asked| matches!(asked, Asked::Open(Role::First) | Asked::Owner);
-                lane.asked.values().any(makes)
+            && self.workers.get_mut(id).is_some_and(|worker| {
+                let makes = |asked: &Purpose| matches!(asked, Purpose::Open(Role::First) | Purpose::Owner);
+                worker.asked.values().any(makes)
             });
         if unknown {
             let message = "the connection was lost while the file was being made";
@@ -384,8 +384,8 @@ impl Plan for Upload {
         self.abandon(id);
     }
 
-    fn remove_lane(&mut self, id: LaneId, client: &mut Client) {
-        if self.finish.lane == Some(id) {
+    fn remove_worker(&mut self, id: WorkerId, client: &mut Client) {
+        if self.finish.worker == Some(id) {
             self.finish = Finish::default();
         }
         let (handle, requests) = self.abandon(id);
@@ -397,11 +397,11 @@ impl Plan for Upload {
 }
 
 impl Upload {
-    fn open(&mut self, id: LaneId, client: &mut Client) {
+    fn open(&mut self, id: WorkerId, client: &mut Client) {
         let opening = self
-            .lanes
+            .workers
             .iter()
-            .any(|(_, lane)| matches!(lane.state, LaneState::Opening | LaneState::Open(_)));
+            .any(|(_, worker)| matches!(worker.state, WorkerState::Opening | WorkerState::Open(_)));
         let (role, flags) = match self.options.opening {
             _ if self.created => (Role::Further, OpenFlags::WRITE),
             Opening::Existing => (Role::First, OpenFlags::WRITE),
@@ -410,7 +410,7 @@ impl Upload {
                 OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE,
             ),
             // Most likely it is there by the time the server reads this; nothing is written before that is known.
-            Opening::Exclusive if !self.lanes[id].work.came_early => (Role::Early, OpenFlags::WRITE),
+            Opening::Exclusive if !self.workers[id].work.came_early => (Role::Early, OpenFlags::WRITE),
             Opening::Truncate if !opening => {
                 let flags = OpenFlags::WRITE | OpenFlags::CREATE;
                 let empty = if self.is_fresh() {
@@ -427,9 +427,9 @@ impl Upload {
             flags,
             attributes: self.options.create.clone(),
         });
-        let lane = &mut self.lanes[id];
-        lane.asked.insert(open, Asked::Open(role));
-        lane.state = LaneState::Opening;
+        let worker = &mut self.workers[id];
+        worker.asked.insert(open, Purpose::Open(role));
+        worker.state = WorkerState::Opening;
     }
 
     /// Whether nothing of the file is to be kept.
@@ -438,21 +438,21 @@ impl Upload {
     }
 
     /// Asks for pieces of the source, before the file is open too: the disk can be read meanwhile.
-    fn want(&mut self, id: LaneId, piece: u64, room: bool) {
+    fn want(&mut self, id: WorkerId, piece: u64, room: bool) {
         if !room {
             return;
         }
         loop {
-            let lane = &mut self.lanes[id];
+            let worker = &mut self.workers[id];
             let memory = self.held == 0 || self.held < self.options.memory;
-            if !memory || !lane.pace.has_room(lane.work.prepared) {
+            if !memory || !worker.pace.has_room(worker.work.prepared) {
                 return;
             }
             let Some(range) = self.ranges.take(piece, piece) else {
                 return;
             };
             let length = range.end - range.start;
-            lane.work.prepared += length;
+            worker.work.prepared += length;
             self.held += length as usize;
             let read = ReadId(self.next_read);
             self.next_read += 1;
@@ -465,20 +465,20 @@ impl Upload {
         }
     }
 
-    fn write_ready(&mut self, id: LaneId, handle: &Handle, client: &mut Client, now: Instant) {
-        let lane = &mut self.lanes[id];
-        for (offset, data) in lane.work.ready.drain(..) {
+    fn write_ready(&mut self, id: WorkerId, handle: &Handle, client: &mut Client, now: Instant) {
+        let worker = &mut self.workers[id];
+        for (offset, data) in worker.work.ready.drain(..) {
             let length = data.len() as u64;
             let write = client.request(Request::Write {
                 handle: handle.clone(),
                 offset,
                 data,
             });
-            lane.work.prepared -= length;
-            let sent = lane.pace.sent(length, now);
-            lane.asked.insert(
+            worker.work.prepared -= length;
+            let sent = worker.pace.sent(length, now);
+            worker.asked.insert(
                 write,
-                Asked::Write {
+                Purpose::Write {
                     range: offset..offset + length,
                     sent,
                 },
@@ -486,9 +486,9 @@ impl Upload {
         }
     }
 
-    fn handle_open(&mut self, id: LaneId, role: Role, client: &mut Client, outcome: Outcome) {
+    fn handle_open(&mut self, id: WorkerId, role: Role, client: &mut Client, outcome: Outcome) {
         let owner = self.options.owner.filter(|_| role == Role::First);
-        let lane = &mut self.lanes[id];
+        let worker = &mut self.workers[id];
         match outcome {
             Ok(Reply::Handle(handle)) => {
                 if let Some(owner) = owner {
@@ -500,52 +500,55 @@ impl Upload {
                         handle: handle.clone(),
                         attributes,
                     };
-                    lane.asked.insert(client.request(set), Asked::Owner);
+                    worker.asked.insert(client.request(set), Purpose::Owner);
                 } else if role != Role::Early {
                     self.created = true;
                 }
-                lane.state = LaneState::Open(handle);
+                worker.state = WorkerState::Open(handle);
             }
             Err(status) if role == Role::Early && status.code == StatusCode::NO_SUCH_FILE => {
-                lane.state = LaneState::Idle;
-                lane.work.came_early = true;
+                worker.state = WorkerState::Idle;
+                worker.work.came_early = true;
             }
             Err(status) if role == Role::First && self.options.opening == Opening::Exclusive => {
                 // Who came early has somebody else's file open.
-                lane.state = LaneState::Gone;
+                worker.state = WorkerState::Gone;
                 self.abandon(id);
                 self.fail(status);
             }
             Err(status) => {
-                lane.state = LaneState::Gone;
+                worker.state = WorkerState::Gone;
                 self.abandon(id);
-                if self.lanes.taking_part() > 0 {
+                if self.workers.taking_part() > 0 {
                     self.events
-                        .push_back(UploadEvent::LaneLost(id, LaneLoss::Refused(status)));
+                        .push_back(UploadEvent::WorkerLost(id, WorkerLoss::Refused(status)));
                 } else {
                     self.fail(status);
                 }
             }
             // The client gives the kind of reply that belongs to a request, or a status.
-            Ok(_) => lane.state = LaneState::Gone,
+            Ok(_) => worker.state = WorkerState::Gone,
         }
     }
 
-    /// Ends the file on this lane, when everything is written or is being written on this lane alone.
-    fn finish_if_written(&mut self, id: LaneId, client: &mut Client) {
-        let LaneState::Open(handle) = &self.lanes[id].state else {
+    /// Ends the file on this worker, when everything is written or is being written on this worker alone.
+    fn finish_if_written(&mut self, id: WorkerId, client: &mut Client) {
+        let WorkerState::Open(handle) = &self.workers[id].state else {
             return;
         };
         let elsewhere = self
-            .lanes
+            .workers
             .iter()
-            .any(|(other, lane)| other != id && !lane.asked.is_empty());
+            .any(|(other, worker)| other != id && !worker.asked.is_empty());
         let written = self.reads.is_empty()
             && self.ranges.is_given_out()
-            && self.lanes.iter().all(|(_, lane)| lane.work.ready.is_empty())
+            && self
+                .workers
+                .iter()
+                .all(|(_, worker)| worker.work.ready.is_empty())
             && self.created
             && !elsewhere;
-        if self.over || !written || self.finish.lane.is_some() {
+        if self.over || !written || self.finish.worker.is_some() {
             return;
         }
         let handle = handle.clone();
@@ -557,10 +560,10 @@ impl Upload {
             size: self.ranges.end().filter(|_| cut),
             ..self.options.attributes.clone()
         };
-        self.finish.lane = Some(id);
-        let lane = &mut self.lanes[id];
+        self.finish.worker = Some(id);
+        let worker = &mut self.workers[id];
         let mut ask = |request, asked| {
-            lane.asked.insert(client.request(request), asked);
+            worker.asked.insert(client.request(request), asked);
             self.finish.awaited += 1;
         };
         if !attributes.is_empty() {
@@ -569,7 +572,7 @@ impl Upload {
                     handle: handle.clone(),
                     attributes,
                 },
-                Asked::Attributes,
+                Purpose::Attributes,
             );
         }
         if self.options.sync {
@@ -577,15 +580,16 @@ impl Upload {
                 Request::Fsync {
                     handle: handle.clone(),
                 },
-                Asked::Sync,
+                Purpose::Sync,
             );
         }
-        ask(Request::Close { handle }, Asked::Close);
-        lane.state = LaneState::Gone;
+        ask(Request::Close { handle }, Purpose::Close);
+        worker.state = WorkerState::Gone;
     }
 
-    fn rename_if_finished(&mut self, id: LaneId, client: &mut Client) {
-        let finished = self.finish.lane == Some(id) && self.finish.awaited == 0 && self.ranges.is_complete();
+    fn rename_if_finished(&mut self, id: WorkerId, client: &mut Client) {
+        let finished =
+            self.finish.worker == Some(id) && self.finish.awaited == 0 && self.ranges.is_complete();
         if self.over || !finished || self.finish.renaming.is_some() {
             return;
         }
@@ -593,7 +597,7 @@ impl Upload {
             return self.succeed();
         };
         let (renaming, request) = Renaming::begin(self.options.path.clone(), to, client);
-        self.lanes[id].asked.insert(request, Asked::Rename);
+        self.workers[id].asked.insert(request, Purpose::Rename);
         self.finish.renaming = Some(renaming);
     }
 
@@ -622,22 +626,22 @@ impl Upload {
         }
     }
 
-    /// Takes everything from a lane; its file and the requests it had.
-    fn abandon(&mut self, id: LaneId) -> (Option<Handle>, Vec<RequestId>) {
-        let Some(lane) = self.lanes.get_mut(id) else {
+    /// Takes everything from a worker; its file and the requests it had.
+    fn abandon(&mut self, id: WorkerId) -> (Option<Handle>, Vec<RequestId>) {
+        let Some(worker) = self.workers.get_mut(id) else {
             return (None, Vec::new());
         };
-        let (handle, asked) = lane.leave();
+        let (handle, asked) = worker.leave();
         let mut returned = Vec::new();
         let mut requests = Vec::new();
         for (request, asked) in asked {
             requests.push(request);
-            if let Asked::Write { range, sent } = asked {
-                lane.pace.lost(sent);
+            if let Purpose::Write { range, sent } = asked {
+                worker.pace.lost(sent);
                 returned.push(range);
             }
         }
-        let ready = std::mem::take(&mut lane.work).ready.into_iter();
+        let ready = std::mem::take(&mut worker.work).ready.into_iter();
         returned.extend(ready.map(|(offset, data)| offset..offset + data.len() as u64));
         self.reads.retain(|_, (owner, range)| {
             let keep = *owner != id;
@@ -654,7 +658,7 @@ impl Upload {
     }
 }
 
-impl Lane {
+impl Worker {
     /// Whether nothing is wanted for it, waits on it or is under way.
     fn is_idle(&self) -> bool {
         self.asked.is_empty() && self.work.prepared == 0

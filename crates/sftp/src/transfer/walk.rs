@@ -1,7 +1,9 @@
 //! [`Walk`]: the names in a tree.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
@@ -22,6 +24,28 @@ pub struct WalkOptions {
     pub root: Bytes,
     /// How deep: 1 lists the root alone.
     pub depth: usize,
+    /// Names that are left out.
+    pub left_out: Option<LeftOut>,
+}
+
+/// Says of a path from the root, and whether it is a directory, that it is neither told nor entered. It is asked about a
+/// directory before what is in it.
+#[derive(Clone)]
+pub struct LeftOut(Arc<LeavesOut>);
+
+type LeavesOut = dyn Fn(&[u8], bool) -> bool + Send + Sync;
+
+impl LeftOut {
+    /// Names for which this is true.
+    pub fn new(left_out: impl Fn(&[u8], bool) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(left_out))
+    }
+}
+
+impl fmt::Debug for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LeftOut")
+    }
 }
 
 impl WalkOptions {
@@ -30,6 +54,7 @@ impl WalkOptions {
         Self {
             root: root.into(),
             depth: 1024,
+            left_out: None,
         }
     }
 }
@@ -78,7 +103,7 @@ pub struct Walk {
     next_open: u64,
     /// Open directories that may be read further.
     readable: Vec<u64>,
-    asked: HashMap<RequestId, Asked>,
+    asked: HashMap<RequestId, Purpose>,
     /// In directories.
     pace: Pace,
     events: VecDeque<WalkEvent>,
@@ -106,7 +131,7 @@ struct Open {
     listed: HashSet<u64>,
 }
 
-enum Asked {
+enum Purpose {
     Opendir(u64),
     Readdir(u64),
     /// The attributes of a name that came without a type.
@@ -159,7 +184,7 @@ impl Walk {
 }
 
 impl Plan for Walk {
-    type Lane = ();
+    type Worker = ();
     type Event = WalkEvent;
 
     fn drive(&mut self, (): (), client: &mut Client, now: Instant) {
@@ -194,9 +219,9 @@ impl Plan for Walk {
     ) -> Option<Outcome> {
         match self.asked.remove(&request) {
             None => return Some(outcome),
-            Some(Asked::Opendir(id)) => self.handle_open(id, outcome, now),
-            Some(Asked::Readdir(id)) => self.handle_entries(id, client, outcome, now),
-            Some(Asked::Lstat(DirectoryEntry { path, depth })) => {
+            Some(Purpose::Opendir(id)) => self.handle_open(id, outcome, now),
+            Some(Purpose::Readdir(id)) => self.handle_entries(id, client, outcome, now),
+            Some(Purpose::Lstat(DirectoryEntry { path, depth })) => {
                 let attributes = match outcome {
                     Ok(Reply::Attributes(attributes)) => attributes,
                     // It was there a moment ago; who needs its attributes will meet the reason.
@@ -212,7 +237,7 @@ impl Plan for Walk {
         self.events.pop_front()
     }
 
-    fn remove_lane(&mut self, (): (), client: &mut Client) {
+    fn remove_worker(&mut self, (): (), client: &mut Client) {
         self.asked.drain().for_each(|(request, _)| client.cancel(request));
         for (_, open) in self.open.drain() {
             self.pace.lost(open.sent);
@@ -234,7 +259,7 @@ impl Walk {
         let id = self.next_open;
         self.next_open += 1;
         self.asked
-            .insert(client.request(Request::Opendir { path }), Asked::Opendir(id));
+            .insert(client.request(Request::Opendir { path }), Purpose::Opendir(id));
         let sent = self.pace.sent(1, now);
         let open = Open {
             directory,
@@ -260,7 +285,7 @@ impl Walk {
             let readdir = client.request(Request::Readdir {
                 handle: handle.clone(),
             });
-            self.asked.insert(readdir, Asked::Readdir(id));
+            self.asked.insert(readdir, Purpose::Readdir(id));
             open.reading += 1;
         }
     }
@@ -301,7 +326,7 @@ impl Walk {
             }
             _ => Vec::new(),
         };
-        // No names are an end, too: asking on would go on for ever.
+        // No names are an end, too: asking on would continue forever.
         open.ended |= entries.is_empty();
         // Fewer than a full batch: what is in flight already will most likely bring the end. Asking further ahead would
         // have each small directory wait for answers that nobody needs.
@@ -349,12 +374,17 @@ impl Walk {
                 path: join(&self.options.root, &path),
             });
             self.asked
-                .insert(lstat, Asked::Lstat(DirectoryEntry { path, depth }));
+                .insert(lstat, Purpose::Lstat(DirectoryEntry { path, depth }));
         }
     }
 
     fn found(&mut self, path: Bytes, depth: usize, attributes: FileAttributes) {
-        let enter = attributes.file_type() == Some(FileType::Directory) && depth < self.options.depth;
+        let is_directory = attributes.file_type() == Some(FileType::Directory);
+        let left_out = |LeftOut(left_out): &LeftOut| left_out(&path, is_directory);
+        if self.options.left_out.as_ref().is_some_and(left_out) {
+            return;
+        }
+        let enter = is_directory && depth < self.options.depth;
         self.events.push_back(WalkEvent::Entry {
             path: path.clone(),
             attributes,

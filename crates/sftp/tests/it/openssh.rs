@@ -401,18 +401,18 @@ fn one_large_file_comes_and_goes_whole() {
         ..FileAttributes::default()
     };
     let mut upload = Upload::new(options);
-    let lane = upload.add_lane();
+    let worker = upload.add_worker();
     while !upload.is_over() {
-        upload.drive(lane, &mut session.client, Instant::now());
+        upload.drive(worker, &mut session.client, Instant::now());
         while let Some(event) = upload.poll_event() {
             if let UploadEvent::Read { id, offset, length } = event {
                 let from = whole.len().min(offset as usize);
                 upload.provide(id, whole.slice(from..whole.len().min(from + length)));
             }
         }
-        upload.drive(lane, &mut session.client, Instant::now());
+        upload.drive(worker, &mut session.client, Instant::now());
         for (id, outcome) in session.turn() {
-            upload.handle_reply(lane, &mut session.client, id, outcome, Instant::now());
+            upload.handle_reply(worker, &mut session.client, id, outcome, Instant::now());
         }
     }
     let end = std::iter::from_fn(|| upload.poll_event()).last();
@@ -434,12 +434,12 @@ fn one_large_file_comes_and_goes_whole() {
     assert!(!folder.0.join("f.part").exists());
 
     let mut download = Download::new(DownloadOptions::new(folder.path("f")));
-    let lane = download.add_lane();
+    let worker = download.add_worker();
     let mut local = vec![0; whole.len()];
     while !download.is_over() {
-        download.drive(lane, &mut session.client, Instant::now());
+        download.drive(worker, &mut session.client, Instant::now());
         for (id, outcome) in session.turn() {
-            download.handle_reply(lane, &mut session.client, id, outcome, Instant::now());
+            download.handle_reply(worker, &mut session.client, id, outcome, Instant::now());
         }
         while let Some(event) = download.poll_event() {
             match event {

@@ -10,9 +10,9 @@ use crate::model::{Disk, Manner, Random, Session, SharedDisk};
 use bytes::Bytes;
 use proptest::prelude::*;
 use trunkline_sftp::transfer::{
-    Download, DownloadEvent, DownloadOptions, FileId, LaneId, LaneLoss, Many, ManyDownload,
-    ManyDownloadEvent, ManyUpload, ManyUploadEvent, Plan, Striped, Upload, UploadEvent, UploadFile,
-    UploadOptions, Walk, WalkEvent, WalkOptions,
+    Download, DownloadEvent, DownloadOptions, FileId, Many, ManyDownload, ManyDownloadEvent, ManyUpload,
+    ManyUploadEvent, Plan, Striped, Upload, UploadEvent, UploadFile, UploadOptions, Walk, WalkEvent,
+    WalkOptions, WorkerId, WorkerLoss,
 };
 use trunkline_sftp::{FileType, StatusCode};
 
@@ -44,12 +44,12 @@ struct Downloaded {
     end: DownloadEvent,
     took: Duration,
     zeros: u64,
-    losses: Vec<LaneLoss>,
+    losses: Vec<WorkerLoss>,
     most_held: usize,
     download: Download,
 }
 
-/// Runs a download over lanes until it is over, and all files are closed. `meanwhile` is called at each step.
+/// Runs a download over workers until it is over, and all files are closed. `meanwhile` is called at each step.
 fn download(
     options: DownloadOptions,
     sessions: &mut [Session],
@@ -59,7 +59,7 @@ fn download(
     download_retiring(options, sessions, start, usize::MAX, meanwhile)
 }
 
-/// The same; from the `retires`th step on the first lane is retired.
+/// The same; from the `retires`th step on the first worker is retired.
 fn download_retiring(
     options: DownloadOptions,
     sessions: &mut [Session],
@@ -68,19 +68,19 @@ fn download_retiring(
     mut meanwhile: impl FnMut(u64),
 ) -> Downloaded {
     let mut download = Download::new(options);
-    let mut lanes: Vec<Option<LaneId>> = sessions.iter().map(|_| Some(download.add_lane())).collect();
+    let mut workers: Vec<Option<WorkerId>> = sessions.iter().map(|_| Some(download.add_worker())).collect();
     let mut now = start;
     let mut steps = 0;
     let mut local = Local::default();
     let (mut end, mut zeros, mut losses, mut most_held, mut read) = (None, 0, Vec::new(), 0, 0);
     loop {
-        if let Some(retired) = lanes[0].filter(|_| steps >= retires) {
-            download.retire_lane(retired);
+        if let Some(retired) = workers[0].filter(|_| steps >= retires) {
+            download.retire_worker(retired);
         }
         steps += 1;
-        for (session, lane) in sessions.iter_mut().zip(&lanes) {
-            if let Some(lane) = lane {
-                download.drive(*lane, &mut session.client, now);
+        for (session, worker) in sessions.iter_mut().zip(&workers) {
+            if let Some(worker) = worker {
+                download.drive(*worker, &mut session.client, now);
                 session.transmit(now);
             }
         }
@@ -99,7 +99,7 @@ fn download_retiring(
                     zeros += length;
                     local.write(offset, &vec![0; length as usize]);
                 }
-                DownloadEvent::LaneLost(_, loss) => losses.push(loss),
+                DownloadEvent::WorkerLost(_, loss) => losses.push(loss),
                 DownloadEvent::Attributes(_) => {}
                 event => end = Some(event),
             }
@@ -107,8 +107,8 @@ fn download_retiring(
         most_held = most_held.max(held);
         let next = sessions
             .iter()
-            .zip(&lanes)
-            .filter(|(_, lane)| lane.is_some())
+            .zip(&workers)
+            .filter(|(_, worker)| worker.is_some())
             .filter_map(|(session, _)| session.next_time())
             .min();
         // What was taken may have made room.
@@ -118,29 +118,29 @@ fn download_retiring(
         let Some(next) = next else { break };
         now = next;
         assert!(now < start + LONG, "the download does not end");
-        for (session, slot) in sessions.iter_mut().zip(&mut lanes) {
-            let Some(lane) = *slot else { continue };
+        for (session, slot) in sessions.iter_mut().zip(&mut workers) {
+            let Some(worker) = *slot else { continue };
             match session.advance(now) {
                 Some(answers) => {
                     for (id, outcome) in answers {
                         meanwhile(session.requests());
                         assert_eq!(
-                            download.handle_reply(lane, &mut session.client, id, outcome, now),
+                            download.handle_reply(worker, &mut session.client, id, outcome, now),
                             None
                         );
                     }
                 }
                 None => {
-                    download.lose_lane(lane);
+                    download.lose_worker(worker);
                     *slot = None;
                 }
             }
         }
     }
     let end = end.unwrap_or_else(|| panic!("the download stopped with {:?} done", download.ranges()));
-    for (session, lane) in sessions.iter().zip(&lanes) {
+    for (session, worker) in sessions.iter().zip(&workers) {
         session.check();
-        if lane.is_some() {
+        if worker.is_some() {
             assert_eq!(session.open_handles(), 0, "a file was left open");
             assert_eq!(session.client.handles(), 0);
         }
@@ -206,7 +206,7 @@ proptest! {
         seed: u64,
         length in 0..3_000_000usize,
         told in prop::option::of(0..4_000_000u64),
-        lanes in 1..4usize,
+        workers in 1..4usize,
         sparse: bool,
         memory in 1..4_000_000usize,
     ) {
@@ -215,7 +215,7 @@ proptest! {
         disk.borrow_mut().files.insert(b"f".to_vec(), content.clone());
         let start = Instant::now();
         let mut sessions: Vec<Session> =
-            (0..lanes).map(|lane| Session::new(&disk, manner.clone(), seed ^ lane as u64, start)).collect();
+            (0..workers).map(|worker| Session::new(&disk, manner.clone(), seed ^ worker as u64, start)).collect();
         let mut options = DownloadOptions::new("f");
         options.size = told;
         options.sparse = sparse;
@@ -238,7 +238,7 @@ proptest! {
         disk.borrow_mut().files.insert(b"f".to_vec(), content.clone());
         let start = Instant::now();
         let mut sessions: Vec<Session> =
-            (0..3).map(|lane| Session::new(&disk, manner.clone(), seed ^ lane, start)).collect();
+            (0..3).map(|worker| Session::new(&disk, manner.clone(), seed ^ worker, start)).collect();
         sessions[0].breaks_after = Some(breaks);
         sessions[2].breaks_after = Some(breaks / 2);
         let done = download(DownloadOptions::new("f"), &mut sessions, start, |_| {});
@@ -258,7 +258,7 @@ proptest! {
         disk.borrow_mut().files.insert(b"f".to_vec(), content.clone());
         let start = Instant::now();
         let mut sessions: Vec<Session> =
-            (0..2).map(|lane| Session::new(&disk, manner.clone(), seed ^ lane, start)).collect();
+            (0..2).map(|worker| Session::new(&disk, manner.clone(), seed ^ worker, start)).collect();
         let done = download_retiring(DownloadOptions::new("f"), &mut sessions, start, retires, |_| {});
         prop_assert_eq!(done.end, DownloadEvent::Finished { length: length as u64, changed: false });
         prop_assert!(done.local == content);
@@ -276,10 +276,10 @@ proptest! {
         sessions[0].breaks_after = Some(breaks);
         let mut local = Local::default();
         let mut download_ = Download::new(DownloadOptions::new("f"));
-        let lane = download_.add_lane();
+        let worker = download_.add_worker();
         let mut now = start;
         loop {
-            download_.drive(lane, &mut sessions[0].client, now);
+            download_.drive(worker, &mut sessions[0].client, now);
             sessions[0].transmit(now);
             while let Some(event) = download_.poll_event() {
                 if let DownloadEvent::Data { offset, data } = event {
@@ -290,7 +290,7 @@ proptest! {
             now = next;
             let Some(answers) = sessions[0].advance(now) else { break };
             for (id, outcome) in answers {
-                download_.handle_reply(lane, &mut sessions[0].client, id, outcome, now);
+                download_.handle_reply(worker, &mut sessions[0].client, id, outcome, now);
             }
         }
         let mut options = DownloadOptions::new("f");
@@ -317,7 +317,7 @@ proptest! {
         seed: u64,
         length in 0..3_000_000usize,
         known: bool,
-        lanes in 1..4usize,
+        workers in 1..4usize,
         memory in 1..4_000_000usize,
         breaks in prop::option::of(0..2000u64),
     ) {
@@ -326,8 +326,8 @@ proptest! {
         disk.borrow_mut().files.insert(b"old".to_vec(), vec![1; 100]);
         let start = Instant::now();
         let mut sessions: Vec<Session> =
-            (0..lanes).map(|lane| Session::new(&disk, manner.clone(), seed ^ lane as u64, start)).collect();
-        if lanes > 1 {
+            (0..workers).map(|worker| Session::new(&disk, manner.clone(), seed ^ worker as u64, start)).collect();
+        if workers > 1 {
             sessions[0].breaks_after = breaks;
         }
         let mut options = UploadOptions::new("new");
@@ -358,7 +358,7 @@ proptest! {
         let content = Bytes::from(Random::new(seed).bytes(length));
         let start = Instant::now();
         let mut sessions: Vec<Session> =
-            (0..2).map(|lane| Session::new(&disk, manner.clone(), seed ^ lane, start)).collect();
+            (0..2).map(|worker| Session::new(&disk, manner.clone(), seed ^ worker, start)).collect();
         let mut options = UploadOptions::new("new");
         options.size = Some(length as u64);
         options.rename_to = Some("f".into());
@@ -468,7 +468,7 @@ proptest! {
         manner in manner(),
         seed: u64,
         failures in 2..60u64,
-        lanes in 1..3usize,
+        workers in 1..3usize,
     ) {
         let manner = Manner { failures, ..manner };
         let disk = disk();
@@ -490,7 +490,7 @@ proptest! {
 
         let content = Bytes::from(random.bytes(3_000_000));
         let mut sessions: Vec<Session> =
-            (0..lanes).map(|lane| Session::new(&disk, manner.clone(), seed ^ lane as u64, start)).collect();
+            (0..workers).map(|worker| Session::new(&disk, manner.clone(), seed ^ worker as u64, start)).collect();
         match upload(UploadOptions::new("g"), &content, &mut sessions, start) {
             Some(UploadEvent::Finished { length, .. }) => {
                 prop_assert_eq!(length, 3_000_000);
@@ -589,17 +589,17 @@ fn however_little_a_server_takes_at_a_time_the_requests_in_flight_are_bounded() 
     };
     let mut session = Session::new(&disk, manner, 1, start);
     let mut download = Download::new(DownloadOptions::new("f"));
-    let lane = download.add_lane();
+    let worker = download.add_worker();
     let (mut now, mut most) = (start, 0);
     while !download.is_over() {
-        download.drive(lane, &mut session.client, now);
+        download.drive(worker, &mut session.client, now);
         most = most.max(session.client.in_flight());
         session.transmit(now);
         while download.poll_event().is_some() {}
         let Some(next) = session.next_time() else { break };
         now = next;
         for (id, outcome) in session.advance(now).expect("the session does not break") {
-            download.handle_reply(lane, &mut session.client, id, outcome, now);
+            download.handle_reply(worker, &mut session.client, id, outcome, now);
         }
     }
     assert!(download.is_over());
@@ -607,7 +607,7 @@ fn however_little_a_server_takes_at_a_time_the_requests_in_flight_are_bounded() 
 }
 
 #[test]
-fn lanes_share_a_file() {
+fn workers_share_a_file() {
     let disk = disk();
     let length = 60_000_000;
     disk.borrow_mut().files.insert(b"f".to_vec(), vec![7; length]);
@@ -617,7 +617,7 @@ fn lanes_share_a_file() {
         ..Manner::default()
     };
     let mut sessions: Vec<Session> = (0..3)
-        .map(|lane| Session::new(&disk, manner.clone(), lane, start))
+        .map(|worker| Session::new(&disk, manner.clone(), worker, start))
         .collect();
     // The third is ten times slower: it must not hold the end back.
     sessions[2] = Session::new(
@@ -748,7 +748,7 @@ fn a_range_of_a_file_can_be_had_alone() {
 }
 
 #[test]
-fn lanes_do_not_mix_a_file_with_its_successor() {
+fn workers_do_not_mix_a_file_with_its_successor() {
     let (old, new) = (disk(), disk());
     old.borrow_mut().files.insert(b"f".to_vec(), vec![1; 9_000_000]);
     new.borrow_mut().files.insert(b"f".to_vec(), vec![2; 9_000_000]);
@@ -761,7 +761,7 @@ fn lanes_do_not_mix_a_file_with_its_successor() {
     let mut sessions = one(&old, Manner::default(), start);
     sessions.push(Session::new(&new, slower, 2, start));
     let done = download(DownloadOptions::new("f"), &mut sessions, start, |_| {});
-    assert_eq!(done.losses, [LaneLoss::AnotherFile]);
+    assert_eq!(done.losses, [WorkerLoss::AnotherFile]);
     assert!(done.local == vec![1; 9_000_000]);
 }
 
@@ -781,7 +781,7 @@ fn a_lane_that_is_refused_leaves_the_work_to_the_others() {
     ];
     let done = download(DownloadOptions::new("f"), &mut sessions, start, |_| {});
     assert!(
-        matches!(&done.losses[..], [LaneLoss::Refused(status)] if status.code == StatusCode::NO_SUCH_FILE)
+        matches!(&done.losses[..], [WorkerLoss::Refused(status)] if status.code == StatusCode::NO_SUCH_FILE)
     );
     assert!(done.local == vec![1; 3_000_000]);
 }
@@ -960,12 +960,12 @@ fn what_is_cancelled_leaves_nothing_open() {
         }
         let mut walk = Walk::new(WalkOptions::new("r"));
         let mut download = Download::new(DownloadOptions::new("f60"));
-        let lane = download.add_lane();
+        let worker = download.add_worker();
         let mut now = start;
         for _ in 0..steps {
             many.drive((), &mut session.client, now);
             walk.drive((), &mut session.client, now);
-            download.drive(lane, &mut session.client, now);
+            download.drive(worker, &mut session.client, now);
             session.transmit(now);
             let Some(next) = session.next_time() else { break };
             now = next;
@@ -974,13 +974,13 @@ fn what_is_cancelled_leaves_nothing_open() {
                 let other =
                     other.and_then(|outcome| walk.handle_reply((), &mut session.client, id, outcome, now));
                 let other = other
-                    .and_then(|outcome| download.handle_reply(lane, &mut session.client, id, outcome, now));
+                    .and_then(|outcome| download.handle_reply(worker, &mut session.client, id, outcome, now));
                 assert_eq!(other, None);
             }
         }
-        many.remove_lane((), &mut session.client);
-        walk.remove_lane((), &mut session.client);
-        download.remove_lane(lane, &mut session.client);
+        many.remove_worker((), &mut session.client);
+        walk.remove_worker((), &mut session.client);
+        download.remove_worker(worker, &mut session.client);
         loop {
             session.transmit(now);
             let Some(next) = session.next_time() else { break };
@@ -998,7 +998,7 @@ fn what_is_cancelled_leaves_nothing_open() {
     }
 }
 
-/// Runs an upload over lanes until nothing more happens.
+/// Runs an upload over workers until nothing more happens.
 fn upload(
     options: UploadOptions,
     source: &Bytes,
@@ -1008,7 +1008,7 @@ fn upload(
     upload_retiring(options, source, sessions, start, usize::MAX)
 }
 
-/// The same; from the `retires`th step on the first lane is retired.
+/// The same; from the `retires`th step on the first worker is retired.
 fn upload_retiring(
     options: UploadOptions,
     source: &Bytes,
@@ -1018,19 +1018,19 @@ fn upload_retiring(
 ) -> Option<UploadEvent> {
     let memory = options.memory;
     let mut upload = Upload::new(options);
-    let mut lanes: Vec<Option<LaneId>> = sessions.iter().map(|_| Some(upload.add_lane())).collect();
+    let mut workers: Vec<Option<WorkerId>> = sessions.iter().map(|_| Some(upload.add_worker())).collect();
     let mut now = start;
     let mut end = None;
     let mut steps = 0;
     loop {
-        if let Some(retired) = lanes[0].filter(|_| steps >= retires) {
-            upload.retire_lane(retired);
+        if let Some(retired) = workers[0].filter(|_| steps >= retires) {
+            upload.retire_worker(retired);
         }
         steps += 1;
-        for (session, lane) in sessions.iter_mut().zip(&lanes) {
-            let Some(lane) = *lane else { continue };
+        for (session, worker) in sessions.iter_mut().zip(&workers) {
+            let Some(worker) = *worker else { continue };
             loop {
-                upload.drive(lane, &mut session.client, now);
+                upload.drive(worker, &mut session.client, now);
                 let mut wanted = 0;
                 while let Some(event) = upload.poll_event() {
                     match event {
@@ -1039,7 +1039,7 @@ fn upload_retiring(
                             let from = source.len().min(offset as usize);
                             upload.provide(id, source.slice(from..source.len().min(from + length)));
                         }
-                        UploadEvent::LaneLost(..) => {}
+                        UploadEvent::WorkerLost(..) => {}
                         event => assert_eq!(end.replace(event), None),
                     }
                 }
@@ -1052,35 +1052,35 @@ fn upload_retiring(
         }
         let next = sessions
             .iter()
-            .zip(&lanes)
-            .filter(|(_, lane)| lane.is_some())
+            .zip(&workers)
+            .filter(|(_, worker)| worker.is_some())
             .filter_map(|(session, _)| session.next_time())
             .min();
         let Some(next) = next else { break };
         now = next;
         assert!(now < start + LONG, "the upload does not end");
-        for (session, slot) in sessions.iter_mut().zip(&mut lanes) {
-            let Some(lane) = *slot else { continue };
+        for (session, slot) in sessions.iter_mut().zip(&mut workers) {
+            let Some(worker) = *slot else { continue };
             match session.advance(now) {
                 Some(answers) => {
                     for (id, outcome) in answers {
                         assert_eq!(
-                            upload.handle_reply(lane, &mut session.client, id, outcome, now),
+                            upload.handle_reply(worker, &mut session.client, id, outcome, now),
                             None
                         );
                     }
                 }
                 None => {
-                    upload.lose_lane(lane);
+                    upload.lose_worker(worker);
                     *slot = None;
                 }
             }
         }
     }
-    for (session, lane) in sessions.iter().zip(&lanes) {
+    for (session, worker) in sessions.iter().zip(&workers) {
         session.check();
         assert!(
-            lane.is_none() || session.open_handles() == 0,
+            worker.is_none() || session.open_handles() == 0,
             "a file was left open"
         );
     }
@@ -1090,7 +1090,7 @@ fn upload_retiring(
 type Got = BTreeMap<FileId, Vec<u8>>;
 
 /// Runs a plan for one session until nothing more happens; how long that took.
-fn run<P: Plan<Lane = ()>>(
+fn run<P: Plan<Worker = ()>>(
     plan: &mut P,
     session: &mut Session,
     start: Instant,

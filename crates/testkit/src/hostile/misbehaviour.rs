@@ -20,7 +20,7 @@ pub enum Misbehaviour {
     Silence,
     /// Closes as soon as it has accepted.
     CloseAfterConnect,
-    /// Lines of text for ever, and never a banner (RFC 4253 section 4.2 allows lines, not how many).
+    /// Lines of text forever, and never a banner (RFC 4253 section 4.2 allows lines, not how many).
     EndlessLines,
     /// 1 MiB of lines, then a proper banner and silence.
     MebibyteOfLines,
@@ -76,7 +76,7 @@ pub enum Misbehaviour {
     CloseAfterKexInit,
     /// Disconnects in the key exchange, with a description of 30 KiB of terminal escape sequences.
     DisconnectWithEscapes,
-    /// IGNORE messages for ever instead of an answer.
+    /// IGNORE messages forever instead of an answer.
     EndlessIgnore,
     /// Declares the login a success before any key exchange.
     SuccessBeforeKeyExchange,
@@ -110,7 +110,7 @@ pub enum Misbehaviour {
     SuccessUnasked,
     /// Accepts another service than the one requested.
     AnotherService,
-    /// Refuses every login, for ever, with a list of methods that the client has just used up.
+    /// Refuses every login, forever, with a list of methods that the client has just used up.
     EndlessAuthFailure,
     /// Asks for the answers to four thousand million prompts.
     ManyPrompts,

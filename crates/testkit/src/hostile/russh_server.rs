@@ -34,7 +34,7 @@ use crate::{Error, HostEntry, KeyPair, KeyType, write_ssh_config};
 /// | `stderr N` | the same on standard error |
 /// | `deaf` | never reads its input, never ends |
 /// | `close` | closes at once, without a status |
-/// | `eof` | ends its output and goes on for ever |
+/// | `eof` | ends its output and continues forever |
 /// | `refuse` | fails the request |
 /// | `mute` | never answers the request |
 /// | `hangup` | disconnects the whole connection |

@@ -280,7 +280,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends no more (FIN), and goes on receiving.
+    /// Sends no more (FIN), and continues receiving.
     ///
     /// # Errors
     /// When the connection has ended.

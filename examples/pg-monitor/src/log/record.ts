@@ -22,7 +22,7 @@ export interface LogParser {
 }
 
 /**
- * What may wait for its end. PostgreSQL has no bound for the length of a record; this one keeps a file that is no log from
+ * What may wait for its end. PostgreSQL has no bound for the length of a record; this one keeps a file that is not a log from
  * filling the memory.
  */
 export const LONGEST_RECORD = 4 * 1024 * 1024;

@@ -27,7 +27,7 @@ def connect(destination: str, *, wait: bool = True, **options: Unpack[ConnectOpt
 
 
 class Forward(BaseForward):
-    """A forwarding, until it is closed or nobody has it any more. Connections that it carries then go on to their ends."""
+    """A forwarding, until it is closed or nobody has it any more. Its connections then continue to their ends."""
 
     def close(self) -> None:
         """Ends the listening, without waiting until it has ended."""

@@ -136,7 +136,7 @@ class SFTP:
     # Directories.
 
     async def mkdir(self, path: RemotePath, mode: int | None = None, *, parents: bool = False) -> None:
-        """Makes a directory; with ``parents`` those above it too, and it is no error if it is there."""
+        """Makes a directory; with ``parents`` those above it too, and it is not an error if it is there."""
         if not parents:
             return await outcome(self._use().mkdir(remote(path), mode))
         folder = text(remote(path)).rstrip("/")
@@ -232,7 +232,7 @@ class RemoteFile:
     async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Moves to a place, and tells it."""
         if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END):
-            raise ValueError(f"{whence!r} is no place to seek from")
+            raise ValueError(f"{whence!r} is not a valid whence")
         return await outcome(self._native.seek(offset, whence))
 
     async def truncate(self, size: int) -> None:

@@ -19,8 +19,8 @@ const SECTION: &str = "[ssh_connection]";
 pub(super) struct Args {
     #[command(flatten)]
     file: FileArgs,
-    /// Without `setup ssh`: a path for a link to this program, which Ansible then runs instead of ssh. Its name has to
-    /// begin with "ssh".
+    /// Instead of `setup ssh`: create a link to this program at this path, and have Ansible run that as its ssh. The link's
+    /// name must begin with "ssh".
     #[arg(long, value_name = "LINK")]
     drop_in: Option<PathBuf>,
 }
@@ -68,7 +68,7 @@ pub(super) fn main(args: &Args) -> anyhow::Result<()> {
             None => println!(
                 "Ansible's ssh now follows your ssh_config; run `trunkline setup ssh` if you have not yet"
             ),
-            Some(_) => println!("Ansible runs trunkline instead of ssh"),
+            Some(_) => println!("Ansible now runs trunkline instead of ssh"),
         }
     }
     Ok(())
@@ -118,7 +118,7 @@ fn insert(text: &str, lines: &str, names: &[&str]) -> anyhow::Result<String> {
     })
 }
 
-/// Makes the link, or takes it away; what is there and is no link to us is left alone.
+/// Makes the link, or takes it away; what is there and is not a link to us is left alone.
 fn link_to_program(link: &Path, undo: bool) -> anyhow::Result<()> {
     let program = program()?;
     let shown = link.display();

@@ -30,7 +30,7 @@ impl EditedFile {
             Ok(target) => target,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if fs::symlink_metadata(path).is_ok() {
-                    bail!("{shown} is a symbolic link to nothing");
+                    bail!("{shown} is a symbolic link to a file that does not exist");
                 }
                 return Ok(Self {
                     path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! `-f`: ssh forks once the session can go on without its user. A process with threads cannot, so this program is started
+//! `-f`: ssh forks once the session can continue without its user. A process with threads cannot, so this program is started
 //! once more before anything is done: what was started asks its questions, and stays; what the user has started waits until
 //! the session has begun there.
 
@@ -73,7 +73,7 @@ impl Launcher {
     /// Takes it from standard input.
     ///
     /// # Errors
-    /// Standard input is no socket.
+    /// Standard input is not a socket.
     pub(super) fn of_this_process() -> io::Result<Self> {
         let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         stream.peer_addr()?;
@@ -92,11 +92,6 @@ impl Launcher {
         self.watched
             .as_mut()
             .ok_or_else(|| io::ErrorKind::NotConnected.into())
-    }
-
-    /// To be told before it is watched in another runtime.
-    pub(super) fn changes_runtime(&mut self) {
-        self.watched = None;
     }
 
     /// Waits until it has gone, as when Ctrl-C or a signal has ended it. Cancel-safe.

@@ -3,10 +3,10 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write as _;
+use std::time::SystemTime;
 
 use anyhow::Context as _;
-use trunkline_control::private::Log;
-use trunkline_request::LogLevel;
+use trunkline_request::{LogLevel, LogLine};
 use trunkline_text::Printable;
 
 use crate::terminal::raw::RawMode;
@@ -16,8 +16,7 @@ pub(super) struct Console {
     file: Option<File>,
     /// What is let through, where the command line or ssh_config has said so.
     pub(super) level: Option<LogLevel>,
-    /// Whether the engine's log was taken.
-    logs: bool,
+    started: SystemTime,
     pub(super) raw: Option<RawMode>,
 }
 
@@ -31,26 +30,23 @@ impl Console {
         Ok(Self {
             file: file.map(open).transpose()?,
             level,
-            logs: false,
+            started: SystemTime::now(),
             raw: None,
         })
     }
 
-    /// The engine's log, from `DEBUG1` on; once.
-    pub(super) fn takes_log(&mut self) -> Option<Log> {
-        let filter = match self.level {
-            Some(LogLevel::Debug1) => "info,trunkline=debug,trunkline_proto=debug",
-            Some(LogLevel::Debug2) => "debug",
-            Some(LogLevel::Debug3) => "trace",
-            _ => return None,
-        };
-        if std::mem::replace(&mut self.logs, true) {
-            return None;
+    /// A line of what is being done. For whoever looks for faults, with the time since this program was started: negative for
+    /// what was done for others before, whose connection is shared.
+    pub(super) fn write(&mut self, line: &LogLine) {
+        let LogLine { at, level, text } = line;
+        if self.level() < LogLevel::Debug1 {
+            return self.log(*level, text);
         }
-        // Without the file, it is on standard error.
-        let file = self.file.as_ref().and_then(|file| file.try_clone().ok());
-        let filter = filter.to_owned();
-        Some(Log { filter, file })
+        let seconds = match at.duration_since(self.started) {
+            Ok(after) => after.as_secs_f64(),
+            Err(before) => -before.duration().as_secs_f64(),
+        };
+        self.log(*level, &format!("{seconds:8.3} {}{text}", level.prefix()));
     }
 
     /// What ssh logs at this level.

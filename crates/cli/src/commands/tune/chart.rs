@@ -1,21 +1,9 @@
 //! Charts as SVG whose colours the page decides, so that they are readable on light and on dark.
 
-use plotters::coord::Shift;
-use plotters::prelude::*;
-
-/// Drawn in colours that stand for the page's: they are replaced by its CSS variables.
-const INK: RGBColor = RGBColor(1, 1, 1);
-const GRID: RGBColor = RGBColor(2, 2, 2);
-const SERIES: [(RGBColor, &str); 5] = [
-    (RGBColor(3, 3, 1), "#030301"),
-    (RGBColor(3, 3, 2), "#030302"),
-    (RGBColor(3, 3, 3), "#030303"),
-    (RGBColor(3, 3, 4), "#030304"),
-    (RGBColor(3, 3, 5), "#030305"),
-];
+use std::fmt::Write as _;
 
 /// How many series have a colour of their own.
-pub(super) const COLOURS: usize = SERIES.len();
+pub(super) const COLOURS: usize = 5;
 
 /// The page's style for what is drawn here.
 pub(super) const STYLE: &str = "
@@ -34,74 +22,51 @@ pub(super) struct Series {
     pub(super) values: Vec<Option<f64>>,
 }
 
-const WIDTH: u32 = 560;
-const TEXT: (&str, u32) = ("sans-serif", 13);
-
-type Failed = DrawingAreaErrorKind<std::io::Error>;
+/// Of every chart, in units that the page scales.
+const WIDTH: f64 = 560.0;
+/// Below the chart, for what is written at the x axis.
+const FOOT: f64 = 30.0;
 
 /// Horizontal bars, a group for each label, a bar in each for each series. Values are bytes a second.
-pub(super) fn bars(labels: &[String], series: &[Series]) -> Result<String, Failed> {
-    const BAR: u32 = 13;
-    let group = series.len() as f64 + 0.8;
-    let height = (labels.len() as f64 * group * f64::from(BAR)) as u32 + 34;
+pub(super) fn bars(labels: &[String], series: &[Series]) -> String {
+    const BAR: f64 = 13.0;
+    const LEFT: f64 = 200.0;
+    const TOP: f64 = 4.0;
+    let right = WIDTH - 56.0;
+    let group = (series.len() as f64 + 0.8) * BAR;
+    let bottom = TOP + labels.len() as f64 * group;
     let most = largest(series);
-    let mut svg = String::new();
-    {
-        let root = area(&mut svg, height);
-        let mut chart = ChartBuilder::on(&root)
-            .margin_right(56)
-            .margin_top(4)
-            .x_label_area_size(30)
-            .y_label_area_size(200)
-            .build_cartesian_2d(0.0..most, 0.0..labels.len() as f64)?;
-        chart
-            .configure_mesh()
-            .disable_y_mesh()
-            .disable_y_axis()
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(GRID)
-            .axis_style(GRID)
-            .x_labels(5)
-            .x_label_formatter(&|value| short(*value))
-            .label_style(TEXT.into_font().color(&INK))
-            .draw()?;
-        let top = labels.len() as f64;
-        let bar = 1.0 / group;
-        for (row, label) in labels.iter().enumerate() {
-            let from = top - row as f64 - 0.4 * bar;
-            let middle = from - series.len() as f64 * bar / 2.0;
-            let (x, y) = chart.backend_coord(&(0.0, middle));
-            root.draw(&Text::new(
-                label.clone(),
-                (x - 196, y - 7),
-                TEXT.into_font().color(&INK),
-            ))?;
-            for (nth, one) in series.iter().enumerate() {
-                let Some(value) = one.values.get(row).copied().flatten() else {
-                    continue;
-                };
-                let upper = from - nth as f64 * bar;
-                let colour = SERIES[nth % SERIES.len()].0;
-                let corners = [(0.0, upper - 0.12 * bar), (value, upper - 0.88 * bar)];
-                chart.draw_series([Rectangle::new(corners, colour.filled())])?;
-                let (x, y) = chart.backend_coord(&(value, upper - bar / 2.0));
-                let words = Text::new(
-                    short(value),
-                    (x + 4, y - 6),
-                    ("sans-serif", 11).into_font().color(&INK),
-                );
-                root.draw(&words)?;
-            }
-        }
-        root.present()?;
+    let x = |value: f64| LEFT + value / most * (right - LEFT);
+    let mut drawing = Drawing::new(bottom + FOOT);
+    for value in round_steps(0.0, most, 5) {
+        drawing.line((x(value), TOP), (x(value), bottom));
+        drawing.text((x(value), bottom + 17.0), Anchor::Middle, 13, &short(value));
     }
-    Ok(themed(&svg))
+    drawing.line((LEFT, bottom), (right, bottom));
+    for (row, label) in labels.iter().enumerate() {
+        let from = TOP + row as f64 * group + 0.4 * BAR;
+        let middle = from + series.len() as f64 * BAR / 2.0;
+        drawing.text((4.0, middle + 4.0), Anchor::Start, 13, label);
+        for (nth, one) in series.iter().enumerate() {
+            let Some(value) = one.values.get(row).copied().flatten() else {
+                continue;
+            };
+            let top = from + nth as f64 * BAR;
+            drawing.rectangle((LEFT, top + 0.12 * BAR), (x(value), top + 0.88 * BAR), nth);
+            let beside = (x(value) + 4.0, top + BAR / 2.0 + 4.0);
+            drawing.text(beside, Anchor::Start, 11, &short(value));
+        }
+    }
+    drawing.end()
 }
 
 /// Lines over places on the x axis, one beside the other. Values are bytes a second, on a logarithmic axis if
 /// `logarithmic`.
-pub(super) fn lines(places: &[String], series: &[Series], logarithmic: bool) -> Result<String, Failed> {
-    let last = places.len().saturating_sub(1) as f64;
+pub(super) fn lines(places: &[String], series: &[Series], logarithmic: bool) -> String {
+    const LEFT: f64 = 80.0;
+    const TOP: f64 = 8.0;
+    const BOTTOM: f64 = 262.0;
+    let right = WIDTH - 8.0;
     let scale = |value: f64| {
         if logarithmic {
             value.max(1.0).log10()
@@ -111,57 +76,118 @@ pub(super) fn lines(places: &[String], series: &[Series], logarithmic: bool) -> 
     };
     let back = |value: f64| if logarithmic { 10f64.powf(value) } else { value };
     let all = series.iter().flat_map(|one| one.values.iter().flatten().copied());
-    let lowest = if logarithmic {
-        scale(all.fold(f64::INFINITY, f64::min)).min(scale(largest(series)) - 0.3)
-    } else {
-        0.0
+    let highest = scale(largest(series));
+    let lowest = match logarithmic {
+        true => scale(all.fold(f64::INFINITY, f64::min)).min(highest - 0.3),
+        false => 0.0,
     };
-    let mut svg = String::new();
-    {
-        let root = area(&mut svg, 300);
-        let mut chart = ChartBuilder::on(&root)
-            .margin(8)
-            .x_label_area_size(30)
-            .y_label_area_size(72)
-            .build_cartesian_2d(-0.3..last + 0.3, lowest..scale(largest(series)))?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .disable_x_axis()
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(GRID)
-            .axis_style(GRID)
-            .y_labels(6)
-            .y_label_formatter(&|value| short(back(*value)))
-            .label_style(TEXT.into_font().color(&INK))
-            .draw()?;
-        let bottom = chart.backend_coord(&(0.0, lowest)).1;
-        for (at, label) in places.iter().enumerate() {
-            let x = chart.backend_coord(&(at as f64, lowest)).0;
-            let style = TEXT.into_font().color(&INK).pos(CENTRED);
-            root.draw(&Text::new(label.clone(), (x, bottom + 8), style))?;
-        }
-        for (nth, one) in series.iter().enumerate() {
-            let colour = SERIES[nth % SERIES.len()].0;
-            let values = one.values.iter().enumerate();
-            let points: Vec<(f64, f64)> = values
-                .filter_map(|(at, value)| Some((at as f64, scale((*value)?))))
-                .collect();
-            chart.draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?;
-            chart.draw_series(points.into_iter().map(|at| Circle::new(at, 3, colour.filled())))?;
-        }
-        root.present()?;
+    // Half a step free on both sides.
+    let x = |at: usize| LEFT + (at as f64 + 0.5) / places.len().max(1) as f64 * (right - LEFT);
+    let y = |value: f64| BOTTOM - (scale(value) - lowest) / (highest - lowest) * (BOTTOM - TOP);
+    let mut drawing = Drawing::new(BOTTOM + FOOT);
+    for value in round_steps(lowest, highest, 6).map(back) {
+        drawing.line((LEFT, y(value)), (right, y(value)));
+        drawing.text((LEFT - 6.0, y(value) + 4.0), Anchor::End, 13, &short(value));
     }
-    Ok(themed(&svg))
+    drawing.line((LEFT, TOP), (LEFT, BOTTOM));
+    for (at, label) in places.iter().enumerate() {
+        drawing.text((x(at), BOTTOM + 17.0), Anchor::Middle, 13, label);
+    }
+    for (nth, one) in series.iter().enumerate() {
+        let measured = one.values.iter().enumerate();
+        let points: Vec<(f64, f64)> = measured
+            .filter_map(|(at, value)| Some((x(at), y((*value)?))))
+            .collect();
+        drawing.curve(&points, nth);
+    }
+    drawing.end()
 }
 
-const CENTRED: plotters::style::text_anchor::Pos = plotters::style::text_anchor::Pos {
-    h_pos: plotters::style::text_anchor::HPos::Center,
-    v_pos: plotters::style::text_anchor::VPos::Top,
-};
+/// A picture that scales with the page. What is written to it is in the page's colours: `nth` chooses that of a series.
+struct Drawing {
+    svg: String,
+}
 
-fn area(svg: &mut String, height: u32) -> DrawingArea<SVGBackend<'_>, Shift> {
-    SVGBackend::with_string(svg, (WIDTH, height)).into_drawing_area()
+/// Which end of a text is where it was put.
+#[derive(Clone, Copy)]
+enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+impl Drawing {
+    fn new(height: f64) -> Self {
+        Self {
+            svg: format!(
+                "<svg role=\"img\" style=\"width:100%;height:auto\" width=\"{WIDTH}\" height=\"{height:.0}\" \
+                 viewBox=\"0 0 {WIDTH} {height:.0}\" xmlns=\"http://www.w3.org/2000/svg\" font-family=\"sans-serif\">\n"
+            ),
+        }
+    }
+
+    fn end(mut self) -> String {
+        self.svg.push_str("</svg>");
+        self.svg
+    }
+
+    fn element(&mut self, element: std::fmt::Arguments<'_>) {
+        // A String takes all that there is.
+        let _ = writeln!(self.svg, "{element}");
+    }
+
+    /// Of the axes and their grid.
+    fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) {
+        self.element(format_args!(
+            "<path d=\"M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}\" stroke=\"var(--grid)\"/>"
+        ));
+    }
+
+    /// Its baseline is at y.
+    fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, size: u32, text: &str) {
+        let anchor = match anchor {
+            Anchor::Start => "start",
+            Anchor::Middle => "middle",
+            Anchor::End => "end",
+        };
+        let text = escaped(text);
+        self.element(format_args!(
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\" fill=\"var(--ink)\">{text}</text>"
+        ));
+    }
+
+    fn rectangle(&mut self, (left, top): (f64, f64), (right, bottom): (f64, f64), nth: usize) {
+        let (width, height, colour) = (right - left, bottom - top, nth % COLOURS);
+        self.element(format_args!(
+            "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"var(--s{colour})\"/>"
+        ));
+    }
+
+    /// A line through points, each with a dot.
+    fn curve(&mut self, points: &[(f64, f64)], nth: usize) {
+        let colour = nth % COLOURS;
+        let listed: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let listed = listed.join(" ");
+        self.element(format_args!(
+            "<polyline points=\"{listed}\" fill=\"none\" stroke=\"var(--s{colour})\" stroke-width=\"2\"/>"
+        ));
+        for (x, y) in points {
+            self.element(format_args!(
+                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"var(--s{colour})\"/>"
+            ));
+        }
+    }
+}
+
+/// At most so many numbers from `lowest` to `highest`, at equal steps of 1, 2 or 5 times a power of ten.
+fn round_steps(lowest: f64, highest: f64, most: usize) -> impl Iterator<Item = f64> {
+    let least = (highest - lowest) / most as f64;
+    let magnitude = 10f64.powf(least.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * magnitude);
+    let step = step.into_iter().find(|step| *step >= least).unwrap_or(least);
+    let first = (lowest / step).ceil();
+    let count = ((highest / step).floor() - first).max(0.0) as usize + 1;
+    (0..count).map(move |nth| (first + nth as f64) * step)
 }
 
 fn largest(series: &[Series]) -> f64 {
@@ -186,17 +212,42 @@ fn short(rate: f64) -> String {
     }
 }
 
-/// Scales with the page, and has its colours.
-fn themed(svg: &str) -> String {
-    let mut svg = svg
-        .replace("#010101", "var(--ink)")
-        .replace("#020202", "var(--grid)")
-        .replace(
-            "<svg width=",
-            "<svg role=\"img\" style=\"width:100%;height:auto\" width=",
-        );
-    for (nth, (_, colour)) in SERIES.iter().enumerate() {
-        svg = svg.replace(colour, &format!("var(--s{nth})"));
+/// Text of others, in HTML and SVG.
+pub(super) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(values: &[Option<f64>]) -> [Series; 1] {
+        [Series {
+            name: "one".into(),
+            values: values.to_vec(),
+        }]
     }
-    svg
+
+    #[test]
+    fn axes_have_round_numbers_that_cover_them() {
+        let steps = |from, to, most| round_steps(from, to, most).collect::<Vec<f64>>();
+        assert_eq!(steps(0.0, 105.0, 5), [0.0, 50.0, 100.0]);
+        assert_eq!(steps(0.0, 1.05, 6), [0.0, 0.2, 0.4, 0.6000000000000001, 0.8, 1.0]);
+        assert_eq!(steps(6.1, 8.2, 6), [6.5, 7.0, 7.5, 8.0]);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_drawn() {
+        let places = ["a".to_owned(), "<b>".to_owned()];
+        let drawn = lines(&places, &series(&[Some(1e6), None]), true);
+        assert_eq!(drawn.matches("<circle").count(), 1, "{drawn}");
+        assert!(drawn.contains("&lt;b&gt;") && !drawn.contains("NaN"), "{drawn}");
+        let drawn = bars(&places, &series(&[None, Some(2e6)]));
+        assert_eq!(drawn.matches("<rect").count(), 1, "{drawn}");
+        let nothing = lines(&places, &series(&[None, None]), true);
+        assert!(!nothing.contains("NaN") && !nothing.contains("inf"), "{nothing}");
+    }
 }

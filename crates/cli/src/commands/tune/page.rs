@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use trunkline_request::tuning::{CipherRow, Direction, Rates, Report};
 
-use super::chart::{self, Series};
-use super::rate;
+use super::chart::{self, Series, escaped};
+use super::{Marks, rate, utc};
 
 /// The page.
 pub(super) fn page(report: &Report) -> anyhow::Result<String> {
@@ -38,6 +38,18 @@ const STYLE: &str = "
   .key i { display: inline-block; width: 12px; height: 12px; border-radius: 2px; margin-right: 5px; }
   table { border-collapse: collapse; margin: .6em 0; } th, td { padding: 3px 12px 3px 0; text-align: right; }
   th { color: var(--soft); font-weight: 600; } th:first-child, td:first-child { text-align: left; }
+  .verdict { background: var(--panel); border-left: 4px solid var(--s2); border-radius: 6px; padding: 10px 14px; margin: 12px 0; }
+  .verdict, h1, p, li { overflow-wrap: anywhere; } figure > div { overflow-x: auto; } .chosen td { background: var(--panel); font-weight: 600; }
+  .chosen td:last-child { color: var(--s2); }
+  @media (max-width: 600px) {
+    main { padding: 14px; } figure svg { min-width: 500px; }
+    table, tbody { display: block; } tr:first-child { display: none; }
+    tr { display: flex; flex-wrap: wrap; gap: 0 14px; padding: 6px 8px; border-top: 1px solid var(--grid); }
+    td, td:first-child { display: block; padding: 0; border: 0 !important; text-align: left; overflow-wrap: anywhere; }
+    td:first-child { flex-basis: 100%; font-weight: 600; } td:empty { display: none; }
+    td:not(:first-child)[data-label]::before { content: attr(data-label) \" \"; color: var(--soft); font-weight: 400; }
+    tr.chosen { background: var(--panel); }
+  }
   tr + tr td { border-top: 1px solid var(--grid); }
   code { background: var(--panel); border-radius: 4px; padding: 1px 5px; } .scroll { overflow-x: auto; }
 ";
@@ -45,11 +57,21 @@ const STYLE: &str = "
 fn summary(out: &mut String, report: &Report) -> anyhow::Result<()> {
     let Report { link, choice, .. } = report;
     writeln!(out, "<h1>{}</h1>", escaped(&report.host))?;
+    let [verdict, certainty] = report.verdict_lines();
     writeln!(
         out,
-        "<p class=\"soft\">{}, {}</p>",
+        "<div class=\"verdict\"><p><strong>{}</strong></p>\n<p>{}</p></div>",
+        with_code(&escaped(&verdict)),
+        escaped(&certainty)
+    )?;
+    writeln!(
+        out,
+        "<p class=\"soft\">{}, {}. Measured at {} UTC by trunkline {} on {}.</p>",
         escaped(&report.address),
-        escaped(&report.server)
+        escaped(&report.server),
+        utc(report.measured),
+        escaped(&report.program),
+        escaped(&report.machine)
     )?;
     writeln!(
         out,
@@ -82,7 +104,7 @@ fn summary(out: &mut String, report: &Report) -> anyhow::Result<()> {
     });
     table(
         out,
-        &["Program", "Data", "Best with", "No faster than the defaults"],
+        &["Program", "Data", "Best with", "Times as fast as its defaults"],
         rows,
     )
 }
@@ -125,20 +147,32 @@ fn ciphers(out: &mut String, report: &Report) -> anyhow::Result<()> {
         (caption(direction), chart::bars(&names, &series), series)
     });
     figures(out, charts)?;
+    let marks = Marks(&report.choice);
     let rows = report.ciphers.iter().map(|row| {
         let zlib = if row.compression { "zlib" } else { "" };
         let [text, random] = [row.compressible, row.incompressible];
-        [
+        let is_chosen = marks.cipher(row);
+        let cells = [
             escaped(&row.cipher),
             zlib.into(),
             rate(text.down),
             rate(text.up),
             rate(random.down),
             rate(random.up),
-        ]
+            mark(is_chosen),
+        ];
+        (cells, is_chosen)
     });
-    let header = ["Cipher", "", "Text down", "Text up", "Random down", "Random up"];
-    table(out, &header, rows)
+    let header = [
+        "Cipher",
+        "",
+        "Text down",
+        "Text up",
+        "Random down",
+        "Random up",
+        "",
+    ];
+    marked_table(out, &header, rows)
 }
 
 fn requests(out: &mut String, report: &Report) -> anyhow::Result<()> {
@@ -196,7 +230,25 @@ fn streams(out: &mut String, report: &Report) -> anyhow::Result<()> {
     figures(
         out,
         [("All together", chart::lines(&places, &series, false), series)],
-    )
+    )?;
+    let marks = Marks(&report.choice);
+    let rows = report.streams.iter().map(|row| {
+        let [down, up] = marks.streams(row);
+        let used = match (down, up) {
+            (true, true) => "used by cp",
+            (true, false) => "used by cp, down",
+            (false, true) => "used by cp, up",
+            (false, false) => "",
+        };
+        let cells = [
+            row.streams.to_string(),
+            rate(row.rates.down),
+            rate(row.rates.up),
+            used.into(),
+        ];
+        (cells, down || up)
+    });
+    marked_table(out, &["Sessions", "Down", "Up", ""], rows)
 }
 
 fn rsync(out: &mut String, report: &Report) -> anyhow::Result<()> {
@@ -233,13 +285,10 @@ fn notes(out: &mut String, report: &Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-type Figure<E> = (&'static str, Result<String, E>, Vec<Series>);
+type Figure = (&'static str, String, Vec<Series>);
 
 /// Charts beside each other, each under its caption and key.
-fn figures<E, const N: usize>(out: &mut String, charts: [Figure<E>; N]) -> anyhow::Result<()>
-where
-    E: std::error::Error + Send + Sync + 'static,
-{
+fn figures<const N: usize>(out: &mut String, charts: [Figure; N]) -> anyhow::Result<()> {
     writeln!(out, "<div class=\"charts\">")?;
     for (caption, svg, series) in charts {
         writeln!(
@@ -254,7 +303,7 @@ where
                 escaped(&one.name)
             )?;
         }
-        writeln!(out, "</ul>\n{}\n</figure>", svg?)?;
+        writeln!(out, "</ul>\n<div>{svg}</div>\n</figure>")?;
     }
     writeln!(out, "</div>")?;
     Ok(())
@@ -265,16 +314,55 @@ fn table<const N: usize>(
     header: &[&str; N],
     rows: impl Iterator<Item = [String; N]>,
 ) -> anyhow::Result<()> {
+    marked_table(out, header, rows.map(|row| (row, false)))
+}
+
+/// A table in which rows may be marked as those that `cp` goes by.
+fn marked_table<const N: usize>(
+    out: &mut String,
+    header: &[&str; N],
+    rows: impl Iterator<Item = ([String; N], bool)>,
+) -> anyhow::Result<()> {
     writeln!(out, "<div class=\"scroll\"><table>\n<tr>")?;
     for name in header {
         write!(out, "<th>{name}</th>")?;
     }
     writeln!(out, "</tr>")?;
-    for row in rows {
-        writeln!(out, "<tr><td>{}</td></tr>", row.join("</td><td>"))?;
+    for (row, is_chosen) in rows {
+        let class = if is_chosen { " class=\"chosen\"" } else { "" };
+        write!(out, "<tr{class}>")?;
+        for (cell, name) in row.iter().zip(header) {
+            // A narrow window has no columns: each cell says what it is.
+            let label = if name.is_empty() {
+                String::new()
+            } else {
+                format!(" data-label=\"{name}\"")
+            };
+            write!(out, "<td{label}>{cell}</td>")?;
+        }
+        writeln!(out, "</tr>")?;
     }
     writeln!(out, "</table></div>")?;
     Ok(())
+}
+
+/// What stands between backquotes, as code.
+fn with_code(text: &str) -> String {
+    let pieces = text.split('`').enumerate();
+    let shown = pieces.map(|(nth, piece)| match nth % 2 {
+        0 => piece.to_owned(),
+        _ => format!("<code>{piece}</code>"),
+    });
+    shown.collect()
+}
+
+/// What stands in the last cell of a row.
+fn mark(is_chosen: bool) -> String {
+    if is_chosen {
+        "used by cp".into()
+    } else {
+        String::new()
+    }
 }
 
 fn rates(row: &CipherRow, compressible: bool) -> Rates {
@@ -306,12 +394,4 @@ fn bytes(count: u64) -> String {
         count if count < 1 << 20 => format!("{} KiB", count / 1024),
         count => format!("{} MiB", count >> 20),
     }
-}
-
-/// Text of others, in HTML.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
 }

@@ -295,7 +295,7 @@ fn requests_are_answered_as_sshd_answers_them_and_in_order() {
     assert_eq!(signal, expected);
     assert_eq!(client.expect(97), number(3));
     client.send(97, &[&number(channel)]);
-    // Global ones: a sign of life, nonsense, a port, and its end.
+    // Global ones: a keepalive, nonsense, a port, and its end.
     for name in ["keepalive@openssh.com", "nothing@example.com"] {
         client.send(80, &[&string(name), &[1]]);
         client.expect(82);
@@ -453,7 +453,7 @@ fn what_breaks_the_protocol_ends_its_own_client_only() {
     stock.assert_logins(1);
 }
 
-/// As sshd, which notes them down and goes on.
+/// As sshd, which notes them down and continues.
 #[test]
 fn late_messages_about_a_closed_channel_are_ignored() {
     let stock = Stock::new(server());

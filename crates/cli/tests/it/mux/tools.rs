@@ -324,17 +324,6 @@ fn rsync_goes_on_where_a_lost_connection_has_cut_it_off() {
 /// A playbook takes longer than a command, most of it in Python.
 const PLAYBOOK_PATIENCE: Duration = Duration::from_secs(180);
 
-/// ansible-core's program in a virtual environment, which `scripts/ansible` makes.
-fn ansible() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-    let playbook = root.join("target/ansible/bin/ansible-playbook");
-    assert!(
-        playbook.exists(),
-        "ansible-playbook is needed: run scripts/ansible"
-    );
-    playbook
-}
-
 #[test]
 fn a_playbook_runs_on_40_hosts_with_and_without_pipelining() {
     for (way, pipelining) in [
@@ -379,7 +368,7 @@ fn a_playbook_runs_on_40_hosts_with_and_without_pipelining() {
         )
         .unwrap();
         let log = folder.join("log");
-        let mut playbook = bench.home.command(ansible());
+        let mut playbook = bench.home.command_with_ansible("ansible-playbook");
         playbook
             .current_dir(&folder)
             .env("LC_ALL", "C.UTF-8")

@@ -73,7 +73,7 @@ fn where_nobody_can_be_asked_the_reason_is_said() {
     let output = finish(&mut alone);
     assert_status(&output, 255);
     assert!(
-        text(&output.stderr).contains("permission denied"),
+        text(&output.stderr).contains("Permission denied"),
         "{}",
         describe(&output)
     );
@@ -95,7 +95,7 @@ fn an_unknown_host_key_is_asked_about_and_then_known() {
     );
     assert_status(&refused, 255);
     assert!(
-        text(&refused.stderr).contains("unknown host"),
+        text(&refused.stderr).contains("Host key verification failed."),
         "{}",
         describe(&refused)
     );
@@ -168,7 +168,7 @@ fn the_callers_agent_signs_not_the_daemons() {
     let without = finish(home.ssh_with(&config).args(["box", "true"]));
     assert_status(&without, 255);
     assert!(
-        text(&without.stderr).contains("permission denied"),
+        text(&without.stderr).contains("Permission denied"),
         "{}",
         describe(&without)
     );
@@ -231,8 +231,11 @@ fn a_server_that_does_not_answer_costs_the_connect_timeout() {
     let output = finish(home.ssh_with(&config).args(["box", "true"]));
     assert_status(&output, 255);
     let said = text(&output.stderr);
-    assert!(said.contains("no answer within 1 s"), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
+    let port = relay.addr().port();
+    let as_ssh = format!(
+        "Connection timed out during banner exchange\nConnection to 127.0.0.1 port {port} timed out\n"
+    );
+    assert_eq!(said, as_ssh);
 }
 
 #[test]

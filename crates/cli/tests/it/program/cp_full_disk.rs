@@ -1,4 +1,4 @@
-//! Copies onto a disk that gets full, in each direction: what is said, what is left, and how it goes on when there is room.
+//! Copies onto a disk that gets full, in each direction: what is said, what is left, and how it resumes when there is room.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader};

@@ -431,7 +431,7 @@ fn compare(user: User) {
                     _ => &sources[usize::from(large)],
                 };
                 let folder = |who: &str| work.join(&case).join(who);
-                // scp waits for ever on a FIFO.
+                // scp waits forever on a FIFO.
                 let scp_or_cp = if *kind == "FIFO" { "cp" } else { "scp" };
                 let [ours, cp, scp] = ["trunkline", "cp", scp_or_cp].map(|who| {
                     let folder = folder(who);

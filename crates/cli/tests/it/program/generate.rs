@@ -1,6 +1,8 @@
 //! What is generated: completions, man pages, the page of settings.
 
-use crate::home::{Home, assert_status, finish, text};
+use trunkline_testkit::Sshd;
+
+use crate::home::{Home, assert_status, finish, server, text};
 
 #[test]
 fn completions_and_man_pages_know_every_command() {
@@ -8,12 +10,15 @@ fn completions_and_man_pages_know_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = finish(home.trunkline().args(["completions", shell]));
         assert_status(&output, 0);
-        assert!(text(&output.stdout).contains("explain"), "{shell}");
+        // Three shells ask the program, the others have its commands in the script.
+        let asks = text(&output.stdout).contains(&format!("trunkline complete {shell} "));
+        assert!(asks || text(&output.stdout).contains("explain"), "{shell}");
     }
+    assert!(completed(&home, &["expl"])[0].starts_with("explain\tShow "));
     let folder = home.path("man");
     assert_status(&finish(home.trunkline().arg("man").arg(&folder)), 0);
     for command in [
-        "ssh", "run", "ls", "check", "close", "warm", "explain", "stop", "daemon",
+        "ssh", "run", "ls", "check", "close", "warm", "explain", "status", "stop", "daemon",
     ] {
         assert!(
             folder.join(format!("trunkline-{command}.1")).exists(),
@@ -21,6 +26,54 @@ fn completions_and_man_pages_know_every_command() {
         );
     }
     assert!(text(&finish(home.trunkline().arg("settings")).stdout).contains("idle_timeout"));
+}
+
+#[test]
+fn settings_are_those_in_force() {
+    let (server, home) = (server(), Home::new());
+    home.settings("max_lanes = 3\n");
+    let settings = || {
+        let output = finish(home.trunkline().arg("settings"));
+        assert_status(&output, 0);
+        text(&output.stdout)
+    };
+    let of_the_file = settings();
+    assert!(
+        of_the_file.contains(" max_lanes              3*") && !of_the_file.contains("changed"),
+        "{of_the_file}"
+    );
+    assert!(home.daemon().is_none());
+    assert_status(&home.on(&server, "true"), 0);
+    home.settings("max_lanes = 5\n");
+    let of_the_daemon = settings();
+    assert!(
+        of_the_daemon.contains(" max_lanes              3*"),
+        "{of_the_daemon}"
+    );
+    assert!(
+        of_the_daemon.contains("since the daemon was started: max_lanes; `trunkline stop`"),
+        "{of_the_daemon}"
+    );
+    let status = text(&finish(home.trunkline().arg("status")).stdout);
+    assert!(status.contains("max_lanes = 3"), "{status}");
+    let json = finish(home.trunkline().args(["settings", "--json"]));
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let lanes = json
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|setting| setting["key"] == "max_lanes");
+    assert_eq!(lanes.unwrap()["value"], "3");
+    // A file that cannot be read is complained about below what can be in it.
+    home.settings("max_lane = 5\n");
+    let broken = finish(home.trunkline().arg("settings"));
+    assert_status(&broken, 255);
+    assert!(text(&broken.stdout).contains("`max_lanes`"));
+    assert!(
+        text(&broken.stderr).contains("unknown field `max_lane`"),
+        "{}",
+        text(&broken.stderr)
+    );
 }
 
 #[test]
@@ -32,4 +85,134 @@ fn a_reader_that_leaves_is_no_error() {
         "\"$T\" completions bash | head -n 1 >/dev/null; exit ${PIPESTATUS[0]}",
     ]);
     assert_status(&finish(command.env("T", crate::home::program())), 0);
+}
+
+/// What may stand for the last word, each with what it is.
+fn completed(home: &Home, words: &[&str]) -> Vec<String> {
+    let output = finish(
+        home.trunkline()
+            .args(["complete", "fish", "trunkline"])
+            .args(words),
+    );
+    assert_status(&output, 0);
+    assert_eq!(text(&output.stderr), "");
+    text(&output.stdout).lines().map(str::to_owned).collect()
+}
+
+/// A configuration with a server, another host, and a known_hosts file of its own.
+fn configuration(home: &Home, server: &Sshd) -> String {
+    let known = home.path("known");
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJd2lHWQxxNwcWMZLqEV5wYmjtyzqVdKplZ7RsGeEigE";
+    std::fs::write(
+        &known,
+        format!("tested,10.9.8.7 {key}\n[tes]:2222 {key}\n\u{1b}tes {key}\n"),
+    )
+    .unwrap();
+    let config = home.path("config");
+    let text = std::fs::read_to_string(server.ssh_config()).unwrap();
+    let more = format!("Host tester test*\n  UserKnownHostsFile {}\n", known.display());
+    std::fs::write(&config, format!("{text}\n{more}")).unwrap();
+    config.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn hosts_are_completed_from_every_place_that_knows_some() {
+    let (server, home) = (server(), Home::new());
+    let config = configuration(&home, &server);
+    let hosts = |words: &[&str]| completed(&home, words);
+    let cold = ["testbed\tssh_config", "tested\tknown_hosts", "tester\tssh_config"];
+    assert_eq!(hosts(&["ssh", "-F", &config, "tes"]), cold);
+    assert!(home.daemon().is_none(), "completing starts no daemon");
+    assert_status(
+        &finish(home.ssh_with(config.as_ref()).args([server.alias(), "true"])),
+        0,
+    );
+    let warm = ["testbed\tconnected", "tested\tknown_hosts", "tester\tssh_config"];
+    assert_eq!(hosts(&["check", "-F", &config, "tes"]), warm);
+    assert_eq!(
+        hosts(&["run", "-F", &config, "-H", "web1,!jo@teste"]),
+        ["web1,!jo@tested\tknown_hosts", "web1,!jo@tester\tssh_config"]
+    );
+    assert_eq!(hosts(&["cp", "-F", &config, "tester"]), ["tester:\tssh_config"]);
+    assert_eq!(
+        hosts(&["ssh", "-F", &config, "-J", "a,tester"]),
+        ["a,tester\tssh_config"]
+    );
+    assert_eq!(
+        hosts(&["ssh", "-F", &config, "testbed", "tes"]),
+        Vec::<String>::new()
+    );
+    assert_eq!(server.authentications(), 1);
+}
+
+#[test]
+fn paths_are_completed_where_a_connection_is() {
+    let (server, home) = (server(), Home::new());
+    let config = server.ssh_config();
+    let config = config.to_str().unwrap();
+    let folder = home.path("folder");
+    std::fs::create_dir_all(folder.join("a dir")).unwrap();
+    for name in ["a\u{1b}[2J", "a$(id)", "b", ".a"] {
+        std::fs::write(folder.join(name), "").unwrap();
+    }
+    std::os::unix::fs::symlink("a dir", folder.join("a link")).unwrap();
+    let begun = format!("testbed:{}/a", folder.display());
+    let paths = || completed(&home, &["cp", "-F", config, &begun]);
+    assert_eq!(paths(), Vec::<String>::new());
+    assert!(home.daemon().is_none());
+    assert_status(&home.on(&server, "true"), 0);
+    let shown = |name: &str| format!("testbed:{}/{name}", folder.display());
+    assert_eq!(paths(), [shown("a dir/"), shown("a link/"), shown("a$(id)")]);
+    // bash replaces what is behind the colon, and runs nothing of it.
+    let line = format!("trunkline cp -F {config} {begun}");
+    let replaced = begun.split_once(':').unwrap().1;
+    let output = finish(home.trunkline().args(["complete", "bash", &line, replaced]));
+    let written = |name: &str| format!("{}/{name}\n", folder.display());
+    let expected = written("a\\ dir/") + &written("a\\ link/") + &written("a\\$\\(id\\)");
+    assert_eq!(text(&output.stdout), expected);
+    assert_eq!(server.authentications(), 1);
+}
+
+#[test]
+fn a_daemon_that_hangs_holds_up_no_completion() {
+    let (server, home) = (server(), Home::new());
+    assert_status(&home.on(&server, "true"), 0);
+    let config = server.ssh_config();
+    let config = config.to_str().unwrap();
+    let daemon = home.daemon().unwrap();
+    rustix::process::kill_process(daemon, rustix::process::Signal::STOP).unwrap();
+    assert_eq!(
+        completed(&home, &["ssh", "-F", config, "testb"]),
+        ["testbed\tssh_config"]
+    );
+    assert_eq!(
+        completed(&home, &["cp", "-F", config, "testbed:/"]),
+        Vec::<String>::new()
+    );
+    rustix::process::kill_process(daemon, rustix::process::Signal::CONT).unwrap();
+    assert_eq!(
+        completed(&home, &["ssh", "-F", config, "testb"]),
+        ["testbed\tconnected"]
+    );
+}
+
+#[test]
+fn bash_completes_with_the_script_that_is_printed() {
+    let (server, home) = (server(), Home::new());
+    let config = configuration(&home, &server);
+    let folder = std::path::Path::new(crate::home::program()).parent().unwrap();
+    let script = "PATH=$BIN:$PATH; source <(trunkline completions bash)
+        COMP_LINE=\"trunkline cp -F $CONFIG teste\" COMP_POINT=${#COMP_LINE}
+        _trunkline trunkline teste cp 2>/dev/null
+        printf '%s\\n' \"${COMPREPLY[@]}\"; complete -p trunkline";
+    let mut command = home.command("bash");
+    command
+        .args(["-c", script])
+        .env("BIN", folder)
+        .env("CONFIG", &config);
+    let output = finish(&mut command);
+    assert_eq!(
+        text(&output.stdout),
+        "tested:\ntester:\ncomplete -F _trunkline trunkline\n"
+    );
 }

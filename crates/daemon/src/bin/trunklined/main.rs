@@ -15,10 +15,11 @@ use tracing_subscriber::EnvFilter;
 use trunkline::{Engine, MemoryPlace};
 use trunkline_control::descriptors::{close_inherited, raise_limit};
 use trunkline_control::private::Line;
+use trunkline_daemon::claim::{Claim, StartError};
 use trunkline_daemon::place::Place;
-use trunkline_daemon::server::{self, Claim, StartError, TOLD};
+use trunkline_daemon::server;
 
-use log::{Log, OnTerminal};
+use log::Log;
 
 /// The daemon of trunkline: it makes the connections that `trunkline` and other programs share. It starts by itself when
 /// first needed.
@@ -34,9 +35,6 @@ struct Args {
     /// Serve only the program that started this, on the socket that is standard input, and end with it.
     #[arg(long, conflicts_with_all = ["foreground", "detach"], hide = true)]
     private: bool,
-    /// Write these events to standard output.
-    #[arg(long, value_name = "FILTER", requires = "private", hide = true)]
-    log: Option<String>,
     /// Print every setting of config.toml with its default and meaning.
     #[arg(long, conflicts_with_all = ["foreground", "detach", "private"])]
     settings: bool,
@@ -51,7 +49,7 @@ fn main() -> ExitCode {
     let result = if args.settings {
         settings::print()
     } else if args.private {
-        private(args.log)
+        private()
     } else {
         daemon(args.detach)
     };
@@ -133,17 +131,13 @@ fn serve(detach: bool) -> anyhow::Result<()> {
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Serves the program that started this until it ends.
-fn private(log: Option<String>) -> anyhow::Result<()> {
+fn private() -> anyhow::Result<()> {
     let line = Line::of_this_process().context("--private is for trunkline itself: standard input")?;
-    let filter = match log {
-        // What the program says anyhow is not logged as well.
-        Some(filter) => EnvFilter::try_new(format!("{filter},{TOLD}=off"))?,
-        None => EnvFilter::try_from_env("TRUNKLINE_LOG").unwrap_or_else(|_| EnvFilter::new("off")),
-    };
+    let filter = EnvFilter::try_from_env("TRUNKLINE_LOG").unwrap_or_else(|_| EnvFilter::new("off"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_ansi(OnTerminal::has_colours())
-        .with_writer(OnTerminal)
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
         .log_internal_errors(false)
         .init();
     process::reset_umask();

@@ -23,8 +23,8 @@ pub(super) fn reset_umask() {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
 }
 
-/// Lets this process go on when the terminal sends a signal to all that run on it, or one of them, as with Ctrl-C. Programs that
-/// it runs begin with the default disposition; what it was started to ignore (nohup), they ignore too.
+/// Lets this process survive a signal that the terminal sends to all that run on it, as with Ctrl-C. Programs that it runs
+/// begin with the default disposition; what it was started to ignore (nohup), they ignore too.
 ///
 /// To be called inside a runtime.
 pub(super) fn outlive_the_terminal() {
@@ -53,7 +53,7 @@ fn forget(kind: SignalKind) {
 
 /// Has programs that this process runs begin with the default disposition of each signal that whoever started it ignored.
 /// A signal with a handler gets its default back when another program is executed, one that is ignored stays ignored
-/// for ever.
+/// forever.
 pub(super) fn reset_ignored_signals() {
     /// SIGPIPE is ignored by Rust's runtime, which takes care of children itself.
     const SIGPIPE: i32 = 13;

@@ -14,7 +14,7 @@ use trunkline::{
 };
 use trunkline_proto::Stream;
 
-use super::message::{self, ChannelRequest, Peer};
+use super::message::{self, Peer, ProxiedRequest};
 
 /// What a client may send before it is taken from it: as sshd (channels.h, `CHAN_SES_WINDOW_DEFAULT`).
 pub(super) const WINDOW: u32 = 2 * 1024 * 1024;
@@ -30,7 +30,7 @@ const MAX_REQUESTS: usize = 64;
 pub(super) struct Door {
     /// Told of the client's confirmation, for a channel that it was offered.
     confirmed: Option<oneshot::Sender<Peer>>,
-    requests: mpsc::Sender<ChannelRequest>,
+    requests: mpsc::Sender<ProxiedRequest>,
     inbox: Arc<Inbox>,
     window: Arc<Window>,
     /// The client has closed it: dropped then.
@@ -42,7 +42,7 @@ pub(super) struct Door {
 /// The other side of a [`Door`].
 pub(super) struct Inside {
     channel: u32,
-    requests: mpsc::Receiver<ChannelRequest>,
+    requests: mpsc::Receiver<ProxiedRequest>,
     inbox: Arc<Inbox>,
     window: Arc<Window>,
     closed: CancellationToken,
@@ -125,7 +125,7 @@ impl Door {
     }
 
     /// Asks something of the session, when it has taken what was asked before.
-    pub(super) async fn request(&self, request: ChannelRequest) {
+    pub(super) async fn request(&self, request: ProxiedRequest) {
         // What asks for nothing any more needs no answer: the client hears of the end.
         let _ = self.requests.send(request).await;
     }
@@ -172,7 +172,7 @@ impl Inside {
         let asking = async {
             loop {
                 tokio::select! {
-                    Some(ChannelRequest { wants_reply, asked }) = requests.recv(), if answers.len() < MAX_REQUESTS => {
+                    Some(ProxiedRequest { wants_reply, asked }) = requests.recv(), if answers.len() < MAX_REQUESTS => {
                         let asked = asked.map(|asked| control.request(asked));
                         answers.push_back(async move {
                             let success = match asked {

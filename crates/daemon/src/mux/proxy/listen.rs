@@ -12,7 +12,7 @@ use trunkline::{Host, IncomingConnection, RemoteListener};
 use super::message::{self, Global};
 
 /// A global request, in its turn.
-pub(super) struct Asked {
+pub(super) struct GlobalRequest {
     pub(super) request: Global,
     pub(super) wants_reply: bool,
 }
@@ -30,7 +30,7 @@ const MAX_LISTENERS: usize = 256;
 /// this.
 pub(super) async fn serve(
     host: Host,
-    mut requests: mpsc::Receiver<Asked>,
+    mut requests: mpsc::Receiver<GlobalRequest>,
     offers: mpsc::Sender<Offer>,
     out: mpsc::Sender<Bytes>,
 ) {
@@ -39,7 +39,7 @@ pub(super) async fn serve(
         offers,
         standing: HashMap::new(),
     };
-    while let Some(Asked { request, wants_reply }) = requests.recv().await {
+    while let Some(GlobalRequest { request, wants_reply }) = requests.recv().await {
         let reply = match request {
             Global::Listen(listen) => listening.begin(listen).await,
             Global::Cancel(listen) => listening.cancel(&listen).await,
@@ -57,11 +57,11 @@ pub(super) async fn serve(
 struct Listening {
     host: Host,
     offers: mpsc::Sender<Offer>,
-    standing: HashMap<Listen, Standing>,
+    standing: HashMap<Listen, Listener>,
 }
 
 /// What the server listens on. Dropping it ends that.
-struct Standing {
+struct Listener {
     stop: DropGuard,
     task: JoinHandle<()>,
 }
@@ -86,7 +86,7 @@ impl Listening {
         };
         let stop = CancellationToken::new();
         let task = hand_over(listener, at.clone(), stop.clone(), self.offers.clone());
-        let standing = Standing {
+        let standing = Listener {
             stop: stop.drop_guard(),
             task: tokio::spawn(task),
         };
@@ -95,7 +95,7 @@ impl Listening {
     }
 
     async fn cancel(&mut self, listen: &Listen) -> Bytes {
-        let Some(Standing { stop, task }) = self.standing.remove(listen) else {
+        let Some(Listener { stop, task }) = self.standing.remove(listen) else {
             return message::global_reply(false, None);
         };
         drop(stop);

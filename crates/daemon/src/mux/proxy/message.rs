@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use trunkline::SessionRequest;
+use trunkline::ChannelRequest;
 use trunkline::config::Listen;
 use trunkline_proto::wire::{Reader, WireError, Writer};
 use trunkline_proto::{OpenFailure, Stream};
@@ -81,7 +81,7 @@ pub(super) enum Message {
     },
     Request {
         channel: u32,
-        request: ChannelRequest,
+        request: ProxiedRequest,
     },
     Disconnect,
     /// Nothing that matters.
@@ -132,12 +132,12 @@ pub(super) enum Global {
     Unknown,
 }
 
-/// Something asked of a session.
+/// A client's channel request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ChannelRequest {
+pub(super) struct ProxiedRequest {
     pub(super) wants_reply: bool,
     /// `None` for what a server would open channels of its own for: an agent's or an X11 display's.
-    pub(super) asked: Option<SessionRequest>,
+    pub(super) asked: Option<ChannelRequest>,
 }
 
 impl Message {
@@ -176,7 +176,7 @@ impl Message {
             CHANNEL_CLOSE => Self::Close { channel: channel()? },
             CHANNEL_REQUEST => Self::Request {
                 channel: channel()?,
-                request: ChannelRequest::decode(packet, &mut reader)?,
+                request: ProxiedRequest::decode(packet, &mut reader)?,
             },
             DISCONNECT => Self::Disconnect,
             IGNORE | UNIMPLEMENTED | DEBUG => Self::Ignored,
@@ -241,16 +241,16 @@ fn socket(reader: &mut Reader<'_>) -> Result<Listen, WireError> {
     reader.utf8().map(|path| Listen::Socket(PathBuf::from(path)))
 }
 
-impl ChannelRequest {
+impl ProxiedRequest {
     fn decode(packet: &Bytes, reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let name = reader.name()?;
         let wants_reply = reader.bool()?;
         let asked = match name {
-            "exec" => Some(SessionRequest::Exec(reader.string()?.to_vec())),
-            "shell" => Some(SessionRequest::Shell),
-            "subsystem" => Some(SessionRequest::Subsystem(reader.utf8()?.to_owned())),
+            "exec" => Some(ChannelRequest::Exec(reader.string()?.to_vec())),
+            "shell" => Some(ChannelRequest::Shell),
+            "subsystem" => Some(ChannelRequest::Subsystem(reader.utf8()?.to_owned())),
             "auth-agent-req@openssh.com" | "x11-req" => None,
-            _ => Some(SessionRequest::Other {
+            _ => Some(ChannelRequest::Other {
                 name: name.to_owned(),
                 wants_reply,
                 body: packet.slice_ref(reader.rest()),
@@ -403,7 +403,7 @@ mod tests {
         for name in ["auth-agent-req@openssh.com", "x11-req"] {
             let packet = Writer::new().raw(&[0, CHANNEL_REQUEST]).u32(1);
             let packet = packet.string(name).bool(true).finish();
-            let request = ChannelRequest {
+            let request = ProxiedRequest {
                 wants_reply: true,
                 asked: None,
             };

@@ -202,13 +202,13 @@ fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_
         Loss::FurtherRefused { again, news } => (again, news),
         loss => panic!("{loss:?}"),
     };
-    assert_eq!(refused(&mut policy, other, now), (FIRST_PAUSE, true));
+    assert_eq!(refused(&mut policy, other, now), (PAUSES.after(1), true));
     for load in [Load::Session, Load::SessionApart, Load::Tunnel] {
         assert_eq!(policy.place(load, now), Placement::Open(first), "{load:?}");
     }
     // Each time, the pause is longer, up to a bound.
     let mut now = now;
-    let mut last = FIRST_PAUSE;
+    let mut last = PAUSES.after(1);
     for _ in 0..10 {
         now += last;
         let Placement::Connect(other) = policy.place(Load::SessionApart, now) else {
@@ -219,7 +219,7 @@ fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_
         };
         let (pause, news) = refused(&mut policy, other, now);
         assert!(
-            !news && pause > last || pause == LONGEST_PAUSE,
+            !news && pause > last || pause == PAUSES.after(u32::MAX),
             "{pause:?} after {last:?}"
         );
         assert_eq!(
@@ -266,7 +266,7 @@ fn full_lanes_make_work_wait_while_further_log_ins_are_refused() {
         panic!("the first is full")
     };
     policy.lane_lost(other, now);
-    let again = now + FIRST_PAUSE;
+    let again = now + PAUSES.after(1);
     assert_eq!(policy.place(Load::Session, now), Placement::Wait(Some(again)));
     policy.session_ended(first, now, End::Closed, now);
     assert_eq!(policy.place(Load::Session, now), Placement::Open(first));
@@ -437,6 +437,85 @@ fn a_busy_lane_gets_nothing_new_until_it_is_quiet() {
     assert!(policy.is_busy(lane));
     policy.traffic(lane, 10_000_000 + 125_000, between + Duration::from_secs(1));
     assert!(!policy.is_busy(lane));
+}
+
+#[test]
+fn after_streams_that_shared_a_connection_sessions_that_come_together_are_spread() {
+    let (mut policy, now) = policy();
+    let first = connect(&mut policy, now);
+    assert_eq!(open(&mut policy, now), first, "nothing is known of them");
+    let later = now + Duration::from_secs(1);
+    policy.traffic(first, 100_000_000, later);
+    policy.session_ended(first, now, End::Closed, later);
+    policy.session_ended(first, now, End::Closed, later);
+    let quiet = later + Duration::from_secs(1);
+    policy.traffic(first, 100_000_000, quiet);
+
+    assert_eq!(
+        policy.place(Load::Session, quiet),
+        Placement::Open(first),
+        "it is empty"
+    );
+    let mut lanes = vec![first];
+    for _ in 1..SIDE_BY_SIDE {
+        let Placement::Connect(lane) = policy.place(Load::Session, quiet) else {
+            panic!("each has its own")
+        };
+        assert!(
+            matches!(
+                policy.patience(lane, Load::Session, quiet),
+                Patience::UntilChanged(_)
+            ),
+            "the lane that would have it carries one already"
+        );
+        policy.lane_ready(lane);
+        lanes.push(lane);
+    }
+    for lane in &lanes {
+        assert_eq!(
+            policy.place(Load::Session, quiet),
+            Placement::Open(*lane),
+            "the one with the least"
+        );
+    }
+    policy.session_ended(lanes[2], quiet, End::Closed, quiet);
+    assert_eq!(policy.place(Load::Session, quiet), Placement::Open(lanes[2]));
+
+    let (forgotten, expected) = (later + SIDE_BY_SIDE_FOR, policy.lanes().count());
+    assert_eq!(
+        policy.place(Load::Session, forgotten),
+        Placement::Open(first),
+        "the oldest"
+    );
+    assert_eq!(policy.lanes().count(), expected);
+}
+
+#[test]
+fn one_stream_alone_or_a_slow_path_spreads_nothing() {
+    for (streams, held, bytes) in [
+        (1, false, 100_000_000),
+        (1, true, 100_000_000),
+        (2, false, 10_000_000),
+    ] {
+        let (mut policy, now) = policy();
+        let first = connect(&mut policy, now);
+        if held {
+            assert_eq!(policy.hold_first(now), first);
+        }
+        for _ in 1..streams {
+            open(&mut policy, now);
+        }
+        let later = now + Duration::from_secs(1);
+        policy.traffic(first, bytes, later);
+        for _ in 0..streams {
+            policy.session_ended(first, now, End::Closed, later);
+        }
+        let quiet = later + Duration::from_secs(1);
+        policy.traffic(first, bytes, quiet);
+        for _ in 0..4 {
+            assert_eq!(policy.place(Load::Session, quiet), Placement::Open(first));
+        }
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use trunkline_proto::channels::{Channels, Outgoing};
 use trunkline_proto::wire::{Reader, Writer};
 use trunkline_proto::{
-    ChannelEvent, ChannelId, ChannelKind, GlobalRequest, GlobalRequestId, OpenFailure, SessionRequest,
+    ChannelEvent, ChannelId, ChannelKind, ChannelRequest, GlobalRequest, GlobalRequestId, OpenFailure,
     Stream, TerminalSize,
 };
 
@@ -315,14 +315,14 @@ impl Model {
         };
         let channel = self.application.get_mut(&id).unwrap();
         let request = match amount % 4 {
-            0 => SessionRequest::WindowChange(TerminalSize::default()),
-            1 => SessionRequest::Pty {
+            0 => ChannelRequest::WindowChange(TerminalSize::default()),
+            1 => ChannelRequest::Pty {
                 term: "vt100".into(),
                 size: TerminalSize::default(),
                 modes: vec![0],
             },
             _ if channel.started => return,
-            _ => SessionRequest::Exec(b"true".to_vec()),
+            _ => ChannelRequest::Exec(b"true".to_vec()),
         };
         channel.started |= request.starts();
         if request.wants_reply() {

@@ -63,7 +63,7 @@ class Channel:
 
     def resize_pty(self, width: int = 80, height: int = 24, width_pixels: int = 0, height_pixels: int = 0) -> None:
         """Tells of the terminal's new size."""
-        if self._closed:
+        if self.closed:
             raise SSHException("Channel is not open")
         self._opened().resize(width, height)
 
@@ -110,8 +110,10 @@ class Channel:
         self._output = _Output(session, self._combined)
 
     def _unused(self) -> None:
-        if self._closed or self._session is not None:
-            raise SSHException("Channel is not open" if self._closed else "Channel is already in use")
+        if self.closed or not self.transport.is_active():
+            raise SSHException("Channel is not open")
+        if self._session is not None:
+            raise SSHException("Channel is already in use")
 
     def _opened(self) -> _native.Session:
         if self._session is None:
@@ -152,12 +154,13 @@ class Channel:
 
     @property
     def active(self) -> bool:
-        return not self._closed
+        """Whether it was opened; ``closed`` tells of its end."""
+        return True
 
     @property
     def eof_received(self) -> bool:
         """Whether the command has ended its output."""
-        return self._output is not None and self._output.is_over()
+        return self._output is not None and self._output.heard_end
 
     def close(self) -> None:
         """Closes it. sshd sends SIGHUP to a command on a terminal; another finds its streams closed."""
@@ -238,8 +241,8 @@ class Channel:
             raise OSError("Socket is closed") from error
 
     def send_ready(self) -> bool:
-        """Whether there is somebody to write to."""
-        return self._session is not None and not self._closed and not self.eof_sent
+        """Whether ``send`` would not wait: it does not where it raises either."""
+        return self._session is not None
 
     def _opened_output(self) -> _Output:
         if self._output is None:
@@ -333,6 +336,8 @@ class _Output:
         self._lock = threading.Lock()
         self._data = (bytearray(), bytearray())
         self._ended = [False, False]
+        #: Whether the command has ended both.
+        self.heard_end = False
         self._watch: _Watch | None = None
 
     def take(self, which: int, size: int, timeout: float | None) -> bytes:
@@ -358,10 +363,6 @@ class _Output:
         """How many bytes have come."""
         self.is_ready(which)
         return len(self._data[which])
-
-    def is_over(self) -> bool:
-        """Whether both outputs have ended."""
-        return all(self._ended)
 
     def is_readable(self, which: int) -> bool:
         """Whether taking would not wait."""
@@ -404,6 +405,7 @@ class _Output:
                 self._ended = [True, True]
             elif not data:
                 self._ended[which] = True
+            self.heard_end = self.heard_end or (not data and all(self._ended))
             self._settle()
         return True
 

@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ... import _errors
 from .channel import Channel, ChannelFile, ChannelStderrFile, ChannelStdinFile
@@ -173,7 +173,7 @@ class SSHClient:
             if not known:
                 client._policy.missing_host_key(client, shown_name, key)
             elif known.get(key.get_name()) != key:
-                # A host that is known by a key of another type is no unknown host: an impostor chooses what he shows.
+                # A host that is known by a key of another type is not an unknown host: an impostor chooses what he shows.
                 raise BadHostKeyException(hostname, key, known.get(key.get_name()) or next(iter(known.values())))
 
         transport.believe(verify, self._known_hosts, list(known))
@@ -226,7 +226,7 @@ class SSHClient:
         environment: Mapping[str | bytes, str | bytes] | None = None,
     ) -> tuple[ChannelStdinFile, ChannelFile, ChannelStderrFile]:
         """Starts a command: its input, output and error output. ``timeout`` is for each reading of them."""
-        channel = self._active().open_session()
+        channel = self._connected.open_session()
         if get_pty:
             channel.get_pty()
         channel.settimeout(timeout)
@@ -245,7 +245,7 @@ class SSHClient:
         environment: Mapping[str | bytes, str | bytes] | None = None,
     ) -> Channel:
         """Starts the login shell on a terminal."""
-        channel = self._active().open_session()
+        channel = self._connected.open_session()
         channel.get_pty(term, width, height, width_pixels, height_pixels)
         if environment:
             channel.update_environment(environment)
@@ -254,15 +254,15 @@ class SSHClient:
 
     def open_sftp(self) -> SFTPClient:
         """Opens an SFTP session."""
-        return self._active().open_sftp_client()
+        return self._connected.open_sftp_client()
 
     def set_log_channel(self, name: str) -> None:
         """Nothing: ``trunkline.enable_logging`` is how the engine logs."""
 
-    def _active(self) -> Transport:
-        if self._transport is None:
-            raise SSHException("SSH session not active")
-        return self._transport
+    @property
+    def _connected(self) -> Transport:
+        # Of a client that is not connected, Paramiko's programs expect the AttributeError of None.
+        return cast("Transport", self._transport)
 
     def __enter__(self) -> Self:
         return self

@@ -50,7 +50,7 @@ class SSHConfig:
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """A configuration that is no file."""
+        """A configuration that is not a file."""
         config = cls()
         config._config.append(text)
         return config
@@ -108,7 +108,7 @@ def _defaults() -> dict[str, list[str]]:
 
 def _asked(text: str, hostname: str) -> dict[str, list[str]]:
     """What ssh makes of a configuration. Each directive has its values in order."""
-    # Directives that this ssh does not know are no error, as for Paramiko.
+    # Directives that this ssh does not know are not an error, as for Paramiko.
     content = f"IgnoreUnknown *\n{text}\n"
     descriptor = os.memfd_create("ssh_config")
     try:

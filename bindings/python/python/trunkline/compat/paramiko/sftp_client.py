@@ -14,11 +14,10 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 from ... import _native
 from ..._files import BUFFER, attributes, entries, flags, remote, text, told
-from ..._sftp import RemoteFile
 from .channel import Channel
 from .sftp import SFTPError
 from .sftp_attr import SFTPAttributes
-from .sftp_file import SFTPFile
+from .sftp_file import Raw, SFTPFile
 from .ssh_exception import translated
 
 if TYPE_CHECKING:
@@ -46,8 +45,9 @@ class SFTPClient:
     @classmethod
     def from_transport(cls, t: Transport, window_size: int | None = None, max_packet_size: int | None = None) -> SFTPClient:
         """A session on a connection."""
+        host = t.host()
         with translated():
-            native = t.host().sftp().wait()
+            native = host.sftp().wait()
             native.ready().wait()
         client = cls(native)
         client._transport = t
@@ -56,7 +56,7 @@ class SFTPClient:
 
     @property
     def native(self) -> _native.Sftp:
-        if self._native is None:
+        if self._native is None or (self._transport is not None and not self._transport.is_active()):
             raise OSError("Socket is closed")
         return self._native
 
@@ -172,7 +172,7 @@ class SFTPClient:
         plain = mode.replace("U", "").replace("w", "") if {"w", "x"} <= set(mode) else mode.replace("U", "")
         found, reads, writes, _ = flags(plain)
         path = self._path(filename)
-        raw = RemoteFile(self.asked(self.native.open(path, found, None)), text(path), mode, reads, writes)
+        raw = Raw(self.asked(self.native.open(path, found, None)), text(path), mode, reads, writes)
         if "a" in mode:
             raw.seek(0, io.SEEK_END)
         return SFTPFile(self, raw, plain, bufsize)

@@ -19,7 +19,12 @@ from ... import _errors, _native
 from ..._private import Explicit
 from ._login import Handler, Login
 from .channel import Channel
-from .common import CONNECTION_FAILED_CODE, OPEN_FAILED_UNKNOWN_CHANNEL_TYPE
+from .common import (
+    CONNECTION_FAILED_CODE,
+    DEFAULT_MAX_PACKET_SIZE,
+    DEFAULT_WINDOW_SIZE,
+    OPEN_FAILED_UNKNOWN_CHANNEL_TYPE,
+)
 from .pkey import PKey
 from .proxy import ProxyCommand
 from .sftp_client import SFTPClient
@@ -50,8 +55,8 @@ class Transport:
     def __init__(
         self,
         sock: str | tuple[str, int] | Channel | ProxyCommand | socket.socket,
-        default_window_size: int | None = None,
-        default_max_packet_size: int | None = None,
+        default_window_size: int = DEFAULT_WINDOW_SIZE,
+        default_max_packet_size: int = DEFAULT_MAX_PACKET_SIZE,
         gss_kex: bool = False,
         gss_deleg_creds: bool = True,
         disabled_algorithms: Mapping[str, Iterable[str]] | None = None,
@@ -216,12 +221,12 @@ class Transport:
     ) -> list[str]:
         """Connects and logs in with whatever of this the server takes: keys, the agent's and these, a password, answers.
 
-        Returns an empty list: no method is left to go on with.
+        Returns an empty list: no method is left to continue with.
         """
+        if self._closed:
+            raise SSHException("No existing session")
         if self._host is not None and self._host.is_ready():
             raise SSHException("this transport is logged in already")
-        if self._closed:
-            raise SSHException("SSH session not active")
         login = self._login_with(
             username,
             keys=keys,
@@ -233,8 +238,14 @@ class Transport:
             over=None if self._over is None else _over(self._over),
         )
         self._login = login
-        with self._connecting():
-            self._host = login.connect(timeout or self.banner_timeout, self.auth_timeout)
+        try:
+            with self._connecting():
+                self._host = login.connect(timeout or self.banner_timeout, self.auth_timeout)
+        except BaseException:
+            # It is used up.
+            if self._over is not None:
+                self._over.close()
+            raise
         if self._keepalive:
             self._host.keep_alive(self._keepalive)
         if event is not None:
@@ -292,7 +303,7 @@ class Transport:
 
     def host(self, lending_agent: bool = False) -> _native.PrivateHost:
         """The native host; one with connections of its own for sessions that are lent the agent."""
-        if self._host is None or self._login is None:
+        if self._host is None or self._login is None or not self.is_active():
             raise SSHException("SSH session not active")
         if not lending_agent:
             return self._host
@@ -338,9 +349,10 @@ class Transport:
     def request_port_forward(self, address: str, port: int, handler: ForwardHandler | None = None) -> int:
         """Has the server listen; returns its port, which it chooses for 0. Each client is given to ``handler``, in a thread
         of this port's own, or without one to ``accept``."""
+        host = self.host()
         try:
             with translated():
-                listener = self.host().listen((address, port)).wait()
+                listener = host.listen((address, port)).wait()
         except SSHException as error:
             raise SSHException("TCP forwarding request denied") from error
         bound = listener.port() or port
@@ -471,7 +483,7 @@ class Transport:
     def get_remote_server_key(self) -> PKey:
         """The server's host key."""
         shown = self._met if self._login is None else self._login.shown
-        if shown is None:
+        if shown is None or not self.is_active():
             raise SSHException("No existing session")
         return shown
 
@@ -589,45 +601,7 @@ class Peer:
 class SecurityOptions:
     """The algorithms that a transport may use, in order; those that are left out are not used."""
 
-    _ALL: Mapping[str, tuple[str, ...]] = {
-        "ciphers": (
-            "aes128-gcm@openssh.com",
-            "aes256-gcm@openssh.com",
-            "chacha20-poly1305@openssh.com",
-            "aes128-ctr",
-            "aes192-ctr",
-            "aes256-ctr",
-        ),
-        "digests": (
-            "hmac-sha2-256-etm@openssh.com",
-            "hmac-sha2-512-etm@openssh.com",
-            "umac-128-etm@openssh.com",
-            "hmac-sha2-256",
-            "hmac-sha2-512",
-            "hmac-sha1",
-        ),
-        "key_types": (
-            "ssh-ed25519",
-            "ecdsa-sha2-nistp256",
-            "ecdsa-sha2-nistp384",
-            "ecdsa-sha2-nistp521",
-            "rsa-sha2-512",
-            "rsa-sha2-256",
-        ),
-        "kex": (
-            "mlkem768x25519-sha256",
-            "sntrup761x25519-sha512",
-            "curve25519-sha256",
-            "curve25519-sha256@libssh.org",
-            "ecdh-sha2-nistp256",
-            "ecdh-sha2-nistp384",
-            "ecdh-sha2-nistp521",
-            "diffie-hellman-group16-sha512",
-            "diffie-hellman-group-exchange-sha256",
-            "diffie-hellman-group14-sha256",
-        ),
-        "compression": ("none", "zlib@openssh.com"),
-    }
+    _ALL: Mapping[str, tuple[str, ...]] = _native.algorithms()
 
     def __init__(self, transport: Transport) -> None:
         self._transport = weakref.ref(transport)

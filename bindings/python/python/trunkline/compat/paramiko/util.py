@@ -132,7 +132,7 @@ def format_binary_line(data: bytes) -> str:
 
 
 def safe_string(s: bytes) -> bytes:
-    """Bytes of which those that are no printable text are shown as ``%`` and two digits."""
+    """Bytes of which those that are not printable text are shown as ``%`` and two digits."""
     return b"".join(bytes([each]) if 32 <= each <= 127 else b"%%%02X" % each for each in s)
 
 

@@ -20,7 +20,7 @@ Steps = Generator[Union["_native.Operation[Any]", float], Any, _T]
 
 
 class Job(Generic[_T]):
-    """Something under way. ``gevent.joinall`` takes it for a greenlet; it goes on while something is waited for."""
+    """Something under way. ``gevent.joinall`` takes it for a greenlet; it continues while something is waited for."""
 
     def __init__(self, pool: Pool, steps: Steps[_T]) -> None:
         self._pool = pool
@@ -123,7 +123,7 @@ class Pool:
             self._step(self._waiting.popleft(), True, None)
 
     def _step(self, job: Job[Any], ok: bool, value: Any) -> None:
-        """Goes on with a job, whose operation came to this."""
+        """Continues with a job, whose operation came to this."""
         try:
             awaited = job._steps.send(value) if ok else job._steps.throw(value)
         except StopIteration as stop:

@@ -64,7 +64,7 @@ class ShellError(Exception):
 
 
 class HostConfigError(Exception):
-    """``host_config`` is no list."""
+    """``host_config`` is not a list."""
 
 
 class InvalidAPIUseError(Exception):

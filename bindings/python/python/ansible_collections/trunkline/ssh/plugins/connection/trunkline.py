@@ -318,6 +318,15 @@ BUFFER = 1024 * 1024
 #: Seconds for what cannot become another user to end, when it is told to.
 GRACE = 10
 
+#: Kills all processes whose arguments its own names a pattern of, and says whether none is left.
+KILL = """command -v pgrep >/dev/null || exit 1
+for turn in 1 2 3 4 5 6 7 8 9 10; do
+    pkill -KILL -f "$1"
+    pgrep -f "$1" >/dev/null || exit 0
+    sleep 0.1
+done
+exit 1"""
+
 #: Status, output, error output.
 Result = tuple[int, bytes, bytes]
 
@@ -332,7 +341,10 @@ SSH_WORDS = (
         r"ssh: connect to host \1 port \2: Connection timed out: no answer within",
     ),
     (r"^connecting to (\S+) port (\d+): ", r"ssh: connect to host \1 port \2: "),
-    (r"^logging in to (\S+): no answer within", r"Connection to \1 timed out: no answer within"),
+    (
+        r"^(?:the exchange of identifications|key exchange|authentication) with (\S+): no answer within",
+        r"Connection to \1 timed out: no answer within",
+    ),
     (r"^the connection to (\S+) was closed by the other end", r"Connection closed by \1"),
     (r": permission denied \(", r": Permission denied ("),
     (r"^(THE HOST KEY OF \S+ HAS CHANGED)", r"WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! \1"),
@@ -373,24 +385,31 @@ class Connection(ConnectionBase):
     def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> Result:
         """Runs a command line."""
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
-        # Python reads its program from standard input only where that is no terminal.
+        # Python reads its program from standard input only where that is not a terminal.
         on_terminal = not in_data and ((sudoable and self.get_option("use_tty")) or self._is_tty_requested())
         # A size of 0 is none, so that nothing is cut to a width.
         terminal = on_terminal and trunkline.Terminal(os.environ.get("TERM", "dumb"), 0, 0)
         become = self.become if sudoable else None
+        display.vvv(f"ESTABLISH SSH CONNECTION FOR USER: {self.get_option('remote_user')}", host=self._name)
         display.vvv(f"TRUNKLINE EXEC {cmd}", host=self._name)
         if become and (become.prompt or become.success):
 
             def escalate(host: trunkline.Connection) -> Result:
-                return self._escalate(host.start(cmd, encoding=None, terminal=terminal), in_data, on_terminal)
+                return self._escalate(host, host.start(cmd, encoding=None, terminal=terminal), in_data, on_terminal)
 
-            return self._attempt(escalate, in_data)
+            return self._told(self._attempt(escalate, in_data))
 
         def run(host: trunkline.Connection) -> Result:
             result = host.run(cmd, input=in_data, encoding=None, terminal=terminal)
             return result.returncode, result.stdout, result.stderr
 
-        return self._attempt(run, in_data)
+        return self._told(self._attempt(run, in_data))
+
+    def _told(self, result: Result) -> Result:
+        """A command's result, which is shown to whoever wants to see all, as the ssh plugin shows it."""
+        censored = f"rc={result[0]}, stdout and stderr censored due to no log"
+        display.vvv(censored if self._play_context.no_log else str(result), host=self._name)
+        return result
 
     @property
     def has_tty(self) -> bool:
@@ -652,7 +671,9 @@ class Connection(ConnectionBase):
             said = re.sub(words, of_ssh, said)
         return f"{said}\nHost key verification failed." if isinstance(error, trunkline.HostKeyError) else said
 
-    def _escalate(self, process: trunkline.Process[bytes], in_data: bytes | None, on_terminal: bool) -> Result:
+    def _escalate(
+        self, host: trunkline.Connection, process: trunkline.Process[bytes], in_data: bytes | None, on_terminal: bool
+    ) -> Result:
         """Sees a command through that begins by becoming another user: the password is given when it is asked for, and
         ``in_data`` when the command itself reads."""
         with process:
@@ -668,7 +689,7 @@ class Connection(ConnectionBase):
             except queue.Empty:
                 said = f"Timeout ({limit}s) waiting for privilege escalation prompt: {outputs.streams[0]}"
                 # A module that was not sent cannot begin.
-                if (in_data and not early) or self._ends(process, outputs, on_terminal):
+                if (in_data and not early) or self._ends(host, process, outputs, on_terminal):
                     raise NoPrompt(said) from None
                 raise CutOff(f"{said}\nThe command may have begun since. It is not run again.") from None
             if not early:
@@ -711,8 +732,11 @@ class Connection(ConnectionBase):
                 display.vvv("Escalation succeeded", host=self._name)
                 return
             if not waits_for_prompt and seen & {"incorrect", "prompt"}:
+                said = "Escalation failed" if "incorrect" in seen else "Escalation prompt repeated"
+                display.vvv(said, host=self._name)
                 raise AnsibleError(f"Incorrect {become.name} password")
             if not waits_for_prompt and "missing" in seen:
+                display.vvv("Escalation requires password", host=self._name)
                 raise AnsibleError(f"Missing {become.name} password")
 
     def _event(self, line: bytes) -> str | None:
@@ -726,7 +750,9 @@ class Connection(ConnectionBase):
             return "incorrect"
         return "missing" if become.check_missing_password(line) else None
 
-    def _ends(self, process: trunkline.Process[bytes], outputs: Outputs, on_terminal: bool) -> bool:
+    def _ends(
+        self, host: trunkline.Connection, process: trunkline.Process[bytes], outputs: Outputs, on_terminal: bool
+    ) -> bool:
         """Ends what was to become another user, and says whether it has ended before the command began, which would have
         told of itself. With the connection stuck, nobody knows."""
         with contextlib.suppress(trunkline.Error, BrokenPipeError):
@@ -735,7 +761,17 @@ class Connection(ConnectionBase):
                 process.stdin.write(b"\x03")
             process.stdin.close()
             process.terminate()
-            process.wait(GRACE)
+            try:
+                process.wait(GRACE)
+            except trunkline.TimeoutError:
+                # Up to 9.7 sshd delivers no signal to root's commands. Those that these programs run have a mark in their
+                # arguments that nothing else has; the brackets keep the script from finding itself.
+                mark = self.become.success
+                if self.become.name not in ("sudo", "su", "doas"):
+                    return False
+                if host.run(["sh", "-c", KILL, "sh", f"[{mark[0]}]{mark[1:]}"], timeout=GRACE).returncode != 0:
+                    return False
+                process.wait(GRACE)
             return not self.become.check_success(b"\n".join(outputs.rest()))
         return False
 

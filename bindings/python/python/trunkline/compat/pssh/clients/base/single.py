@@ -638,7 +638,9 @@ class Channel:
     def ends_soon(self) -> None:
         """Waits for the end of a command whose output is over, once and not for long."""
         self._client.pool.turn()
-        if self._outputs_are_over() and not self.ended and self._may_end_soon:
+        # The server says it of both streams at once, though their ends are told one by one.
+        is_over = any(reader.buffer.eof.is_set() for reader in self.readers)
+        if is_over and not self.ended and self._may_end_soon:
             self._may_end_soon = self._client.pool.wait(lambda: self.ended, _END_IS_NEAR)
 
     def get_exit_status(self) -> int | None:

@@ -1,0 +1,10 @@
+'use strict';
+
+/** ssh2's server, in name: trunkline is a client. */
+class Server {
+  constructor() {
+    throw new Error('trunkline has no SSH server: take Server from ssh2 itself');
+  }
+}
+
+module.exports = { Server };

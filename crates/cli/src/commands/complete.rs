@@ -1,0 +1,503 @@
+//! `trunkline complete`: what may come next on a command line. The scripts of `trunkline completions` run it at each Tab.
+//!
+//! It never takes longer than [`LIMIT`], whatever the daemon does, and says nothing on standard error.
+
+mod quoting;
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::CommandFactory as _;
+use clap_complete::engine::{
+    ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter as _, complete,
+};
+use trunkline_control::client::Client;
+use trunkline_control::protocol::{HostName, RemoteName, Reply, Request};
+use trunkline_request::World;
+use trunkline_request::ssh_options::{SSH_OPTIONS, TypedOptions};
+
+use crate::Cli;
+use crate::backend::{Backend, host_request, runtime};
+use crate::commands::hosts::ask;
+
+/// Arguments of `trunkline complete`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Whose words they are.
+    shell: Shell,
+    /// The words up to the cursor; for bash, the line up to the cursor and the part of it that bash is going to replace.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// The script that runs `trunkline complete`, for a shell that has one.
+pub(crate) fn script(shell: clap_complete::Shell) -> Option<&'static str> {
+    match shell {
+        clap_complete::Shell::Bash => Some(include_str!("complete/trunkline.bash")),
+        clap_complete::Shell::Zsh => Some(include_str!("complete/trunkline.zsh")),
+        clap_complete::Shell::Fish => Some(include_str!("complete/trunkline.fish")),
+        _ => None,
+    }
+}
+
+/// How long the shared daemon may take. One that is there answers within a millisecond or two.
+const SHARED_LIMIT: Duration = Duration::from_millis(500);
+/// How long everything may take: the user waits with a finger on Tab. Includes round trips to a server.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// `trunkline complete`.
+pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut out = Vec::new();
+    match (args.shell, &*args.words) {
+        (Shell::Bash, [line, replaced]) => {
+            let line = line.to_string_lossy();
+            let (words, last) = quoting::split(&line);
+            let answers = candidates(words.into_iter().map(OsString::from).collect(), &last.text);
+            for answer in answers {
+                if let Some(insertion) = last.insertion(&answer.value, &replaced.to_string_lossy()) {
+                    writeln!(out, "{insertion}")?;
+                }
+            }
+        }
+        (Shell::Bash, _) => {}
+        (Shell::Zsh | Shell::Fish, words) => {
+            let Some((last, before)) = words.split_last() else {
+                return Ok(ExitCode::SUCCESS);
+            };
+            let last = last.to_string_lossy();
+            let last = match args.shell {
+                // fish has the word as it was typed.
+                Shell::Fish => quoting::split(&last).1.text,
+                _ => last.into_owned(),
+            };
+            for Answer { value, help } in candidates(before.to_vec(), &last) {
+                match help {
+                    Some(help) => writeln!(out, "{value}\t{help}")?,
+                    None => writeln!(out, "{value}")?,
+                }
+            }
+        }
+    }
+    let mut stdout = std::io::stdout();
+    let _ = stdout.write_all(&out).and_then(|()| stdout.flush());
+    // A daemon that does not answer is not waited for, a private one neither: it ends with this process.
+    std::process::exit(0);
+}
+
+/// What the last word may become, and what that is.
+#[derive(Debug, PartialEq, Eq)]
+struct Answer {
+    value: String,
+    help: Option<String>,
+}
+
+/// What may stand in place of `last` behind the words before it, the first of which is the program.
+fn candidates(before: Vec<OsString>, last: &str) -> Vec<Answer> {
+    let line = Arc::new(Line::of(before));
+    let mut command = line.clone().command();
+    let mut words = line.words.clone();
+    words.push(last.into());
+    let index = words.len() - 1;
+    let found = complete(
+        &mut command,
+        words,
+        index,
+        std::env::current_dir().ok().as_deref(),
+    );
+    let found = found.unwrap_or_default();
+    // Options are offered once one was begun.
+    let wants_options = last.starts_with('-');
+    found
+        .into_iter()
+        .filter(|candidate| wants_options || !candidate.get_value().as_bytes().starts_with(b"-"))
+        .filter_map(|candidate| {
+            let value = candidate.get_value().to_str()?.to_owned();
+            let is_plain = !value.chars().any(char::is_control);
+            let help = candidate.get_help().map(ToString::to_string);
+            let help = help.and_then(|help| help.lines().next().map(str::to_owned));
+            is_plain.then_some(Answer { value, help })
+        })
+        .collect()
+}
+
+/// The words of a command line before the one that is being completed.
+struct Line {
+    words: Vec<OsString>,
+    /// Behind `trunkline ssh`.
+    ssh: Option<Vec<OsString>>,
+}
+
+impl Line {
+    fn of(mut words: Vec<OsString>) -> Self {
+        if words.is_empty() {
+            words.push("trunkline".into());
+        }
+        let behind = words.iter().skip(1).position(|word| word != "--no-daemon");
+        let command = behind.map(|behind| behind + 1);
+        let ssh = command
+            .filter(|&command| words[command] == "ssh")
+            .map(|command| words[command + 1..].to_vec());
+        Self { words, ssh }
+    }
+
+    /// The program's arguments, with what completes their values.
+    fn command(self: Arc<Self>) -> clap::Command {
+        let mut root = Cli::command();
+        let names: Vec<String> = root
+            .get_subcommands()
+            .map(|command| command.get_name().to_owned())
+            .collect();
+        for name in names {
+            root = root.mut_subcommand(&name, |command| self.furnish(command));
+        }
+        root
+    }
+
+    fn furnish(self: &Arc<Self>, command: clap::Command) -> clap::Command {
+        let name = command.get_name().to_owned();
+        command.mut_args(|argument| {
+            let Some(kind) = Kind::of(&name, &argument) else {
+                return argument;
+            };
+            let line = self.clone();
+            let completer = move |current: &OsStr| match current.to_str() {
+                Some(current) => line.values(kind, current),
+                None => Vec::new(),
+            };
+            argument.add(ArgValueCompleter::new(completer))
+        })
+    }
+
+    fn values(&self, kind: Kind, current: &str) -> Vec<CompletionCandidate> {
+        match kind {
+            Kind::Host => self.hosts(current, ""),
+            Kind::HostList => self.host_list(current),
+            Kind::Place => self.places(current),
+            Kind::Path => paths(current),
+            Kind::Ssh => self.ssh_words(current),
+        }
+    }
+
+    /// Hosts, behind `user@` as well.
+    fn hosts(&self, current: &str, ending: &str) -> Vec<CompletionCandidate> {
+        let (user, host) = split_behind(current, '@');
+        let names = known_hosts(host, self.value_of(b'F'));
+        names
+            .into_iter()
+            .map(|HostName { name, source }| {
+                let help = source.as_str();
+                CompletionCandidate::new(format!("{user}{name}{ending}")).help(Some(help.into()))
+            })
+            .collect()
+    }
+
+    /// The last of a list: `web1,db`.
+    fn host_list(&self, current: &str) -> Vec<CompletionCandidate> {
+        let (before, last) = split_behind(current, ',');
+        let inside_brackets = before.matches('[').count() > before.matches(']').count();
+        let (sign, last) = match last.strip_prefix('!') {
+            Some(last) => ("!", last),
+            None => ("", last),
+        };
+        let found = match last.strip_prefix('@') {
+            _ if inside_brackets => Vec::new(),
+            Some(file) => prefixed("@", paths(file)),
+            None => self.hosts(last, ""),
+        };
+        prefixed(&format!("{before}{sign}"), found)
+    }
+
+    /// What `cp` copies: `HOST:PATH`, or a path here.
+    fn places(&self, current: &str) -> Vec<CompletionCandidate> {
+        // scp's rule: a colon before any slash ends a host.
+        let colon = current
+            .find([':', '/'])
+            .filter(|&at| current[at..].starts_with(':'));
+        if let Some(colon) = colon {
+            let (host, path) = (&current[..colon], &current[colon + 1..]);
+            return prefixed(&current[..=colon], self.remote_paths(host, path));
+        }
+        let mut found = paths(current);
+        if !current.contains('/') {
+            found.extend(self.hosts(current, ":"));
+        }
+        found
+    }
+
+    fn remote_paths(&self, host: &str, path: &str) -> Vec<CompletionCandidate> {
+        let (folder, prefix) = split_behind(path, '/');
+        let names = remote_names(host, self.ssh_args(), folder, prefix);
+        names
+            .into_iter()
+            .map(|RemoteName { name, is_folder }| {
+                let slash = if is_folder { "/" } else { "" };
+                CompletionCandidate::new(format!("{folder}{name}{slash}"))
+            })
+            .collect()
+    }
+
+    /// What ssh takes: its options' values, then a host. What follows is the server's.
+    fn ssh_words(&self, current: &str) -> Vec<CompletionCandidate> {
+        let words = self.ssh.as_deref().unwrap_or_default();
+        let mut options = TypedOptions::from(words, 0);
+        let mut waits_for_value = None;
+        for option in options.by_ref() {
+            match option {
+                Ok(_) => {}
+                Err(_) => waits_for_value = words.last(),
+            }
+        }
+        if let Some(letter) = waits_for_value.and_then(|word| word.as_bytes().last()) {
+            return match letter {
+                b'F' | b'i' | b'E' | b'S' | b'I' => paths(current),
+                b'J' => {
+                    let (before, last) = split_behind(current, ',');
+                    prefixed(before, self.hosts(last, ""))
+                }
+                _ => Vec::new(),
+            };
+        }
+        if options.position() < words.len() {
+            return Vec::new();
+        }
+        if current.starts_with('-') {
+            return SSH_OPTIONS
+                .iter()
+                .map(|option| {
+                    let letter = char::from(option.letter);
+                    let help = option.value.or(option.directive).map(Into::into);
+                    CompletionCandidate::new(format!("-{letter}")).help(help)
+                })
+                .filter(|candidate| candidate.get_value().as_bytes().starts_with(current.as_bytes()))
+                .collect();
+        }
+        self.hosts(current, "")
+    }
+
+    /// The value of one of ssh's options among the words.
+    fn value_of(&self, letter: u8) -> Option<OsString> {
+        let option = [b'-', letter];
+        let words = self.ssh.as_deref().unwrap_or(&self.words);
+        words.iter().enumerate().find_map(|(at, word)| {
+            let behind = word.as_bytes().strip_prefix(&option)?;
+            match behind {
+                [] => words.get(at + 1).map(|value| without_tilde(value)),
+                value => Some(OsString::from_vec(value.to_vec())),
+            }
+        })
+    }
+
+    /// The options that decide what a destination means.
+    fn ssh_args(&self) -> Vec<OsString> {
+        let mut args = Vec::new();
+        for letter in [b'F', b'p', b'l'] {
+            if let Some(value) = self.value_of(letter) {
+                args.push(OsString::from_vec(vec![b'-', letter]));
+                args.push(value);
+            }
+        }
+        for pair in self.words.windows(2).filter(|pair| pair[0] == "-o") {
+            args.extend(pair.iter().cloned());
+        }
+        args
+    }
+}
+
+/// What the value of an argument is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A host.
+    Host,
+    /// A list of hosts.
+    HostList,
+    /// A path here or on a host.
+    Place,
+    /// A path here.
+    Path,
+    /// Whatever ssh takes.
+    Ssh,
+}
+
+impl Kind {
+    /// By the names that our commands have for their arguments.
+    fn of(command: &str, argument: &clap::Arg) -> Option<Self> {
+        let name = argument
+            .get_value_names()
+            .and_then(|names| names.first())
+            .map_or("", |name| name.as_str());
+        match (argument.get_id().as_str(), name) {
+            ("arguments", _) if command == "ssh" => Some(Self::Ssh),
+            ("paths", _) if command == "cp" => Some(Self::Place),
+            ("destination" | "destinations", _) => Some(Self::Host),
+            (_, "HOSTS") => Some(Self::HostList),
+            (_, "FILE" | "FOLDER" | "DIR") => Some(Self::Path),
+            _ => None,
+        }
+    }
+}
+
+/// A text's part up to the last `sign`, that included, and what is behind it.
+fn split_behind(text: &str, sign: char) -> (&str, &str) {
+    text.split_at(text.rfind(sign).map_or(0, |at| at + 1))
+}
+
+/// A path as the shell would have it: completion comes before that.
+fn without_tilde(path: &OsStr) -> OsString {
+    match (path.as_bytes().strip_prefix(b"~/"), std::env::var_os("HOME")) {
+        (Some(below), Some(home)) => std::path::Path::new(&home).join(OsStr::from_bytes(below)).into(),
+        _ => path.to_owned(),
+    }
+}
+
+fn prefixed(prefix: &str, candidates: Vec<CompletionCandidate>) -> Vec<CompletionCandidate> {
+    candidates
+        .into_iter()
+        .map(|candidate| candidate.add_prefix(prefix))
+        .collect()
+}
+
+/// Paths on this machine. A `~` in front is the shell's, and stays.
+fn paths(current: &str) -> Vec<CompletionCandidate> {
+    let home = std::env::var("HOME").ok().filter(|home| home.starts_with('/'));
+    let below_home = current.strip_prefix("~/").zip(home);
+    let Some((below, home)) = below_home else {
+        return PathCompleter::any().complete(OsStr::new(current));
+    };
+    let home = format!("{}/", home.trim_end_matches('/'));
+    let found = PathCompleter::any().complete(OsStr::new(&format!("{home}{below}")));
+    found
+        .into_iter()
+        .filter_map(|candidate| {
+            let below = candidate.get_value().to_str()?.strip_prefix(&home)?;
+            Some(CompletionCandidate::new(format!("~/{below}")))
+        })
+        .collect()
+}
+
+/// Hosts whose names begin so: of the daemon that runs, else of a private one, which reads the same files.
+fn known_hosts(prefix: &str, config_file: Option<OsString>) -> Vec<HostName> {
+    let answer = answered(async |backend| {
+        let request = Request::HostNames {
+            prefix: prefix.to_owned(),
+            world: World::current()?,
+            config_file,
+        };
+        let shared = tokio::time::timeout(SHARED_LIMIT, async {
+            match backend.connect_if_running().await? {
+                Some(client) => reply(client, request.clone(), backend).await,
+                None => anyhow::bail!("no daemon runs"),
+            }
+        });
+        if let Ok(Ok(reply)) = shared.await {
+            return Ok(reply);
+        }
+        reply(backend.connect_privately().await?, request, backend).await
+    });
+    match answer {
+        Some(Reply::HostNames(names)) => names,
+        _ => Vec::new(),
+    }
+}
+
+/// The names in a directory of a host that begin so. Only a daemon that runs has a connection to ask over.
+fn remote_names(host: &str, ssh_args: Vec<OsString>, folder: &str, prefix: &str) -> Vec<RemoteName> {
+    let answer = answered(async |backend| {
+        let request = Request::RemoteNames {
+            host: host_request(host, ssh_args)?,
+            folder: folder.to_owned(),
+            prefix: prefix.to_owned(),
+        };
+        match backend.connect_if_running().await? {
+            Some(client) => reply(client, request, backend).await,
+            None => Ok(Reply::Done),
+        }
+    });
+    match answer {
+        Some(Reply::RemoteNames(names)) => names,
+        _ => Vec::new(),
+    }
+}
+
+async fn reply(mut client: Client, request: Request, backend: &Backend) -> anyhow::Result<Reply> {
+    ask(&mut client, request, backend).await
+}
+
+/// An answer within the time that the user waits.
+fn answered(question: impl AsyncFnOnce(&'static Backend) -> anyhow::Result<Reply>) -> Option<Reply> {
+    // Never dropped: that would wait for a private daemon to end.
+    let backend = Box::leak(Box::new(Backend::new(false)));
+    let runtime = runtime().ok()?;
+    let answer = runtime.block_on(async { tokio::time::timeout(LIMIT, question(backend)).await });
+    runtime.shutdown_background();
+    answer.ok()?.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    fn values(line: &str, last: &str) -> Vec<String> {
+        let answers = candidates(words(line), last);
+        answers.into_iter().map(|answer| answer.value).collect()
+    }
+
+    #[test]
+    fn commands_and_options_are_the_programs_own() {
+        assert_eq!(values("trunkline", "sta"), ["status"]);
+        assert!(
+            values("trunkline ls", "").is_empty(),
+            "options are not in the way"
+        );
+        assert!(values("trunkline ls", "--w").contains(&"--watch".to_owned()));
+        assert!(!values("trunkline", "").contains(&"complete".to_owned()));
+        assert!(values("trunkline ssh -p", "").is_empty());
+        assert!(values("trunkline ssh", "-").contains(&"-L".to_owned()));
+        assert!(
+            values("trunkline ssh host", "upt").is_empty(),
+            "that is the server's"
+        );
+    }
+
+    #[test]
+    fn arguments_about_hosts_and_files_are_completed_in_every_command() {
+        let line = Arc::new(Line::of(words("trunkline")));
+        let mut without = Vec::new();
+        for command in Cli::command().get_subcommands() {
+            for argument in command.get_arguments() {
+                let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+                if help.starts_with("Hosts") && Kind::of(command.get_name(), argument).is_none() {
+                    without.push(format!("{} {}", command.get_name(), argument.get_id()));
+                }
+            }
+        }
+        without.retain(|argument| !argument.ends_with(" jobs"));
+        assert!(without.is_empty(), "{without:?}");
+        // What is furnished are arguments that there are.
+        line.command().debug_assert();
+    }
+
+    #[test]
+    fn options_of_ssh_among_the_words_decide_which_host_is_meant() {
+        let line = Line::of(words("trunkline cp -F /f -p22 -o User=jo x"));
+        assert_eq!(line.ssh_args(), words("-F /f -p 22 -o User=jo"));
+        assert_eq!(
+            Line::of(words("trunkline cp a")).ssh_args(),
+            Vec::<OsString>::new()
+        );
+    }
+}

@@ -1,0 +1,458 @@
+//! What is shown of a copy: its progress, its names, and how it ended.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use trunkline_control::protocol::{CopyEnd, CopyEvent, CopyProgress};
+use trunkline_text::Printable;
+
+use crate::report::alike;
+use crate::report::fold::fold;
+use crate::terminal;
+
+/// What is shown while the copy runs.
+pub(super) struct View {
+    bar: ProgressBar,
+    shows: Shows,
+    /// How many copies there are, each with a host of its own.
+    hosts: usize,
+    begun: Instant,
+    copies: Mutex<Copies>,
+}
+
+/// What the user wants to see.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shows {
+    pub(super) progress: bool,
+    /// The progress goes where no bar can be drawn, in lines.
+    pub(super) lines: bool,
+    pub(super) json: bool,
+    pub(super) names: bool,
+    /// Nothing but errors.
+    pub(super) quiet: bool,
+    pub(super) dry_run: bool,
+    /// Standard output is the copy's target.
+    pub(super) stdout_is_taken: bool,
+}
+
+/// How far each of the copies is, by its host.
+#[derive(Default)]
+struct Copies {
+    by_host: HashMap<String, CopyProgress>,
+    /// When a line was last written.
+    written: Option<Instant>,
+    /// How often something failed for one reason in one folder, by what is said of it.
+    failures: HashMap<String, Repeated>,
+    /// Why copies of many failed, or parts of them: by host.
+    of_hosts: BTreeMap<String, Vec<String>>,
+    succeeded: usize,
+    ended: Vec<CopyEnd>,
+}
+
+/// Failures of one kind.
+#[derive(Default)]
+struct Repeated {
+    count: usize,
+    last: String,
+}
+
+/// Names in one folder that fail for one reason, of which each gets a line.
+const MOST_ALIKE: usize = 10;
+
+/// Between two lines of progress: what is written into a log is to be read some day.
+const LINES: Duration = Duration::from_secs(1);
+
+impl View {
+    pub(super) fn new(shows: Shows, hosts: usize) -> Self {
+        Self {
+            bar: bar(shows.progress),
+            shows,
+            hosts,
+            begun: Instant::now(),
+            copies: Mutex::default(),
+        }
+    }
+
+    pub(super) fn bar(&self) -> &ProgressBar {
+        &self.bar
+    }
+
+    pub(super) fn several(&self) -> bool {
+        self.hosts > 1
+    }
+
+    fn copies(&self) -> MutexGuard<'_, Copies> {
+        self.copies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows how far one copy is, and with it all of them together.
+    pub(super) fn progress(&self, host: &str, progress: CopyProgress) {
+        if !self.shows.progress {
+            return;
+        }
+        let current = Printable::line(&progress.current);
+        let mut copies = self.copies();
+        copies.by_host.insert(host.to_owned(), progress);
+        let all = |value: fn(&CopyProgress) -> u64| copies.by_host.values().map(value).sum::<u64>();
+        let (bytes, total) = (all(|copy| copy.bytes), all(|copy| copy.total_bytes));
+        let counted = all(|copy| copy.counted.into()) == self.hosts as u64;
+        let more = if counted { "" } else { "+" };
+        let failed = match all(|copy| copy.failed) {
+            0 => String::new(),
+            failed => format!(", {failed} failed"),
+        };
+        let (done, found) = (
+            all(|copy| copy.files + copy.skipped),
+            all(|copy| copy.total_files),
+        );
+        let names = format!("{done}/{found}{more}{failed}");
+        if !self.shows.lines {
+            self.bar.set_length(total.max(1));
+            self.bar.set_position(bytes);
+            return self.bar.set_message(format!("{names}  {}", current));
+        }
+        if copies.written.is_none_or(|written| written.elapsed() >= LINES) {
+            copies.written = Some(Instant::now());
+            eprintln!("{}/{}{more} {names}", BinaryBytes(bytes), BinaryBytes(total));
+        }
+    }
+
+    /// A line among those of the copy's other messages.
+    pub(super) fn line(&self, line: &str) {
+        let line = Printable::text(line);
+        self.bar.suspend(|| eprintln!("{line}"));
+    }
+
+    /// What became of names.
+    pub(super) fn names(&self, host: &str, events: Vec<CopyEvent>) -> anyhow::Result<()> {
+        let prefix = match self.several() {
+            true => format!("{host}: "),
+            false => String::new(),
+        };
+        let mut out = Vec::new();
+        for event in events {
+            if self.shows.json {
+                writeln!(out, "{}", json_event(host, &event))?;
+                continue;
+            }
+            match event {
+                // Its directory has a line.
+                CopyEvent::Failed { below: true, .. } if !self.shows.names => {}
+                CopyEvent::Failed { path, message, .. } => self.failed(host, &path, message),
+                CopyEvent::Copied { path, .. } if self.shows.names => {
+                    writeln!(out, "{prefix}{}", Printable::line(&path))?;
+                }
+                CopyEvent::Skipped { path } if self.shows.names => {
+                    writeln!(out, "{prefix}{} is there", Printable::line(&path))?;
+                }
+                CopyEvent::Deleted { path } if self.shows.names => {
+                    writeln!(out, "{prefix}deleting {}", Printable::line(&path))?;
+                }
+                _ => {}
+            }
+        }
+        self.bar.suspend(|| match self.shows.stdout_is_taken {
+            true => std::io::stderr().write_all(&out),
+            false => std::io::stdout().write_all(&out),
+        })?;
+        Ok(())
+    }
+
+    /// A name failed. Those of one host are told at once, but for the many that fail alike; those of many hosts in one table
+    /// at the end.
+    fn failed(&self, host: &str, path: &[u8], message: String) {
+        let mut copies = self.copies();
+        if self.several() {
+            let messages = copies.of_hosts.entry(host.to_owned()).or_default();
+            messages.push(message);
+            return;
+        }
+        let alike = copies.failures.entry(without_name(path, &message)).or_default();
+        alike.count += 1;
+        if self.shows.names || alike.count <= MOST_ALIKE {
+            drop(copies);
+            self.line(&format!("trunkline: {}", Printable::line(&message)));
+        } else {
+            alike.last = message;
+        }
+    }
+
+    /// Says how many more failed than were named.
+    fn more_failures(&self) {
+        let mut failures: Vec<_> = std::mem::take(&mut self.copies().failures).into_iter().collect();
+        failures.sort_by(|(one, _), (other, _)| one.cmp(other));
+        for (_, Repeated { count, last }) in failures {
+            if !last.is_empty() {
+                let more = count - MOST_ALIKE;
+                let last = Printable::line(&last);
+                self.line(&format!("trunkline: {more} more failed alike, the last: {last}"));
+            }
+        }
+    }
+
+    /// A copy is over; whether everything was copied.
+    pub(super) fn ended(&self, host: &str, ended: CopyEnd) -> anyhow::Result<bool> {
+        let success = ended.progress.failed == 0;
+        if self.shows.json {
+            let mut out = std::io::stdout().lock();
+            writeln!(out, "{}", json_end(host, &ended))?;
+        } else if !self.several() {
+            self.more_failures();
+            if !self.shows.quiet {
+                self.line(&summary(&ended, self.shows.dry_run));
+            }
+        }
+        let mut copies = self.copies();
+        copies.succeeded += usize::from(success);
+        copies.ended.push(ended);
+        Ok(success)
+    }
+
+    /// One of several copies could not begin or go on.
+    pub(super) fn broken(&self, host: &str, error: &anyhow::Error) {
+        if self.shows.json {
+            return self.line(&format!("trunkline: {host}: {error:#}"));
+        }
+        let message = format!("{error:#}");
+        self.copies()
+            .of_hosts
+            .entry(host.to_owned())
+            .or_default()
+            .push(message);
+    }
+
+    /// The user has interrupted the copies.
+    pub(super) fn interrupted(&self, advice: &str) {
+        self.bar.finish_and_clear();
+        let done = self.copies().succeeded;
+        self.line(&match self.several() {
+            true => format!(
+                "trunkline: interrupted with {done} of {} hosts done: {advice}",
+                self.hosts
+            ),
+            false => format!("trunkline: interrupted: {advice}"),
+        });
+    }
+
+    /// All copies are over.
+    pub(super) fn finish(&self) {
+        self.bar.finish_and_clear();
+        if !self.several() || self.shows.json {
+            return;
+        }
+        let mut copies = self.copies();
+        if !self.shows.quiet {
+            eprintln!(
+                "{}",
+                summary_of_all(&copies, self.hosts, self.begun.elapsed(), self.shows.dry_run)
+            );
+        }
+        let failures = std::mem::take(&mut copies.of_hosts);
+        eprint!(
+            "{}",
+            table_of_failures(failures, terminal::width(std::io::stderr()))
+        );
+    }
+}
+
+/// A message without the last part of the path that it is about, so that those of one folder with one reason are the same.
+fn without_name(path: &[u8], message: &str) -> String {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let name = format!("/{}", Printable::line(name));
+    match message.rfind(&name) {
+        Some(at) => format!("{}{}", &message[..at], &message[at + name.len()..]),
+        None => message.to_owned(),
+    }
+}
+
+/// Hosts that failed alike in one row, with what failed first.
+fn table_of_failures(failures: BTreeMap<String, Vec<String>>, width: Option<u16>) -> String {
+    /// Of each host; the others are counted.
+    const MOST_MESSAGES: usize = 3;
+    if failures.is_empty() {
+        return String::new();
+    }
+    let mut rows: BTreeMap<Vec<String>, Vec<(String, Vec<String>)>> = BTreeMap::new();
+    for (host, mut messages) in failures {
+        let more = messages.len().saturating_sub(MOST_MESSAGES);
+        messages.truncate(MOST_MESSAGES);
+        if more > 0 {
+            messages.push(format!("and {more} more"));
+        }
+        let bare = host.rsplit('@').next().unwrap_or_default();
+        let keys = messages.iter().map(|message| alike::key(message, &[&host, bare]));
+        rows.entry(keys.collect()).or_default().push((host, messages));
+    }
+    let mut rows: Vec<_> = rows.into_values().collect();
+    rows.sort_by_key(|hosts| std::cmp::Reverse(hosts.len()));
+    let mut table = comfy_table::Table::new();
+    table
+        .load_style(comfy_table::presets::NOTHING)
+        .set_header(["HOSTS", "ERROR"]);
+    if let Some(width) = width {
+        table
+            .set_content_arrangement(comfy_table::ContentArrangement::Dynamic)
+            .set_width(width);
+    }
+    for row in rows {
+        let lines = (0..row[0].1.len()).map(|nth| {
+            let shown = alike::shown(row.iter().map(|(_, messages)| messages[nth].as_str()));
+            Printable::line(shown).into_string()
+        });
+        let error = lines.collect::<Vec<_>>().join("\n");
+        let hosts = fold(row.iter().map(|(host, _)| host));
+        table.add_row([Printable::line(hosts).into_string(), error]);
+    }
+    table
+        .lines()
+        .map(|line| format!("{}\n", line.trim_end()))
+        .collect()
+}
+
+/// `40 hosts in 2.1 s: 38 succeeded, 2 failed; 80 copied, 1.20 GiB (585.14 MiB/s)`
+fn summary_of_all(copies: &Copies, hosts: usize, elapsed: Duration, dry_run: bool) -> String {
+    let all = |value: fn(&CopyProgress) -> u64| -> u64 {
+        copies.ended.iter().map(|ended| value(&ended.progress)).sum()
+    };
+    let moved = all(moved);
+    let mut text = format!(
+        "{hosts} hosts in {:.1} s: {} succeeded",
+        elapsed.as_secs_f64(),
+        copies.succeeded
+    );
+    if copies.succeeded < hosts {
+        text += &format!(", {} failed", hosts - copies.succeeded);
+    }
+    let copied = match dry_run {
+        true => "would be copied",
+        false => "copied",
+    };
+    text += &format!("; {} {copied}, {}", all(|copy| copy.files), BinaryBytes(moved));
+    if !dry_run && moved > 0 {
+        text += &format!(" ({}/s)", BinaryBytes(rate(moved, elapsed)));
+    }
+    for (count, what) in [
+        (all(|copy| copy.deleted), "deleted"),
+        (all(|copy| copy.skipped), "left out"),
+        (all(|copy| copy.failed), "failed"),
+    ] {
+        if count > 0 {
+            text += &format!(", {count} {what}");
+        }
+    }
+    text
+}
+
+fn draw_target(shown: bool) -> ProgressDrawTarget {
+    if shown {
+        ProgressDrawTarget::stderr_with_hz(10)
+    } else {
+        ProgressDrawTarget::hidden()
+    }
+}
+
+/// A bar on standard error; silent where it is not `shown`, and the callers need not know.
+fn bar(shown: bool) -> ProgressBar {
+    let target = draw_target(shown);
+    let template = "{wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta} {msg}";
+    let style = ProgressStyle::with_template(template).expect("the template's keys are indicatif's own");
+    ProgressBar::with_draw_target(Some(1), target).with_style(style)
+}
+
+/// `3 copied, 1.20 GiB in 2.1 s (585.14 MiB/s), 2 sessions, aes128-gcm@openssh.com`
+fn summary(ended: &CopyEnd, dry_run: bool) -> String {
+    let CopyEnd {
+        progress,
+        elapsed,
+        ciphers,
+    } = ended;
+    let moved = moved(progress);
+    let mut parts = vec![match dry_run {
+        true => format!("{} would be copied, {}", progress.files, BinaryBytes(moved)),
+        false if moved == 0 => format!("{} copied", progress.files),
+        false => format!(
+            "{} copied, {} in {:.1} s ({}/s)",
+            progress.files,
+            BinaryBytes(moved),
+            elapsed.as_secs_f64(),
+            BinaryBytes(rate(moved, *elapsed))
+        ),
+    }];
+    if progress.deleted > 0 {
+        let would_be = if dry_run { "would be " } else { "" };
+        parts.push(format!("{} {would_be}deleted", progress.deleted));
+    }
+    if progress.resumed > 0 {
+        parts.push(format!(
+            "{} were there from an earlier copy",
+            BinaryBytes(progress.resumed)
+        ));
+    }
+    if progress.skipped > 0 {
+        parts.push(format!("{} left out", progress.skipped));
+    }
+    if progress.failed > 0 {
+        parts.push(format!("{} failed", progress.failed));
+    }
+    if !dry_run {
+        let plural = if progress.streams == 1 { "" } else { "s" };
+        parts.push(format!("{} session{plural}", progress.streams));
+        parts.extend(ciphers.iter().cloned());
+    }
+    if progress.compressed {
+        parts.push("compressed".into());
+    }
+    parts.join(", ")
+}
+
+/// Bytes that went over the network, before any compression.
+fn moved(progress: &CopyProgress) -> u64 {
+    progress.bytes - progress.resumed.min(progress.bytes)
+}
+
+/// Bytes a second.
+fn rate(bytes: u64, elapsed: Duration) -> u64 {
+    (bytes as f64 / elapsed.as_secs_f64().max(1e-3)) as u64
+}
+
+fn json_event(target: &str, event: &CopyEvent) -> serde_json::Value {
+    let (what, path, more) = match event {
+        CopyEvent::Copied { path, length } => ("copied", path, serde_json::json!({ "bytes": length })),
+        CopyEvent::Skipped { path } => ("skipped", path, serde_json::json!({})),
+        CopyEvent::Deleted { path } => ("deleted", path, serde_json::json!({})),
+        CopyEvent::Failed { path, message, .. } => ("failed", path, serde_json::json!({ "error": message })),
+    };
+    let mut line = serde_json::json!({ "event": what, "target": target });
+    // A path that is not text is given in base64 as well.
+    line["path"] = String::from_utf8_lossy(path).into();
+    if std::str::from_utf8(path).is_err() {
+        use base64::Engine as _;
+        line["path_base64"] = base64::engine::general_purpose::STANDARD.encode(path).into();
+    }
+    if let (Some(line), serde_json::Value::Object(more)) = (line.as_object_mut(), more) {
+        line.extend(more);
+    }
+    line
+}
+
+fn json_end(target: &str, ended: &CopyEnd) -> serde_json::Value {
+    let progress = &ended.progress;
+    serde_json::json!({
+        "event": "summary",
+        "target": target,
+        "bytes": progress.bytes,
+        "resumed_bytes": progress.resumed,
+        "copied": progress.files,
+        "skipped": progress.skipped,
+        "deleted": progress.deleted,
+        "failed": progress.failed,
+        "sessions": progress.streams,
+        "compressed": progress.compressed,
+        "ciphers": ended.ciphers,
+        "seconds": ended.elapsed.as_secs_f64(),
+        "bytes_per_second": rate(moved(progress), ended.elapsed),
+    })
+}

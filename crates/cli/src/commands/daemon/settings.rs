@@ -1,0 +1,151 @@
+//! `trunkline settings`: config.toml's settings, as they are in force.
+
+use std::io::{self, Write as _};
+use std::process::{Command, ExitCode};
+
+use anyhow::Context as _;
+use comfy_table::{ContentArrangement, Table, presets};
+use trunkline_control::client::Client;
+use trunkline_control::program;
+use trunkline_control::protocol::{DaemonStatus, Reply, Request, SettingReport};
+use trunkline_text::Printable;
+
+use crate::backend::{Backend, runtime};
+use crate::commands::hosts::{ask, unexpected};
+use crate::terminal;
+
+/// Arguments of `trunkline settings`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
+/// `trunkline settings`.
+pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    let (file, running) = runtime()?.block_on(async {
+        // A private one has read the file just now.
+        let file = match backend.connect_privately().await {
+            Ok(client) => status(client, backend).await,
+            Err(error) => Err(error),
+        };
+        let running = match backend.connect_to_look().await? {
+            Some(client) if !backend.is_told_to_be_private() => Some(status(client, backend).await?),
+            _ => None,
+        };
+        anyhow::Ok((file, running))
+    })?;
+    let file = match file {
+        Ok(file) => file,
+        // Which settings there are is what helps.
+        Err(error) => {
+            let page = Command::new(program::find()?).arg("--settings").status();
+            page.context("printing the settings")?;
+            return Err(error);
+        }
+    };
+    let stale = running
+        .as_ref()
+        .map_or_else(Vec::new, |running| changed(&running.settings, &file.settings));
+    let in_force = running.as_ref().unwrap_or(&file);
+    let mut out = io::stdout();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &in_force.settings)?;
+        writeln!(out)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    write!(out, "{}", table(&in_force.settings, terminal::width(&out)))?;
+    let is_set = in_force
+        .settings
+        .iter()
+        .any(|setting| setting.value != setting.default);
+    let what = if is_set { "* set in" } else { "nothing is set in" };
+    let file = Printable::line(in_force.config.display().to_string());
+    writeln!(out, "\n{what} {file}")?;
+    if !stale.is_empty() {
+        writeln!(
+            out,
+            "changed there since the daemon was started: {}; `trunkline stop` has the next daemon read it",
+            stale.join(", ")
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn status(mut client: Client, backend: &Backend) -> anyhow::Result<DaemonStatus> {
+    match ask(&mut client, Request::Status, backend).await? {
+        Reply::Status(status) => Ok(*status),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// The settings whose values differ.
+fn changed<'a>(running: &'a [SettingReport], file: &[SettingReport]) -> Vec<&'a str> {
+    let differs = |one: &&SettingReport| {
+        let same = file.iter().find(|other| other.key == one.key);
+        same.is_none_or(|other| other.value != one.value)
+    };
+    running
+        .iter()
+        .filter(differs)
+        .map(|setting| &*setting.key)
+        .collect()
+}
+
+/// A row for each, those that are set marked. Ends in a newline.
+fn table(settings: &[SettingReport], width: Option<u16>) -> String {
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_header(["SETTING", "VALUE", "DEFAULT", "MEANING"]);
+    if let Some(width) = width {
+        table
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(width);
+    }
+    for setting in settings {
+        let is_set = setting.value != setting.default;
+        let mark = if is_set { "*" } else { "" };
+        table.add_row([
+            setting.key.clone(),
+            Printable::line(format!("{}{mark}", setting.value)).into_string(),
+            setting.default.clone(),
+            setting.meaning.replace('`', ""),
+        ]);
+    }
+    let lines = table.lines().map(|line| format!("{}\n", line.trim_end()));
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting(key: &str, value: &str) -> SettingReport {
+        SettingReport {
+            key: key.into(),
+            value: value.into(),
+            default: "600".into(),
+            meaning: "Seconds that something takes.".into(),
+        }
+    }
+
+    #[test]
+    fn what_is_set_is_marked() {
+        let settings = [setting("idle_timeout", "600"), setting("probe_after", "5")];
+        insta::assert_snapshot!(table(&settings, None), @"
+         SETTING       VALUE  DEFAULT  MEANING
+         idle_timeout  600    600      Seconds that something takes.
+         probe_after   5*     600      Seconds that something takes.
+        ");
+    }
+
+    #[test]
+    fn what_the_file_says_otherwise_is_named() {
+        let running = [setting("a", "1"), setting("b", "2")];
+        let file = [setting("a", "1"), setting("b", "3")];
+        assert_eq!(changed(&running, &file), ["b"]);
+        assert!(changed(&running, &running).is_empty());
+    }
+}

@@ -1,0 +1,177 @@
+//! `trunkline status`: the daemon itself.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use trunkline_control::protocol::{DaemonStatus, Reply, Request};
+use trunkline_text::Printable;
+
+use crate::backend::{Backend, place, runtime};
+use crate::commands::hosts::{ask, unexpected};
+use crate::report::connections::{age, bytes};
+
+/// Arguments of `trunkline status`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The exit status where no daemon runs.
+const NOT_RUNNING: u8 = 1;
+
+/// `trunkline status`.
+pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    let status = runtime()?.block_on(async {
+        let Some(mut client) = backend.connect_to_look().await? else {
+            return Ok(None);
+        };
+        match ask(&mut client, Request::Status, backend).await? {
+            Reply::Status(status) => Ok(Some(*status)),
+            other => Err(unexpected(&other)),
+        }
+    })?;
+    let mut out = std::io::stdout();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &status)?;
+        writeln!(out)?;
+    } else if let Some(status) = &status {
+        write!(out, "{}", shown(status))?;
+    } else {
+        writeln!(
+            out,
+            "the daemon is not running; the next command that needs it starts it"
+        )?;
+        writeln!(
+            out,
+            "socket  {}",
+            Printable::line(place()?.socket().display().to_string())
+        )?;
+    }
+    Ok(match status {
+        Some(_) => ExitCode::SUCCESS,
+        None => ExitCode::from(NOT_RUNNING),
+    })
+}
+
+/// A line for each thing. Ends in a newline.
+fn shown(status: &DaemonStatus) -> String {
+    let load = &status.load;
+    let open = status.descriptors;
+    let sockets = match status.mux_sockets.len() {
+        0 => "none".to_owned(),
+        _ => {
+            let shown = status.mux_sockets.iter().map(|path| path.display().to_string());
+            shown.collect::<Vec<_>>().join("\n             ")
+        }
+    };
+    let rows = [
+        (
+            "process",
+            format!("{}, running for {}", status.pid, age(status.since)),
+        ),
+        (
+            "version",
+            format!("{}, protocol {}", status.version, status.protocol),
+        ),
+        ("memory", status.memory.map_or_else(|| "unknown".into(), bytes)),
+        (
+            "descriptors",
+            status
+                .descriptor_limit
+                .map_or_else(|| open.to_string(), |limit| format!("{open} of {limit}")),
+        ),
+        (
+            "load",
+            [
+                counted(load.connections, "connection"),
+                format!("to {}", counted(load.hosts, "host")),
+            ]
+            .join(" ")
+                + &format!(
+                    ", {}, {}",
+                    counted(load.sessions as usize, "session"),
+                    counted(load.tunnels as usize, "tunnel")
+                ),
+        ),
+        ("socket", status.socket.display().to_string()),
+        ("stock ssh", sockets),
+        ("log", status.log.display().to_string()),
+        ("settings", settings(status)),
+    ];
+    rows.iter()
+        .map(|(name, value)| format!("{name:<13}{}\n", Printable::text(value)))
+        .collect()
+}
+
+/// The file, and what is in force of it that is no default.
+fn settings(status: &DaemonStatus) -> String {
+    let mut lines = vec![status.config.display().to_string()];
+    let set = status
+        .settings
+        .iter()
+        .filter(|setting| setting.value != setting.default);
+    lines.extend(set.map(|setting| format!("{} = {}", setting.key, setting.value)));
+    if lines.len() == 1 {
+        lines.push("all have their defaults".into());
+    }
+    lines.join("\n             ")
+}
+
+/// `1 host`, `2 hosts`.
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_control::protocol::{DaemonLoad, SettingReport};
+
+    use super::*;
+
+    #[test]
+    fn each_thing_has_a_line() {
+        let status = DaemonStatus {
+            pid: 42,
+            version: "1.2.3".into(),
+            protocol: 8,
+            // Not yet: 0 s whenever this is run.
+            since: u64::MAX,
+            memory: Some(12 << 20),
+            descriptors: 31,
+            descriptor_limit: Some(1024),
+            socket: "/run/t/control.sock".into(),
+            mux_sockets: vec!["/run/t/mux/a".into(), "/run/t/mux/b".into()],
+            log: "/s/daemon.log".into(),
+            config: "/c/config.toml".into(),
+            load: DaemonLoad {
+                hosts: 1,
+                connections: 2,
+                sessions: 3,
+                tunnels: 0,
+            },
+            settings: [("max_lanes", "4"), ("handshakes", "64")]
+                .map(|(key, value)| SettingReport {
+                    key: key.into(),
+                    value: value.into(),
+                    default: "64".into(),
+                    meaning: String::new(),
+                })
+                .into(),
+        };
+        insta::assert_snapshot!(shown(&status), @"
+        process      42, running for 0 s
+        version      1.2.3, protocol 8
+        memory       12.00 MiB
+        descriptors  31 of 1024
+        load         2 connections to 1 host, 3 sessions, 0 tunnels
+        socket       /run/t/control.sock
+        stock ssh    /run/t/mux/a
+                     /run/t/mux/b
+        log          /s/daemon.log
+        settings     /c/config.toml
+                     max_lanes = 4
+        ");
+    }
+}

@@ -1,0 +1,794 @@
+//! What a man page says beside synopsis and options, command by command.
+
+use anyhow::Context as _;
+
+/// A term and what it means; of an example, what it does and its lines.
+pub(super) type Row = (&'static str, &'static str);
+
+/// The sections of one page.
+pub(super) struct Sections {
+    /// Instead of the one of `--help`, where that is not empty.
+    pub(super) synopsis: &'static str,
+    pub(super) description: &'static str,
+    pub(super) exit_status: &'static [Row],
+    pub(super) environment: &'static [Row],
+    pub(super) files: &'static [Row],
+    pub(super) examples: &'static [Row],
+    pub(super) see_also: &'static [&'static str],
+}
+
+/// The sections of the command that is typed so.
+///
+/// # Errors
+/// There are none.
+pub(super) fn of(command: &str) -> anyhow::Result<&'static Sections> {
+    ALL.iter()
+        .find(|(name, _)| *name == command)
+        .map(|(_, sections)| sections)
+        .with_context(|| format!("`{command}` has no sections for its man page"))
+}
+
+const DONE_OR_NOT: &[Row] = &[
+    ("0", "It was done."),
+    ("2", "The arguments are wrong."),
+    ("255", "It could not be done; standard error says why."),
+];
+
+const DIR: Row = (
+    "TRUNKLINE_DIR",
+    "Directory for sockets, state and settings, instead of the XDG directories.",
+);
+const DAEMON: Row = (
+    "TRUNKLINED",
+    "The daemon's program. By default it is looked for beside trunkline, then in ../libexec/trunkline.",
+);
+const SSH: Row = (
+    "TRUNKLINE_SSH",
+    "The ssh program that is asked for the configuration, and that reaches hosts which need it.",
+);
+const OFF: Row = (
+    "TRUNKLINE_OFF",
+    "Set to 1, trunkline ssh runs the system's ssh instead, and stock ssh connects by itself.",
+);
+const LOG: Row = (
+    "TRUNKLINE_LOG",
+    "The log filter of a daemon that is started, such as debug or trunkline=trace.",
+);
+const UP_LIMIT: Row = (
+    "TRUNKLINE_UP_LIMIT",
+    "Milliseconds that trunkline up may take before stock ssh connects by itself; 180 by default.",
+);
+const AGENT: Row = ("SSH_AUTH_SOCK", "The socket of the SSH agent.");
+const ASKPASS: Row = (
+    "SSH_ASKPASS, SSH_ASKPASS_REQUIRE, DISPLAY, WAYLAND_DISPLAY",
+    "The program that asks questions where there is no terminal, by ssh's rules.",
+);
+const NO_COLOR: Row = ("NO_COLOR", "If it is set and not empty, output is not coloured.");
+const TMPDIR: Row = (
+    "TMPDIR",
+    "Where unnamed temporary files hold input and output that do not fit into memory; /tmp by default.",
+);
+
+const CONFIG: Row = (
+    "~/.config/trunkline/config.toml",
+    "Trunkline's own settings; need not exist. trunkline settings prints all of them.",
+);
+const STATE: Row = (
+    "~/.local/state/trunkline/",
+    "What is remembered about hosts, and the daemon's log, daemon.log.",
+);
+const RUNTIME: Row = (
+    "$XDG_RUNTIME_DIR/trunkline/",
+    "The daemon's sockets. Without a login session: ~/.cache/trunkline/.",
+);
+const SSH_CONFIG: Row = (
+    "~/.ssh/config, /etc/ssh/ssh_config",
+    "Everything about hosts: names, users, jump hosts, keys, options. See ssh_config(5).",
+);
+const KNOWN_HOSTS: Row = (
+    "~/.ssh/known_hosts, /etc/ssh/ssh_known_hosts",
+    "The host keys that are accepted.",
+);
+
+const ENVIRONMENT: &[Row] = &[DIR, DAEMON];
+const CONNECTING: &[Row] = &[DIR, DAEMON, SSH, AGENT, ASKPASS];
+const DAEMON_FILES: &[Row] = &[CONFIG, STATE, RUNTIME];
+const HOST_FILES: &[Row] = &[SSH_CONFIG, KNOWN_HOSTS, CONFIG, STATE, RUNTIME];
+
+const RUN_FILES: &[Row] = &[
+    SSH_CONFIG,
+    KNOWN_HOSTS,
+    CONFIG,
+    STATE,
+    (
+        "~/.local/state/trunkline/run.history",
+        "Lines typed at the prompt of trunkline run, but for those that begin with a space.",
+    ),
+    RUNTIME,
+];
+
+const SETUP: Sections = Sections {
+    synopsis: "",
+    description: "Sets up other programs to use trunkline's connections. The lines that are written stand between two \
+                  comments that name trunkline. The previous version of a file is kept beside it, and --undo removes \
+                  the lines again.",
+    exit_status: DONE_OR_NOT,
+    environment: &[DIR, DAEMON, OFF],
+    files: &[],
+    examples: &[],
+    see_also: &["trunkline-setup(1)", "trunkline(1)", "ssh_config(5)"],
+};
+
+/// Each command, as it is typed.
+pub(super) const ALL: &[(&str, Sections)] = &[
+    (
+        "trunkline",
+        Sections {
+            synopsis: "",
+            description: "Trunkline keeps one authenticated SSH connection to each host open in the background, and \
+                          everything that you run shares it. The first command to a host connects and logs in; the next \
+                          one takes a single round trip. Hosts, keys, the agent and known hosts are those of ssh(1), and \
+                          nothing is installed on the servers.\n\n\
+                          The first command that needs the daemon starts it. An idle connection is closed after ten \
+                          minutes, or after the host's ControlPersist.\n\n\
+                          A program that is told where ssh is, but takes no arguments for it, can be given a link to \
+                          trunkline whose name begins with \"ssh\": under such a name, trunkline takes ssh's arguments.",
+            exit_status: &[
+                ("0", "It was done."),
+                ("1", "run, cp, stream: at least one host or file failed."),
+                ("2", "The arguments are wrong. For ssh: 255, as with ssh(1)."),
+                (
+                    "255",
+                    "An error of trunkline's own. For ssh, also a command that a signal ended.",
+                ),
+                ("128+N", "run, cp and stream: ended by signal N."),
+            ],
+            environment: &[
+                DIR, DAEMON, OFF, SSH, LOG, UP_LIMIT, AGENT, ASKPASS, NO_COLOR, TMPDIR,
+            ],
+            files: HOST_FILES,
+            examples: &[
+                (
+                    "Run a command. The second time takes one round trip:",
+                    "trunkline ssh web1 uptime\ntrunkline ssh web1 uptime",
+                ),
+                (
+                    "Run it on many hosts:",
+                    "trunkline run -H 'web[01-20],db1' uptime",
+                ),
+                (
+                    "Have your own ssh, git, rsync and Ansible use the connections:",
+                    "trunkline setup ssh",
+                ),
+                (
+                    "List the connections, and close them all:",
+                    "trunkline ls\ntrunkline close --all",
+                ),
+            ],
+            see_also: &[
+                "ssh(1)",
+                "ssh_config(5)",
+                "trunkline-ssh(1)",
+                "trunkline-run(1)",
+                "trunkline-cp(1)",
+                "trunkline-setup(1)",
+            ],
+        },
+    ),
+    (
+        "trunkline ssh",
+        Sections {
+            synopsis: "trunkline ssh [OPTIONS] destination [command [argument ...]]",
+            description: "Does what ssh(1) does, over a connection that is shared with everything else that you run. It takes \
+                          ssh's options, reads ssh's configuration, and behaves the same on the terminal, including escape \
+                          sequences and the exit status.\n\n\
+                          What the engine cannot do (GSSAPI, PKCS#11, X11 and others) is left to the system's ssh; trunkline \
+                          explain says what and why. With -v, or LogLevel DEBUG in a file, the command gets a connection of \
+                          its own, whose log goes to standard error.",
+            exit_status: &[
+                ("0 to 254", "The remote command's own."),
+                (
+                    "255",
+                    "An error of trunkline's own, wrong arguments, or a command that a signal ended.",
+                ),
+            ],
+            environment: &[DIR, DAEMON, OFF, SSH, LOG, AGENT, ASKPASS],
+            files: HOST_FILES,
+            examples: &[
+                ("Open a shell:", "trunkline ssh web1"),
+                (
+                    "Run a command as another user:",
+                    "trunkline ssh deploy@web1 systemctl status app",
+                ),
+                (
+                    "Forward a port without a command, in the background:",
+                    "trunkline ssh -fN -L 8080:localhost:80 web1",
+                ),
+                (
+                    "Use the system's ssh this once:",
+                    "TRUNKLINE_OFF=1 trunkline ssh web1",
+                ),
+            ],
+            see_also: &["ssh(1)", "ssh_config(5)", "trunkline-explain(1)", "trunkline(1)"],
+        },
+    ),
+    (
+        "trunkline up",
+        Sections {
+            synopsis: "",
+            description: "Is run by the lines that trunkline setup ssh adds to ssh_config, while ssh reads them. It has the \
+                          daemon connect to the host, if that needs no question, and offer ssh a socket for the connection. \
+                          There is no need to run it by hand.\n\n\
+                          If anything is wrong, or if it takes too long, it gives up, and ssh connects by itself.",
+            exit_status: &[
+                ("0", "ssh can use the shared connection."),
+                ("other", "ssh connects by itself."),
+            ],
+            environment: &[DIR, DAEMON, OFF, UP_LIMIT],
+            files: HOST_FILES,
+            examples: &[(
+                "See why ssh connects by itself:",
+                "ssh -v web1 true 2>&1 | grep trunkline:",
+            )],
+            see_also: &["trunkline-setup-ssh(1)", "ssh_config(5)", "trunkline(1)"],
+        },
+    ),
+    (
+        "trunkline setup",
+        Sections {
+            examples: &[
+                ("Everything that runs ssh:", "trunkline setup ssh"),
+                ("See first what would be written:", "trunkline setup ssh --print"),
+                ("Undo it:", "trunkline setup ssh --undo"),
+            ],
+            files: &[
+                ("~/.ssh/config", "Gets the lines of setup ssh."),
+                ("ansible.cfg", "Gets the line of setup ansible."),
+                (
+                    "~/.gitconfig",
+                    "Gets the settings of setup git, by git config --global.",
+                ),
+            ],
+            see_also: &[
+                "trunkline-setup-ssh(1)",
+                "trunkline-setup-git(1)",
+                "trunkline-setup-rsync(1)",
+                "trunkline-setup-ansible(1)",
+                "trunkline(1)",
+            ],
+            ..SETUP
+        },
+    ),
+    (
+        "trunkline setup ssh",
+        Sections {
+            description: "Adds a few lines at the end of ~/.ssh/config. From then on ssh, and whatever runs it (git, rsync, scp, \
+                          sftp, Ansible), uses the shared connections. ssh still asks its own questions on a connection of its \
+                          own, and connects by itself if anything is wrong with trunkline.",
+            files: &[(
+                "~/.ssh/config",
+                "Gets the lines, unless --file names another file.",
+            )],
+            examples: &[
+                ("Set it up, and use it:", "trunkline setup ssh\ngit fetch"),
+                ("Undo it:", "trunkline setup ssh --undo"),
+                ("Have one command do without:", "TRUNKLINE_OFF=1 git fetch"),
+            ],
+            ..SETUP
+        },
+    ),
+    (
+        "trunkline setup git",
+        Sections {
+            description: "Sets core.sshCommand in your global git configuration, and ssh.variant, so that git uses the shared \
+                          connections and nothing else changes. If core.sshCommand is already set, it is left as it is.",
+            files: &[("~/.gitconfig", "Gets the settings, by git config --global.")],
+            examples: &[
+                ("Set it up, and use it:", "trunkline setup git\ngit fetch"),
+                ("Undo it:", "trunkline setup git --undo"),
+            ],
+            ..SETUP
+        },
+    ),
+    (
+        "trunkline setup rsync",
+        Sections {
+            description: "Sets RSYNC_RSH in your shell's profile, so that rsync uses the shared connections and nothing else \
+                          changes. For hosts that trunkline tune has measured, it also prints the options that made rsync faster.",
+            files: &[(
+                "~/.profile",
+                "Or the profile that your shell reads; gets the line, unless --file names another file.",
+            )],
+            examples: &[
+                ("Set it up:", "trunkline setup rsync"),
+                ("Undo it:", "trunkline setup rsync --undo"),
+            ],
+            ..SETUP
+        },
+    ),
+    (
+        "trunkline setup ansible",
+        Sections {
+            description: "Has Ansible's own ssh plugin follow your ssh_config, by a line in the ansible.cfg that is in use in the \
+                          current directory. Without it, the plugin sets a ControlPath of its own. Run trunkline setup ssh as \
+                          well, or use --drop-in, which does without a change to ssh_config.",
+            files: &[("ansible.cfg", "Gets the line, unless --file names another file.")],
+            examples: &[
+                (
+                    "With your ssh_config:",
+                    "trunkline setup ssh\ntrunkline setup ansible",
+                ),
+                (
+                    "Without a change to it:",
+                    "trunkline setup ansible --drop-in ~/bin/ssh-trunkline",
+                ),
+            ],
+            ..SETUP
+        },
+    ),
+    (
+        "trunkline run",
+        Sections {
+            synopsis: "trunkline run [OPTIONS] -H HOSTS COMMAND...\ntrunkline run [OPTIONS] -i INVENTORY [-H PATTERN] COMMAND...\ntrunkline run [OPTIONS] -H HOSTS --script FILE [ARGUMENT...]\ntrunkline run [OPTIONS] -H HOSTS",
+            description: "Runs one command on many hosts at once, over shared connections. Each line of output is printed as it \
+                          arrives, prefixed with its host's name; a summary of what failed comes last. Every host gets all of \
+                          standard input. Without a command, a prompt takes commands for all hosts.\n\n\
+                          What stands behind the command's first word belongs to the command. {host} in it is the host's \
+                          name, {n} its number in the list.\n\n\
+                          Ctrl-C sends the commands SIGTERM and waits up to six seconds for them to end. The summary says \
+                          which hosts had finished, which were running and which had not started. Nothing that may have \
+                          started is run again.\n\n\
+                          With --become, sudo's password is asked for once and tried on one host first. It is sent only to \
+                          hosts whose sudo asks, and never on a command line.",
+            exit_status: &[
+                ("0", "Every command on every host succeeded."),
+                ("1", "At least one did not, or its time ran out."),
+                ("2", "The arguments are wrong."),
+                ("129, 130, 143", "The run was ended by SIGHUP, SIGINT or SIGTERM."),
+                (
+                    "255",
+                    "The run could not begin, or on no host for an error of this machine.",
+                ),
+            ],
+            environment: &[DIR, DAEMON, SSH, AGENT, ASKPASS, NO_COLOR, TMPDIR],
+            files: RUN_FILES,
+            examples: &[
+                (
+                    "A range of hosts and one more:",
+                    "trunkline run -H 'web[01-20],db1' uptime",
+                ),
+                (
+                    "All ssh_config aliases that match:",
+                    "trunkline run -H 'web*' systemctl is-active app",
+                ),
+                (
+                    "A group of an Ansible inventory:",
+                    "trunkline run -i inventory.ini -H web systemctl restart app",
+                ),
+                (
+                    "A script from this machine:",
+                    "trunkline run -H 'web*' --script update.sh -- --fast",
+                ),
+                (
+                    "A quarter of the hosts at a time, as root, until one fails; then what is left:",
+                    "trunkline run -H 'web*' --serial 25% --fail-fast --failed left --become systemctl restart app\n\
+                     trunkline run -H @left --become systemctl restart app",
+                ),
+                (
+                    "A file of each host's output, and a table on the screen:",
+                    "trunkline run -H 'db[1-3]' --table -O 'logs/{host}/{n}' df -h /",
+                ),
+                ("A prompt for nine hosts:", "trunkline run -H 'web[1-9]'"),
+                (
+                    "Identical output once, with the hosts that printed it:",
+                    "trunkline run -H 'web*' --collate uname -r",
+                ),
+            ],
+            see_also: &[
+                "trunkline-cp(1)",
+                "trunkline-stream(1)",
+                "ssh_config(5)",
+                "trunkline(1)",
+            ],
+        },
+    ),
+    (
+        "trunkline stream",
+        Sections {
+            synopsis: "trunkline stream [OPTIONS] --to TARGET HOST... -- COMMAND\ntrunkline stream [OPTIONS] --to TARGET -H HOSTS -- COMMAND",
+            description: "Runs a command on each host and writes its output to a FIFO, a Unix socket or a file for as long as the \
+                          command runs. If a connection is lost, it connects again and starts the command again. A reader that \
+                          is slow, or not there yet, makes the command on the server wait.",
+            exit_status: &[
+                ("0", "Every command ended with 0."),
+                ("1", "At least one did not."),
+                ("2", "The arguments are wrong."),
+                ("129, 130, 143", "Ended by SIGHUP, SIGINT or SIGTERM."),
+                ("255", "Nothing could begin."),
+            ],
+            environment: &[DIR, DAEMON, SSH, AGENT, ASKPASS, NO_COLOR],
+            files: HOST_FILES,
+            examples: &[
+                (
+                    "Follow a log on nine hosts, each in a FIFO:",
+                    "trunkline stream --to 'fifo:{host}.log' -H 'db[1-9]' -- tail -F app.log",
+                ),
+                (
+                    "On standard output:",
+                    "trunkline stream --to - web1 web2 -- journalctl -f -n 0",
+                ),
+            ],
+            see_also: &["trunkline-run(1)", "mkfifo(1)", "trunkline(1)"],
+        },
+    ),
+    (
+        "trunkline cp",
+        Sections {
+            synopsis: "",
+            description: "Copies files and trees between this machine and hosts, or from one host to another through this \
+                          machine. It uses SFTP over shared connections, so nothing is installed on the servers.\n\n\
+                          A file is written beside its target and renamed when it is complete. To resume a copy that was \
+                          interrupted, run the same command again: what is there is compared by hashes, and only what differs is \
+                          sent.\n\n\
+                          Patterns of --exclude, --include and --filter-from are rsync's, and the first that matches a name \
+                          decides. A pattern that begins with a slash begins at the source directory. One that ends with a \
+                          slash is for directories. * is any text without a slash, ** any text. Without a slash a pattern is \
+                          matched with the last part of a path.\n\n\
+                          --delete deletes, after copying, what the target has in the directories that were copied and the \
+                          source has not. What a pattern leaves out stays. If anything could not be listed or copied, nothing \
+                          is deleted. To make the target the same as SOURCE, copy SOURCE/. into it.",
+            exit_status: &[
+                ("0", "Everything was copied."),
+                (
+                    "1",
+                    "Something was not; each file that failed is named on standard error.",
+                ),
+                ("2", "The arguments are wrong."),
+                ("129, 130, 143", "Ended by SIGHUP, SIGINT or SIGTERM."),
+                ("255", "The copy could not begin."),
+            ],
+            environment: CONNECTING,
+            files: &[
+                (
+                    ".NAME.HASH.part",
+                    "A file that is not complete yet, beside its target.",
+                ),
+                SSH_CONFIG,
+                KNOWN_HOSTS,
+                CONFIG,
+                STATE,
+                RUNTIME,
+            ],
+            examples: &[
+                (
+                    "Into your home directory on a host:",
+                    "trunkline cp report.pdf web1:",
+                ),
+                (
+                    "A tree, into logs/nginx if logs exists:",
+                    "trunkline cp -r web1:/var/log/nginx logs/",
+                ),
+                (
+                    "From host to host:",
+                    "trunkline cp -rp web1:/srv/data web2:/srv/data",
+                ),
+                (
+                    "To many hosts:",
+                    "trunkline cp app.conf -H 'web[1-50]' :/etc/app/",
+                ),
+                (
+                    "From many hosts, each into a directory of its own:",
+                    "trunkline cp -H 'web[1-40]' :/var/log/app.log 'logs/{host}/'",
+                ),
+                (
+                    "What a mirror would do, without the files that are built:",
+                    "trunkline cp -an --delete --exclude '*.o' src/. web1:/srv/src",
+                ),
+                (
+                    "An archive of this directory, over a pipe:",
+                    "trunkline cp - web1:/backup/today.tar",
+                ),
+            ],
+            see_also: &["scp(1)", "rsync(1)", "trunkline-tune(1)", "trunkline(1)"],
+        },
+    ),
+    (
+        "trunkline tune",
+        Sections {
+            synopsis: "",
+            description: "Measures which cipher, compression, request size and number of sessions move data fastest between here and \
+                          a host, prints the figures, and has trunkline cp use the best of them from then on. Three temporary \
+                          files are created on the server and removed at the end. The last lines say which options to give \
+                          plain ssh, scp and rsync.",
+            exit_status: DONE_OR_NOT,
+            environment: CONNECTING,
+            files: HOST_FILES,
+            examples: &[
+                ("Measure, and remember the result:", "trunkline tune web1"),
+                (
+                    "More thoroughly, with charts:",
+                    "trunkline tune --full --report web1.html web1",
+                ),
+                ("Forget what was measured:", "trunkline tune --forget web1"),
+                ("Measure this machine's ciphers alone:", "trunkline tune --local"),
+            ],
+            see_also: &["trunkline-cp(1)", "trunkline-explain(1)", "trunkline(1)"],
+        },
+    ),
+    (
+        "trunkline ls",
+        Sections {
+            synopsis: "",
+            description: "Lists the connections that are open: the daemon's own, and the ControlMasters of your own ssh that its \
+                          ControlPath leads to. They are sorted by name. UP is the time since the log-in; CLOSES IN is the time \
+                          after which a connection that nothing uses is closed; RATE is shown while there is traffic. A narrow \
+                          terminal shows fewer columns.\n\n\
+                          With --json, times are in seconds: since counts from 1970, rtt and closes_in are durations. rate is \
+                          in bits a second, sent and received in bytes.",
+            exit_status: DONE_OR_NOT,
+            environment: ENVIRONMENT,
+            files: &[SSH_CONFIG, RUNTIME],
+            examples: &[
+                ("The connections:", "trunkline ls"),
+                ("As they change, looked at each second:", "trunkline ls --watch=1"),
+                ("For a program:", "trunkline ls --json"),
+                (
+                    "The names of all hosts with running sessions:",
+                    "trunkline ls --json | jq -r '.[] | select(any(.connections[]; .sessions > 0)) | .name'",
+                ),
+            ],
+            see_also: &[
+                "trunkline-status(1)",
+                "trunkline-check(1)",
+                "trunkline-close(1)",
+                "trunkline(1)",
+            ],
+        },
+    ),
+    (
+        "trunkline status",
+        Sections {
+            synopsis: "",
+            description: "Shows the daemon: its process, version, memory, open descriptors, sockets, log, settings and load. It starts none.",
+            exit_status: &[
+                ("0", "The daemon runs."),
+                ("1", "No daemon runs."),
+                ("2", "The arguments are wrong."),
+                ("255", "The daemon does not answer, or is of another version."),
+            ],
+            environment: ENVIRONMENT,
+            files: DAEMON_FILES,
+            examples: &[
+                ("The daemon:", "trunkline status"),
+                ("Its memory in bytes:", "trunkline status --json | jq .memory"),
+            ],
+            see_also: &["trunkline-ls(1)", "trunkline-stop(1)", "trunkline(1)"],
+        },
+    ),
+    (
+        "trunkline metrics",
+        Sections {
+            synopsis: "",
+            description: "Prints the daemon's numbers in Prometheus' text format: connections, handshakes and sessions with their \
+                          times, bytes, copies, memory. It starts no daemon. The same is served over HTTP at /metrics on the \
+                          socket metrics.sock, which only you can open, and on a port of 127.0.0.1 where metrics_port in \
+                          config.toml names one; there, whoever has an account on this machine can read the names of hosts.",
+            exit_status: &[
+                ("0", "They were printed."),
+                ("1", "No daemon runs."),
+                ("2", "The arguments are wrong."),
+                (
+                    "255",
+                    "The daemon does not answer, or is of another version; or the file cannot be written.",
+                ),
+            ],
+            environment: ENVIRONMENT,
+            files: DAEMON_FILES,
+            examples: &[
+                ("All of them:", "trunkline metrics"),
+                (
+                    "For node_exporter, by a timer:",
+                    "trunkline metrics --textfile /var/lib/prometheus/node-exporter/trunkline.prom",
+                ),
+                (
+                    "From the socket:",
+                    "curl --unix-socket $XDG_RUNTIME_DIR/trunkline/metrics.sock http://localhost/metrics",
+                ),
+            ],
+            see_also: &["trunkline-status(1)", "trunkline-settings(1)", "trunkline(1)"],
+        },
+    ),
+    (
+        "trunkline check",
+        Sections {
+            synopsis: "",
+            description: "Checks that the connection to each host is alive, and measures its round trip. It does not connect.",
+            exit_status: &[
+                ("0", "Every host answered."),
+                ("2", "The arguments are wrong."),
+                ("255", "A host has no connection, or did not answer."),
+            ],
+            environment: ENVIRONMENT,
+            files: HOST_FILES,
+            examples: &[("Is it alive?", "trunkline check web1")],
+            see_also: &["trunkline-ls(1)", "trunkline-close(1)", "trunkline(1)"],
+        },
+    ),
+    (
+        "trunkline close",
+        Sections {
+            synopsis: "",
+            description: "Closes connections. A connection takes no new sessions and closes when those that are running have ended; \
+                          with --now it closes at once, which ends them. ControlMasters of your own ssh are closed too.",
+            exit_status: &[
+                ("0", "It was done."),
+                ("2", "The arguments are wrong."),
+                ("255", "A host that was named had nothing to close, or an error."),
+            ],
+            environment: ENVIRONMENT,
+            files: &[SSH_CONFIG, RUNTIME],
+            examples: &[
+                ("One host, when its sessions have ended:", "trunkline close web1"),
+                ("Every connection, at once:", "trunkline close --all --now"),
+                (
+                    "Remove what ControlMasters left behind:",
+                    "trunkline close --stale",
+                ),
+            ],
+            see_also: &["trunkline-ls(1)", "trunkline-stop(1)", "trunkline(1)"],
+        },
+    ),
+    (
+        "trunkline warm",
+        Sections {
+            synopsis: "",
+            description: "Connects to hosts ahead of time, asking what has to be asked, so that later commands need no log-in. With \
+                          --pin the connections stay until you close them.",
+            exit_status: &[
+                ("0", "Every host is connected."),
+                ("2", "The arguments are wrong."),
+                ("255", "At least one is not."),
+            ],
+            environment: CONNECTING,
+            files: HOST_FILES,
+            examples: &[
+                ("Two hosts:", "trunkline warm web1 web2"),
+                ("For the whole day:", "trunkline warm --pin db1"),
+            ],
+            see_also: &["trunkline-close(1)", "trunkline-ls(1)", "trunkline(1)"],
+        },
+    ),
+    (
+        "trunkline explain",
+        Sections {
+            synopsis: "",
+            description: "Shows what a host resolves to, whether trunkline's own engine or the system's ssh connects to it and why, \
+                          what ssh_config and options set otherwise than ssh does on its own, its connections and their state, \
+                          and what is remembered about it. With --all, also what two requests must have in common to share a \
+                          connection.",
+            exit_status: DONE_OR_NOT,
+            environment: &[DIR, DAEMON, SSH],
+            files: HOST_FILES,
+            examples: &[
+                ("One host:", "trunkline explain web1"),
+                (
+                    "Is its next command going to be fast?",
+                    "trunkline explain --json web1 | jq '.connections | length'",
+                ),
+                (
+                    "Why do two commands not share a connection?",
+                    "trunkline explain --all web1 > a\ntrunkline explain --all -o Compression=yes web1 > b\ndiff a b",
+                ),
+            ],
+            see_also: &["ssh_config(5)", "trunkline-tune(1)", "trunkline(1)"],
+        },
+    ),
+    (
+        "trunkline stop",
+        Sections {
+            synopsis: "",
+            description: "Stops the daemon. It takes no new requests and ends when running sessions have ended; with --now it ends \
+                          at once. The next command that needs a daemon starts a new one.",
+            exit_status: DONE_OR_NOT,
+            environment: ENVIRONMENT,
+            files: DAEMON_FILES,
+            examples: &[("After an update of the program:", "trunkline stop")],
+            see_also: &["trunkline-close(1)", "trunkline-daemon(1)", "trunkline(1)"],
+        },
+    ),
+    (
+        "trunkline daemon",
+        Sections {
+            synopsis: "",
+            description: "Runs the daemon in the foreground, by becoming trunklined. The daemon starts by itself when it is first \
+                          needed; this command is for systemd and other service managers.",
+            exit_status: &[
+                ("0", "It was stopped."),
+                ("2", "The arguments are wrong."),
+                ("255", "It could not start; another daemon may be running."),
+            ],
+            environment: &[DIR, DAEMON, SSH, LOG],
+            files: DAEMON_FILES,
+            examples: &[("With more in the log:", "TRUNKLINE_LOG=debug trunkline daemon")],
+            see_also: &["systemd.service(5)", "trunkline-stop(1)", "trunkline(1)"],
+        },
+    ),
+    (
+        "trunkline completions",
+        Sections {
+            synopsis: "",
+            description: "Prints completions for a shell, to be read by it. In bash, zsh and fish they complete hosts from \
+                          ssh_config, from known_hosts (names that are not hashed) and from the open connections, and for \
+                          trunkline cp the paths on hosts that are connected. Nothing is connected for a completion, and a \
+                          daemon that does not answer holds up the shell for two seconds at most.",
+            exit_status: DONE_OR_NOT,
+            environment: ENVIRONMENT,
+            files: &[
+                (
+                    "~/.local/share/bash-completion/completions/trunkline",
+                    "Where bash looks for them.",
+                ),
+                (
+                    "~/.config/fish/completions/trunkline.fish",
+                    "Where fish looks for them.",
+                ),
+                SSH_CONFIG,
+                KNOWN_HOSTS,
+            ],
+            examples: &[
+                ("In this shell:", "source <(trunkline completions bash)"),
+                (
+                    "For every bash:",
+                    "cd ~/.local/share/bash-completion/completions
+trunkline completions bash > trunkline",
+                ),
+                (
+                    "For every zsh, in a directory of its fpath:",
+                    "trunkline completions zsh > ~/.zfunc/_trunkline",
+                ),
+                (
+                    "For every fish:",
+                    "cd ~/.config/fish/completions
+trunkline completions fish > trunkline.fish",
+                ),
+            ],
+            see_also: &["bash(1)", "trunkline(1)"],
+        },
+    ),
+    (
+        "trunkline man",
+        Sections {
+            synopsis: "",
+            description: "Writes the man pages of trunkline and of each of its commands to a directory, which is created if it is \
+                          missing.",
+            exit_status: DONE_OR_NOT,
+            environment: &[("MANPATH", "Where man(1) looks for pages.")],
+            files: &[("~/.local/share/man/man1/", "Where man(1) looks for your own.")],
+            examples: &[(
+                "For yourself:",
+                "trunkline man ~/.local/share/man/man1 && man trunkline-run",
+            )],
+            see_also: &["man(1)", "trunkline(1)"],
+        },
+    ),
+    (
+        "trunkline settings",
+        Sections {
+            synopsis: "",
+            description: "Prints every setting of config.toml with its value, its default and its meaning. The values are those of \
+                          the daemon that runs, which has read the file when it was started; without a daemon, those of the \
+                          file. What is set there is marked with an asterisk.",
+            exit_status: DONE_OR_NOT,
+            environment: ENVIRONMENT,
+            files: &[CONFIG],
+            examples: &[
+                ("All of them:", "trunkline settings"),
+                (
+                    "What is set:",
+                    "trunkline settings --json | jq -c '.[] | select(.value != .default) | {key, value}'",
+                ),
+            ],
+            see_also: &["trunkline-daemon(1)", "trunkline(1)"],
+        },
+    ),
+];

@@ -1,0 +1,275 @@
+//! `trunkline explain`: what a host resolves to, and what there is of it.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use serde_json::json;
+use trunkline_control::protocol::{Departure, Explanation, Handshake, Reply, Request, Transport};
+use trunkline_text::Printable;
+
+use super::{ask, unexpected};
+use crate::backend::{Backend, host_request, runtime};
+use crate::report::connections::{age, bytes, milliseconds, span, state};
+use crate::ssh_options::SshOptions;
+
+/// Arguments of `trunkline explain`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    ssh: SshOptions,
+    /// Show also what a request must have in common with this one to share its connections, and lists in full.
+    #[arg(long)]
+    all: bool,
+    /// Print one JSON document, which has everything.
+    #[arg(long)]
+    json: bool,
+    /// A host, as for ssh(1).
+    destination: String,
+}
+
+/// `trunkline explain`.
+pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    let explained = runtime()?.block_on(async {
+        let host = host_request(&args.destination, args.ssh.to_args())?;
+        match ask(&mut backend.connect().await?, Request::Explain(host), backend).await? {
+            Reply::Explained(explained) => Ok(explained),
+            other => Err(unexpected(&other)),
+        }
+    })?;
+    let mut out = io::stdout();
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &document(&explained))?;
+        writeln!(out)?;
+    } else {
+        out.write_all(text(&explained, args.all).as_bytes())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is shown of a value without --all.
+const LONGEST_VALUE: usize = 100;
+
+/// For people. What servers and files say in it is printable. Ends in a newline.
+fn text(explained: &Explanation, all: bool) -> String {
+    let mut lines = vec![explained.address.clone()];
+    match explained.transport {
+        Transport::Native => lines.push("transport: native".into()),
+        Transport::OpenSsh => lines.push("transport: openssh; reason:".into()),
+    }
+    lines.extend(explained.reasons.iter().map(|reason| format!("  {reason}")));
+    let none = |is_empty: bool, word: &str| {
+        if is_empty {
+            format!(" {word}")
+        } else {
+            String::new()
+        }
+    };
+    lines.push(format!(
+        "connections:{}",
+        none(explained.connections.is_empty(), "none")
+    ));
+    for connection in &explained.connections {
+        lines.push(format!("  {}", connection_line(explained, connection)));
+        if let Some(handshake) = &connection.handshake {
+            lines.push(format!("    {}", agreed(handshake)));
+        }
+    }
+    lines.push(format!(
+        "different from ssh's defaults:{}",
+        none(explained.departures.is_empty(), "nothing")
+    ));
+    lines.extend(
+        explained
+            .departures
+            .iter()
+            .map(|departure| departure_line(departure, all)),
+    );
+    lines.push(format!(
+        "host memory:{}",
+        none(explained.memory.is_empty(), "nothing yet")
+    ));
+    lines.extend(
+        explained
+            .memory
+            .iter()
+            .map(|(name, value)| format!("  {name}: {value}")),
+    );
+    if all {
+        lines.push(format!(
+            "shares connections with requests that have the same ({}):",
+            explained.sharing_key
+        ));
+        let sharing = explained.sharing.iter().filter(|(_, value)| !value.is_empty());
+        lines.extend(sharing.map(|(name, value)| format!("  {name}: {value}")));
+    } else {
+        lines.push(format!(
+            "shares connections with requests of the same key: {} (--all shows what is in it)",
+            explained.sharing_key
+        ));
+    }
+    lines
+        .iter()
+        .map(|line| format!("{}\n", Printable::line(line)))
+        .collect()
+}
+
+/// What a connection is doing.
+fn connection_line(
+    explained: &Explanation,
+    connection: &trunkline_control::protocol::ConnectionReport,
+) -> String {
+    let mut parts = vec![state(connection, explained.pinned).to_owned()];
+    if let Some(handshake) = &connection.handshake {
+        parts.push(format!("up for {}", age(handshake.since)));
+    }
+    if let Some(left) = connection.closes_in {
+        parts.push(format!("closes in {}", span(left.as_secs())));
+    }
+    if let Some(rtt) = connection.rtt {
+        parts.push(format!("round trip {}", milliseconds(rtt)));
+    }
+    parts.push(format!(
+        "{} sessions, {} tunnels, {} opened ahead",
+        connection.sessions, connection.tunnels, connection.spares
+    ));
+    parts.push(format!(
+        "{} sent, {} received",
+        bytes(connection.sent),
+        bytes(connection.received)
+    ));
+    parts.join(", ")
+}
+
+fn agreed(handshake: &Handshake) -> String {
+    let mut parts = vec![
+        handshake.server.clone(),
+        handshake.kex.clone(),
+        handshake.host_key.clone(),
+        handshake.cipher.clone(),
+    ];
+    parts.extend(handshake.mac.clone());
+    if handshake.compressed {
+        parts.push("compressed".into());
+    }
+    parts.join(", ")
+}
+
+/// As a line of ssh_config would set it, with what it would be.
+fn departure_line(
+    Departure {
+        keyword,
+        values,
+        usual,
+    }: &Departure,
+    all: bool,
+) -> String {
+    let shown = |values: &[String]| match values {
+        [] => "nothing".to_owned(),
+        values => values.join(" "),
+    };
+    let (value, usual) = (shown(values), shown(usual));
+    let cut = |text: String| match text.char_indices().nth(LONGEST_VALUE) {
+        Some((end, _)) if !all => format!("{}…", &text[..end]),
+        _ => text,
+    };
+    format!("  {keyword} {} (default: {})", cut(value), cut(usual))
+}
+
+fn document(explained: &Explanation) -> serde_json::Value {
+    let map = |pairs: &[(String, String)]| {
+        let pairs = pairs.iter().map(|(name, value)| (name.clone(), json!(value)));
+        serde_json::Value::Object(pairs.collect())
+    };
+    json!({
+        "address": explained.address,
+        "transport": explained.transport,
+        "reasons": explained.reasons,
+        "pinned": explained.pinned,
+        "connections": explained.connections,
+        "differences": explained.departures,
+        "memory": map(&explained.memory),
+        "sharing_key": explained.sharing_key,
+        "sharing": map(&explained.sharing),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use trunkline_control::protocol::ConnectionReport;
+
+    use super::*;
+
+    fn explanation() -> Explanation {
+        Explanation {
+            address: "jo@web1.example:2222".into(),
+            transport: Transport::Native,
+            reasons: Vec::new(),
+            departures: vec![
+                Departure {
+                    keyword: "port".into(),
+                    values: vec!["2222".into()],
+                    usual: vec!["22".into()],
+                },
+                Departure {
+                    keyword: "ciphers".into(),
+                    values: vec!["aes128-gcm@openssh.com,".repeat(10)],
+                    usual: Vec::new(),
+                },
+            ],
+            pinned: false,
+            sharing: vec![("user".into(), "jo".into()), ("proxy".into(), String::new())],
+            sharing_key: "0123456789abcdef".into(),
+            memory: vec![("server".into(), "SSH-2.0-\u{1b}[2J".into())],
+            connections: vec![ConnectionReport {
+                handshake: Some(Handshake {
+                    since: u64::MAX,
+                    server: "SSH-2.0-OpenSSH_9.2".into(),
+                    kex: "curve25519-sha256".into(),
+                    host_key: "ssh-ed25519".into(),
+                    cipher: "aes128-ctr".into(),
+                    mac: Some("hmac-sha2-256".into()),
+                    compressed: true,
+                    greeting: String::new(),
+                }),
+                rtt: Some(Duration::from_micros(1540)),
+                sessions: 0,
+                tunnels: 0,
+                spares: 1,
+                busy: false,
+                rate: 0,
+                sent: 3 << 20,
+                received: 5 << 10,
+                closes_in: Some(Duration::from_secs(90)),
+            }],
+        }
+    }
+
+    #[test]
+    fn an_explanation_has_what_is_there_and_what_is_unusual() {
+        insta::assert_snapshot!(text(&explanation(), false), @r"
+        jo@web1.example:2222
+        transport: native
+        connections:
+          warm, up for 0 s, closes in 1 min, round trip 1.5 ms, 0 sessions, 0 tunnels, 1 opened ahead, 3.00 MiB sent, 5.00 KiB received
+            SSH-2.0-OpenSSH_9.2, curve25519-sha256, ssh-ed25519, aes128-ctr, hmac-sha2-256, compressed
+        different from ssh's defaults:
+          port 2222 (default: 22)
+          ciphers aes128-gcm@openssh.com,aes128-gcm@openssh.com,aes128-gcm@openssh.com,aes128-gcm@openssh.com,aes128-g… (default: nothing)
+        host memory:
+          server: SSH-2.0-\033[2J
+        shares connections with requests of the same key: 0123456789abcdef (--all shows what is in it)
+        ");
+    }
+
+    #[test]
+    fn all_of_it_has_what_decides_who_shares() {
+        let shown = text(&explanation(), true);
+        assert!(
+            shown.contains("  user: jo\n") && !shown.contains("proxy"),
+            "{shown}"
+        );
+        assert!(!shown.contains('…'), "{shown}");
+    }
+}

@@ -1,0 +1,186 @@
+//! `trunkline ls`: the connections, once or as they change.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal as _, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use trunkline_control::protocol::{HostReport, MasterAction, Reply, Request};
+
+use super::{all_masters, ask, masters, unexpected};
+use crate::backend::{Backend, runtime};
+use crate::report::connections;
+use crate::report::fold;
+use crate::terminal::interrupts::Interrupts;
+use crate::terminal::size;
+
+/// Arguments of `trunkline ls`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Find ssh's own ControlMasters by the ControlPaths of this ssh_config file instead of the user's and the system's.
+    #[arg(short = 'F', value_name = "FILE")]
+    config: Option<OsString>,
+    /// Print one JSON document; with --watch, one on each line.
+    #[arg(long)]
+    json: bool,
+    /// Show the connections anew every 2 seconds, or every SECONDS, until Ctrl-C.
+    #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "2",
+        value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    watch: Option<u64>,
+}
+
+/// `trunkline ls`.
+pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    runtime()?.block_on(async {
+        match args.watch {
+            Some(seconds) => watch(args, Duration::from_secs(seconds), backend).await?,
+            None => {
+                let hosts = hosts(args, backend).await?;
+                let mut out = io::stdout();
+                if args.json {
+                    serde_json::to_writer_pretty(&mut out, &hosts)?;
+                    writeln!(out)?;
+                } else {
+                    write!(out, "{}", table(&hosts))?;
+                }
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// What has connections, sorted by name as people sort.
+async fn hosts(args: &Args, backend: &Backend) -> anyhow::Result<Vec<HostReport>> {
+    let mut hosts = match backend.connect_to_look().await? {
+        None => Vec::new(),
+        Some(mut client) => match ask(&mut client, Request::List, backend).await? {
+            Reply::Hosts(hosts) => hosts,
+            other => return Err(unexpected(&other)),
+        },
+    };
+    let of = all_masters(args.config.clone())?;
+    let found = masters(of, MasterAction::Look, backend).await?;
+    for report in found.into_iter().map(|found| found.report) {
+        // The daemon may go through a master of the user's own, and have told of it.
+        let socket = report.master.as_ref().map(|master| &master.socket);
+        if !hosts
+            .iter()
+            .any(|host| host.master.as_ref().map(|master| &master.socket) == socket)
+        {
+            hosts.push(report);
+        }
+    }
+    hosts.sort_by_cached_key(|host| (fold::natural(&host.name), host.address.clone()));
+    Ok(hosts)
+}
+
+fn table(hosts: &[HostReport]) -> String {
+    if hosts.is_empty() {
+        return "no connections\n".into();
+    }
+    connections::table(hosts, size(io::stdout()).map(|(columns, _)| columns))
+}
+
+/// Shows the connections again and again, on a screen of their own where there is one, until a signal ends it.
+async fn watch(args: &Args, pause: Duration, backend: &Backend) -> anyhow::Result<()> {
+    let mut interrupts = Interrupts::watch()?;
+    let mut screen = Screen::open(!args.json)?;
+    let mut ticks = tokio::time::interval(pause);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            _ = interrupts.next() => return screen.close(),
+            _ = ticks.tick() => {}
+        }
+        // A daemon that does not answer does not keep the user from leaving.
+        let hosts = tokio::select! {
+            biased;
+            _ = interrupts.next() => return screen.close(),
+            hosts = hosts(args, backend) => hosts?,
+        };
+        if args.json {
+            let mut out = io::stdout();
+            serde_json::to_writer(&mut out, &hosts)?;
+            writeln!(out)?;
+            out.flush()?;
+        } else {
+            screen.show(table(&hosts))?;
+        }
+    }
+}
+
+/// Where a table is shown that changes: the terminal's other screen, which leaves what stands on the usual one. Elsewhere
+/// tables follow each other.
+struct Screen {
+    is_terminal: bool,
+    shown: String,
+}
+
+impl Screen {
+    fn open(wanted: bool) -> io::Result<Self> {
+        let mut out = io::stdout();
+        let is_terminal = wanted && out.is_terminal();
+        if is_terminal {
+            out.write_all(b"\x1b[?1049h\x1b[?25l\x1b[2J")?;
+            out.flush()?;
+        }
+        Ok(Self {
+            is_terminal,
+            shown: String::new(),
+        })
+    }
+
+    fn show(&mut self, table: String) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        if self.is_terminal {
+            let rows = size(&out).map_or(usize::MAX, |(_, rows)| rows.into());
+            let lines: Vec<&str> = table.lines().collect();
+            let fits = if lines.len() > rows {
+                rows.saturating_sub(1)
+            } else {
+                lines.len()
+            };
+            let mut text = String::from("\x1b[H");
+            text.push_str(&lines[..fits].join("\x1b[K\r\n"));
+            text.push_str("\x1b[K");
+            if fits < lines.len() {
+                text.push_str(&format!("\r\nand {} more\x1b[K", lines.len() - fits));
+            }
+            text.push_str("\x1b[J");
+            out.write_all(text.as_bytes())?;
+        } else {
+            if !self.shown.is_empty() {
+                writeln!(out)?;
+            }
+            out.write_all(table.as_bytes())?;
+        }
+        self.shown = table;
+        out.flush()
+    }
+
+    /// Leaves what was shown last on the usual screen.
+    fn close(&mut self) -> anyhow::Result<()> {
+        self.leave()?;
+        if std::mem::take(&mut self.is_terminal) {
+            io::stdout().write_all(self.shown.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    fn leave(&self) -> io::Result<()> {
+        if !self.is_terminal {
+            return Ok(());
+        }
+        let mut out = io::stdout();
+        out.write_all(b"\x1b[?25h\x1b[?1049l")?;
+        out.flush()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // An error is told on the usual screen.
+        let _ = self.leave();
+    }
+}

@@ -1,0 +1,189 @@
+//! The hosts of one command, by the dozen: lists, patterns, files and inventories.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use trunkline_control::protocol::{InventoryRequest, Reply, Request};
+use trunkline_request::World;
+use trunkline_request::copy::is_descriptor;
+use trunkline_request::hosts::{HostList, Target, is_pattern, nearest};
+use trunkline_text::Printable;
+
+use crate::backend::Backend;
+use crate::commands::hosts::{ask, unexpected};
+
+/// Hosts by the dozen.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ManyHosts {
+    /// Hosts: names, ranges and lists such as 'db[01-20],web1' or 'me@web[1-3]:2222', patterns of ssh_config's Host aliases
+    /// such as 'web*', exclusions such as '!web3', files of names as '@FILE'.
+    #[arg(short = 'H', long, value_name = "HOSTS")]
+    hosts: Vec<String>,
+    /// Ansible inventory: a file, a folder, or a script. With -H, the hosts are patterns in it.
+    #[arg(short, long, value_name = "FILE")]
+    inventory: Vec<PathBuf>,
+    /// Limit the inventory's hosts, as for ansible; '@FILE' is a file of names.
+    #[arg(long, requires = "inventory")]
+    limit: Option<String>,
+}
+
+impl ManyHosts {
+    /// Whether there are any options that name hosts.
+    pub(crate) fn are_given(&self) -> bool {
+        !self.hosts.is_empty() || !self.inventory.is_empty()
+    }
+
+    /// Every host that was named, once.
+    pub(crate) async fn targets(
+        &self,
+        config_file: Option<&OsStr>,
+        world: &World,
+        backend: &Backend,
+    ) -> anyhow::Result<Vec<Target>> {
+        let mut targets = if self.inventory.is_empty() {
+            self.listed(config_file, world, backend).await?
+        } else {
+            self.inventory_targets(world, backend).await?
+        };
+        let mut seen = HashSet::new();
+        targets.retain(|target| seen.insert(target.name.clone()));
+        Ok(targets)
+    }
+
+    async fn listed(
+        &self,
+        config_file: Option<&OsStr>,
+        world: &World,
+        backend: &Backend,
+    ) -> anyhow::Result<Vec<Target>> {
+        let mut list = HostList::read(self.hosts.iter().map(String::as_str), &world.cwd)?;
+        let mut names = Vec::new();
+        for name in list.take_wanted() {
+            if !is_pattern(&name) {
+                names.push(name);
+                continue;
+            }
+            let matching = aliases(&name, config_file, world, backend).await?;
+            if matching.is_empty() {
+                let known = aliases("*", config_file, world, backend).await?;
+                let near = nearest(&name, known.iter().map(String::as_str));
+                bail!("no Host alias of ssh_config matches {name:?}{}", meant(near));
+            }
+            names.extend(matching);
+        }
+        let names = list.without_excluded(names);
+        for exclusion in list.idle_exclusions() {
+            let near = nearest(
+                exclusion.trim_start_matches('!'),
+                names.iter().map(String::as_str),
+            );
+            let near = near.map(|name| format!("!{name}"));
+            warn(&format!("{exclusion} excludes no host{}", meant(near.as_deref())));
+        }
+        let targets = names
+            .iter()
+            .map(|name| Target::named(name).with_context(|| format!("{name:?} in the list of hosts")));
+        targets.collect()
+    }
+
+    /// The hosts of the inventories, which a private daemon reads: what it runs for that may ask on our terminal.
+    async fn inventory_targets(&self, world: &World, backend: &Backend) -> anyhow::Result<Vec<Target>> {
+        let patterns = self.hosts.iter().map(|pattern| names_in_file(pattern, world));
+        let pattern = match self.hosts.is_empty() {
+            true => "all".to_owned(),
+            false => patterns.collect::<anyhow::Result<Vec<_>>>()?.join(","),
+        };
+        let limit = self.limit.as_deref().map(|limit| names_in_file(limit, world));
+        let request = InventoryRequest {
+            sources: self.inventory.iter().map(|path| seen_by_others(path)).collect(),
+            pattern,
+            limit: limit.transpose()?,
+            world: world.clone(),
+        };
+        let mut client = backend.connect_privately().await?;
+        let selection = match ask(&mut client, Request::Inventory(Box::new(request)), backend).await? {
+            Reply::Selection(selection) => selection,
+            other => return Err(unexpected(&other)),
+        };
+        for unmatched in &selection.unmatched {
+            let near = meant(unmatched.near.as_deref());
+            warn(&format!(
+                "{} matches nothing in the inventory{near}",
+                unmatched.part
+            ));
+        }
+        for skipped in &selection.skipped {
+            warn(&format!("{} is left out: {}", skipped.name, skipped.why));
+        }
+        Ok(selection.targets)
+    }
+}
+
+/// Says what is odd about the hosts, and no reason to stop.
+fn warn(text: &str) {
+    eprintln!("trunkline: {}", Printable::line(text));
+}
+
+/// What to say of a name that is like the one that was typed.
+pub(super) fn meant(near: Option<&str>) -> String {
+    near.map(|near| format!("; did you mean {near}?"))
+        .unwrap_or_default()
+}
+
+/// For hosts that have no address: the aliases of ssh_config that they were most likely meant to be, as sentences.
+pub(super) async fn misspelt(
+    names: &[&str],
+    config_file: Option<&OsStr>,
+    world: &World,
+    backend: &Backend,
+) -> anyhow::Result<Vec<String>> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    let known = aliases("*", config_file, world, backend).await?;
+    let told = names.iter().filter_map(|name| {
+        let near = nearest(name, known.iter().map(String::as_str))?;
+        Some(format!("{name} is not known; did you mean {near}?"))
+    });
+    Ok(told.collect())
+}
+
+/// The pattern that a file of names is for an inventory; any other pattern as it is.
+fn names_in_file(pattern: &str, world: &World) -> anyhow::Result<String> {
+    if !pattern.starts_with('@') {
+        return Ok(pattern.to_owned());
+    }
+    let mut list = HostList::read([pattern], &world.cwd)?;
+    let names = list.take_wanted();
+    Ok(list.without_excluded(names).join(","))
+}
+
+/// A path by which another process finds what this one has open (`-i <(script)`).
+fn seen_by_others(path: &Path) -> OsString {
+    let number = match path.to_str() {
+        Some("/dev/stdin") => "0",
+        Some(text) if is_descriptor(path) => text.rsplit('/').next().unwrap_or_default(),
+        _ => return path.into(),
+    };
+    format!("/proc/{}/fd/{number}", std::process::id()).into()
+}
+
+/// The aliases of ssh_config that match a pattern.
+async fn aliases(
+    pattern: &str,
+    config_file: Option<&OsStr>,
+    world: &World,
+    backend: &Backend,
+) -> anyhow::Result<Vec<String>> {
+    let request = Request::Aliases {
+        pattern: pattern.to_owned(),
+        world: world.clone(),
+        config_file: config_file.map(OsStr::to_owned),
+    };
+    match ask(&mut backend.connect_in_passing().await?, request, backend).await? {
+        Reply::Aliases(names) => Ok(names),
+        other => Err(unexpected(&other)),
+    }
+}

@@ -1,0 +1,636 @@
+//! One host's part of a run: its session, its input, its questions, its output on the way to the screen.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::fd::AsFd as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context as _;
+use tokio::net::unix::pipe;
+use tokio::sync::watch;
+use trunkline_control::protocol::{
+    Exit, Failure, HostRequest, Program, Reply, Request, SessionRequest, Stdio, Tty,
+};
+use trunkline_request::failure::{Cause, ErrorKind};
+use trunkline_request::hosts::Target;
+use trunkline_request::{Backoff, World};
+use trunkline_text::Printable;
+use zeroize::Zeroizing;
+
+use super::rolling::Failures;
+use super::sudo::{Asker, SharedPassword, Sign, Tokens, Watch};
+use crate::backend::Backend;
+use crate::questions::Conversation;
+use crate::report::colours::Colours;
+use crate::report::lines::{LinePrefixer, Names, Stream};
+use crate::report::output::{Output, Store};
+use crate::report::progress::Progress;
+use crate::report::{Execution, HostResult, INTERRUPTED, Outcome, SKIPPED, Trouble};
+use crate::spool::{Feed, HostInput, NotWhole};
+
+/// What is shown while the run lasts.
+pub(super) struct View {
+    pub(super) progress: Progress,
+    /// Lines are printed as they come.
+    pub(super) live: bool,
+    /// Output is kept for later, here.
+    pub(super) keep: Option<Arc<Store>>,
+    pub(super) names: Names,
+    pub(super) colours: Colours,
+    pub(super) error_colours: Colours,
+    /// Nobody reads the lines any more.
+    pub(super) is_unread: AtomicBool,
+}
+
+/// One host's output, on its way to the screen and to whoever wants all of it.
+struct Collected<'a> {
+    view: &'a View,
+    stdout: Output,
+    stderr: Output,
+    out: LinePrefixer,
+    err: LinePrefixer,
+}
+
+impl Collected<'_> {
+    fn add(&mut self, stream: Stream, data: &[u8]) -> std::io::Result<()> {
+        let (kept, prefixer) = match stream {
+            Stream::Stdout => (&mut self.stdout, &mut self.out),
+            Stream::Stderr => (&mut self.stderr, &mut self.err),
+        };
+        if self.view.keep.is_some() {
+            kept.add(data)?;
+        }
+        if !self.view.live {
+            return Ok(());
+        }
+        let mut lines = Vec::new();
+        prefixer.feed(data, &mut lines);
+        show(self.view, stream, &lines)
+    }
+}
+
+fn show(view: &View, stream: Stream, lines: &[u8]) -> std::io::Result<()> {
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let written = match stream {
+        Stream::Stdout => view.progress.write(&mut std::io::stdout(), lines),
+        Stream::Stderr => view.progress.write(&mut std::io::stderr(), lines),
+    };
+    if let Err(error) = &written
+        && error.kind() == std::io::ErrorKind::BrokenPipe
+    {
+        view.is_unread.store(true, Ordering::Relaxed);
+    }
+    written
+}
+
+/// What all hosts of a run have in common.
+pub(super) struct Common<'a> {
+    pub(super) backend: &'a Backend,
+    pub(super) world: World,
+    pub(super) limit: Option<Duration>,
+    /// How often a host on which nothing may have run is tried again.
+    pub(super) retries: u32,
+    pub(super) failures: Failures,
+    pub(super) password: SharedPassword,
+    pub(super) interrupted: watch::Receiver<bool>,
+    pub(super) view: View,
+}
+
+/// One host's part of a run.
+pub(super) struct Job<'a> {
+    pub(super) common: &'a Common<'a>,
+    /// Its place in the list, from 1.
+    pub(super) number: usize,
+    pub(super) target: Target,
+    pub(super) ssh_args: Vec<OsString>,
+    pub(super) command: Vec<u8>,
+    /// By which sudo's question is recognised, where the command is run by sudo.
+    pub(super) sudo: Option<Arc<Tokens>>,
+    pub(super) input: HostInput,
+}
+
+impl Job<'_> {
+    pub(super) async fn run(self) -> HostResult {
+        let (started, begun) = (SystemTime::now(), Instant::now());
+        let mut progressed = Progressed::default();
+        let view = &self.common.view;
+        let name = &self.target.name;
+        let output = || view.keep.as_ref().map(Output::new).unwrap_or_default();
+        let prefixer = |stream, colours| LinePrefixer::new(&view.names, name, self.number, stream, colours);
+        let mut collected = Collected {
+            view,
+            stdout: output(),
+            stderr: output(),
+            out: prefixer(Stream::Stdout, view.colours),
+            err: prefixer(Stream::Stderr, view.error_colours),
+        };
+        let outcome = match self.not_to_start() {
+            Some(outcome) => outcome,
+            None => {
+                view.progress.started(name);
+                self.tries(&mut collected, &mut progressed).await
+            }
+        };
+        let Collected {
+            stdout,
+            stderr,
+            out,
+            err,
+            ..
+        } = collected;
+        if view.live {
+            // A last line without its end.
+            for (prefixer, stream) in [(out, Stream::Stdout), (err, Stream::Stderr)] {
+                let mut lines = Vec::new();
+                prefixer.finish(&mut lines);
+                let _quiet = self.common.backend.questions().quiet().await;
+                let _ = show(view, stream, &lines);
+            }
+        }
+        if !outcome.is_success() {
+            self.common.failures.add();
+        }
+        HostResult {
+            host: self.target.name,
+            number: self.number,
+            address: self.target.destination,
+            outcome,
+            stdout,
+            stderr,
+            started,
+            elapsed: begun.elapsed(),
+            warm: progressed.warm,
+            trouble: progressed.trouble,
+        }
+    }
+
+    /// What becomes of a host whose turn comes when no more hosts are to start.
+    fn not_to_start(&self) -> Option<Outcome> {
+        let (kind, message) = match self.common.failures.too_many() {
+            _ if *self.common.interrupted.borrow() => (INTERRUPTED, RUN_INTERRUPTED),
+            Some(_) => (SKIPPED, "too many other hosts had failed"),
+            None => return None,
+        };
+        Some(Outcome::Failed {
+            kind: kind.into(),
+            message: message.into(),
+            execution: Execution::DidNotStart,
+        })
+    }
+
+    /// Runs the command, and again for as often as was asked where nothing may have run and the reason may pass.
+    async fn tries(&self, collected: &mut Collected<'_>, progressed: &mut Progressed) -> Outcome {
+        let mut failures = 0;
+        loop {
+            *progressed = Progressed::default();
+            let outcome = self.attempts(collected, progressed).await;
+            let outcome = outcome.unwrap_or_else(|error| {
+                progressed.trouble = Some(Trouble::ThisMachine);
+                Outcome::Failed {
+                    kind: "local".into(),
+                    message: format!("{error:#}"),
+                    execution: progressed.execution(),
+                }
+            });
+            let Outcome::Failed {
+                message,
+                execution: Execution::DidNotStart,
+                ..
+            } = &outcome
+            else {
+                return outcome;
+            };
+            if !progressed.may_pass || failures == self.common.retries || self.not_to_start().is_some() {
+                return outcome;
+            }
+            failures += 1;
+            let pause = RETRY.after(failures);
+            let text = format!(
+                "{message}; trying again in {} s ({failures} of {})",
+                pause.as_secs(),
+                self.common.retries
+            );
+            let _ = self.notice(&text);
+            let mut interrupted = self.common.interrupted.clone();
+            if tokio::time::timeout(pause, interrupted.wait_for(|now| *now))
+                .await
+                .is_ok()
+            {
+                return outcome;
+            }
+        }
+    }
+
+    fn notice(&self, text: &str) -> std::io::Result<()> {
+        let line = format!(
+            "trunkline: {}: {}\n",
+            self.target.name,
+            Printable::line(text.trim_end())
+        );
+        show(&self.common.view, Stream::Stderr, line.as_bytes())
+    }
+
+    /// Runs the command, at most once.
+    async fn attempts(
+        &self,
+        collected: &mut Collected<'_>,
+        progressed: &mut Progressed,
+    ) -> anyhow::Result<Outcome> {
+        match self.attempt(true, collected, progressed).await? {
+            Attempt::Over(outcome) => return Ok(outcome),
+            Attempt::NeedsSystemSsh(_) => {}
+        }
+        // Nothing was begun. Where nobody is to be asked, the daemon runs the system's ssh itself.
+        Ok(match self.attempt(false, collected, progressed).await? {
+            Attempt::Over(outcome) => outcome,
+            Attempt::NeedsSystemSsh(reasons) => Outcome::Failed {
+                kind: "configuration".into(),
+                message: format!("needs the system's ssh: {}", reasons.join("; ")),
+                execution: Execution::DidNotStart,
+            },
+        })
+    }
+
+    async fn attempt(
+        &self,
+        answers: bool,
+        collected: &mut Collected<'_>,
+        progressed: &mut Progressed,
+    ) -> anyhow::Result<Attempt> {
+        let work = self.converse(answers, collected, progressed);
+        let Some(limit) = self.common.limit else {
+            return work.await;
+        };
+        // The daemon keeps the time; this is for one that does not answer.
+        let Ok(attempt) = tokio::time::timeout(limit + GRACE, work).await else {
+            let seconds = limit.as_secs_f64();
+            return Ok(Attempt::Over(Outcome::Failed {
+                kind: "timeout".into(),
+                message: format!("timed out after {seconds} s"),
+                execution: progressed.execution(),
+            }));
+        };
+        attempt
+    }
+
+    fn request(&self, answers: bool, stdin: Stdio) -> SessionRequest {
+        SessionRequest {
+            host: HostRequest {
+                destination: self.target.destination.clone(),
+                ssh_args: self.ssh_args.clone(),
+                world: self.common.world.clone(),
+            },
+            program: Program::Exec(self.command.clone()),
+            env: BTreeMap::new(),
+            tty: Tty::No,
+            terminal: None,
+            stdio: [stdin, Stdio::Framed, Stdio::Framed],
+            answers,
+            ssh: None,
+            limit: self.common.limit,
+        }
+    }
+
+    async fn converse(
+        &self,
+        answers: bool,
+        collected: &mut Collected<'_>,
+        progressed: &mut Progressed,
+    ) -> anyhow::Result<Attempt> {
+        let backend = self.common.backend;
+        let begun = self.input.begin(self.sudo.is_some());
+        let (client, feed) = match begun.context("passing on the input")? {
+            Some((fd, feed)) => {
+                let request = self.request(answers, Stdio::Passed);
+                (backend.ask_for(request, &[fd.as_fd()]).await?, feed)
+            }
+            None => {
+                let request = self.request(answers, Stdio::Null);
+                (backend.ask_for(request, &[]).await?, None)
+            }
+        };
+        // A request that the daemon did not get whole is none to it.
+        progressed.asked = true;
+        let mut talk = Conversation::new(client, backend.questions());
+        let mut input = Feeding::new(feed, self.sudo.as_ref());
+        let mut interrupted = self.common.interrupted.clone();
+        let mut stopping: Option<Stopping> = None;
+        loop {
+            let deadline = stopping.as_ref().map(|stopping| stopping.deadline);
+            let reply = tokio::select! {
+                biased;
+                reply = talk.next() => reply?,
+                fed = input.fed() => {
+                    if let Err((message, pipe)) = fed {
+                        talk.send(&Request::Terminate).await?;
+                        stopping = Some(Stopping::new("local", message, Some(pipe)));
+                    }
+                    continue;
+                }
+                Ok(_) = interrupted.wait_for(|now| *now), if stopping.is_none() => {
+                    talk.withdraw();
+                    talk.send(&Request::Terminate).await?;
+                    let message = "SIGTERM was sent".to_owned();
+                    stopping = Some(Stopping::new(INTERRUPTED, message, None));
+                    continue;
+                }
+                () = until(deadline) => {
+                    let Some(stopping) = stopping else { continue };
+                    return Ok(Attempt::Over(stopping.outcome(Execution::MayHaveStarted)));
+                }
+            };
+            if let Reply::ErrorOutput(data) = &reply
+                && let Some(asked) = input.watch(data)
+            {
+                if !asked.shown.is_empty() {
+                    let _quiet = talk.quiet().await?;
+                    collected.add(Stream::Stderr, &asked.shown)?;
+                }
+                if asked.question {
+                    let password = &self.common.password;
+                    let answering = input.answer(&self.target.name, password, backend.questions());
+                    let answered = tokio::select! {
+                        answered = answering => answered,
+                        _ = interrupted.wait_for(|now| *now) => true,
+                    };
+                    if !answered {
+                        talk.send(&Request::Terminate).await?;
+                        let message = "sudo asks for a password, and nobody gave one".to_owned();
+                        stopping = Some(Stopping::new(SUDO, message, None));
+                    }
+                }
+                continue;
+            }
+            if !matches!(reply, Reply::Begun { .. }) {
+                let _quiet = talk.quiet().await?;
+                match &reply {
+                    Reply::Output(data) => collected.add(Stream::Stdout, data)?,
+                    Reply::ErrorOutput(data) => collected.add(Stream::Stderr, data)?,
+                    Reply::Notice(text) => self.notice(text)?,
+                    Reply::Exit(_) => collected.add(Stream::Stderr, &input.rest())?,
+                    _ => {}
+                }
+            }
+            let over = match reply {
+                Reply::Begun { warm, .. } => {
+                    progressed.warm = warm;
+                    continue;
+                }
+                Reply::Exit(exit) if input.is_before_beginning() => {
+                    let message = match stopping {
+                        Some(stopping) => stopping.message,
+                        None => format!("sudo did not run the command ({})", ended(exit)),
+                    };
+                    Outcome::Failed {
+                        kind: SUDO.into(),
+                        message,
+                        execution: Execution::DidNotStart,
+                    }
+                }
+                Reply::Exit(exit) => ended(exit),
+                Reply::Failed(failure) => {
+                    progressed.may_pass = failure.kind.may_pass();
+                    progressed.trouble = trouble(&failure);
+                    let advice = talk.is_unanswered().then_some(self.target.name.as_str());
+                    failed(failure, advice, stopping)
+                }
+                Reply::UseSystemSsh { reasons, .. } => return Ok(Attempt::NeedsSystemSsh(reasons)),
+                _ => continue,
+            };
+            return Ok(Attempt::Over(over));
+        }
+    }
+}
+
+/// The input on its way to the session. Where sudo runs the command, it waits until that has begun.
+struct Feeding {
+    running: Option<Running>,
+    waiting: Option<Feed>,
+    watch: Option<Watch>,
+    asker: Asker,
+}
+
+type Running = Pin<Box<dyn Future<Output = Result<(), NotWhole>>>>;
+
+/// What was in sudo's part of standard error.
+struct Watched {
+    shown: Vec<u8>,
+    question: bool,
+}
+
+impl Feeding {
+    fn new(feed: Option<Feed>, sudo: Option<&Arc<Tokens>>) -> Self {
+        let mut feeding = Self {
+            running: None,
+            waiting: feed,
+            watch: sudo.cloned().map(Watch::new),
+            asker: Asker::default(),
+        };
+        if feeding.watch.is_none() {
+            feeding.begin();
+        }
+        feeding
+    }
+
+    fn begin(&mut self) {
+        if let Some(feed) = self.waiting.take() {
+            self.running = Some(Box::pin(feed.run()));
+        }
+    }
+
+    /// The end of the input's way; never where there is none under way.
+    async fn fed(&mut self) -> Result<(), NotWhole> {
+        let Some(running) = &mut self.running else {
+            return std::future::pending().await;
+        };
+        let fed = running.await;
+        self.running = None;
+        fed
+    }
+
+    /// Takes what was printed on standard error; `None` where it is the command's own.
+    fn watch(&mut self, data: &[u8]) -> Option<Watched> {
+        let watch = self.watch.as_mut()?;
+        let mut watched = Watched {
+            shown: Vec::new(),
+            question: false,
+        };
+        match watch.take(data, &mut watched.shown) {
+            // sudo prints nothing behind its question before it is answered.
+            Some((Sign::Question, _)) => watched.question = true,
+            Some((Sign::Beginning, after)) => {
+                watched.shown.extend(after);
+                self.watch = None;
+                self.asker.begun();
+                self.begin();
+            }
+            None => {}
+        }
+        Some(watched)
+    }
+
+    /// Answers sudo's question; whether there was an answer.
+    async fn answer(
+        &mut self,
+        host: &str,
+        password: &SharedPassword,
+        questions: &crate::questions::Questions,
+    ) -> bool {
+        let Some(answer) = self.asker.answer(host, password, questions).await else {
+            return false;
+        };
+        let line = Zeroizing::new(format!("{}\n", *answer));
+        if let Some(feed) = &mut self.waiting {
+            // A session that takes no more says so itself.
+            let _ = feed.answer(line.as_bytes()).await;
+        }
+        true
+    }
+
+    /// Whether sudo has not run the command yet.
+    fn is_before_beginning(&self) -> bool {
+        self.watch.is_some()
+    }
+
+    /// What was held back of standard error, at the end.
+    fn rest(&mut self) -> Vec<u8> {
+        self.watch.as_mut().map(Watch::rest).unwrap_or_default()
+    }
+}
+
+enum Attempt {
+    Over(Outcome),
+    /// For these reasons.
+    NeedsSystemSsh(Vec<String>),
+}
+
+/// A session that was told to end.
+struct Stopping {
+    kind: String,
+    message: String,
+    /// By when it has to answer.
+    deadline: tokio::time::Instant,
+    /// Input that is not whole must not look as if it had come to its end.
+    _pipe: Option<pipe::Sender>,
+}
+
+impl Stopping {
+    fn new(kind: &str, message: String, pipe: Option<pipe::Sender>) -> Self {
+        Self {
+            kind: kind.into(),
+            message,
+            deadline: tokio::time::Instant::now() + GRACE,
+            _pipe: pipe,
+        }
+    }
+
+    /// What it means for the host, whose command is as far as this, as far as anybody knows.
+    fn outcome(self, execution: Execution) -> Outcome {
+        let Self { kind, message, .. } = self;
+        let (message, execution) = match execution {
+            // What sudo has no password for does not start.
+            _ if kind == SUDO => (message, Execution::DidNotStart),
+            Execution::MayHaveStarted => (
+                format!("{message}, and the command may still be running"),
+                execution,
+            ),
+            Execution::DidNotStart if kind == INTERRUPTED => (RUN_INTERRUPTED.into(), execution),
+            _ => (message, execution),
+        };
+        Outcome::Failed {
+            kind,
+            message,
+            execution,
+        }
+    }
+}
+
+async fn until(deadline: Option<tokio::time::Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The kind of failure of a host on which sudo did not run the command.
+const SUDO: &str = "sudo";
+/// What is said of a host on which nothing was started.
+const RUN_INTERRUPTED: &str = "the run was interrupted";
+
+fn ended(exit: Exit) -> Outcome {
+    match exit {
+        Exit::Status(status) => Outcome::Exited(status),
+        Exit::Signal(name, core) => Outcome::Signaled { name, core },
+        Exit::Unknown => Outcome::Failed {
+            kind: "peer".into(),
+            message: "the server did not report how the command ended".into(),
+            execution: Execution::MayHaveStarted,
+        },
+    }
+}
+
+/// What a failure means. `unanswered`: the host had a question for which there was nobody.
+fn failed(failure: Failure, unanswered: Option<&str>, stopping: Option<Stopping>) -> Outcome {
+    let Failure {
+        kind,
+        mut message,
+        execution,
+        ..
+    } = failure;
+    if let Some(stopping) = stopping {
+        return stopping.outcome(execution);
+    }
+    if let Some(name) = unanswered {
+        message = format!("{message}; run `trunkline warm {name}` in a terminal to answer its questions");
+    }
+    Outcome::Failed {
+        kind: kind.as_str().to_owned(),
+        message,
+        execution,
+    }
+}
+
+/// What a failure is, besides the host's own.
+fn trouble(failure: &Failure) -> Option<Trouble> {
+    match failure.kind {
+        _ if failure.cause == Cause::Lookup => Some(Trouble::UnknownName),
+        ErrorKind::Configuration | ErrorKind::Local if failure.execution == Execution::DidNotStart => {
+            Some(Trouble::ThisMachine)
+        }
+        _ => None,
+    }
+}
+
+/// How much later than a host's time is up, or it was told to end, its answer may come. The daemon gives commands four
+/// seconds.
+const GRACE: Duration = Duration::from_secs(6);
+
+/// The pauses of `--retry`.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+
+/// How far a host has come, for when its time is up.
+#[derive(Default)]
+struct Progressed {
+    /// The daemon has the request. It may send the command in the same flight as the login, so that from here on only
+    /// the daemon knows whether it has begun.
+    asked: bool,
+    warm: bool,
+    /// What went wrong may pass by itself.
+    may_pass: bool,
+    trouble: Option<Trouble>,
+}
+
+impl Progressed {
+    fn execution(&self) -> Execution {
+        if self.asked {
+            Execution::MayHaveStarted
+        } else {
+            Execution::DidNotStart
+        }
+    }
+}

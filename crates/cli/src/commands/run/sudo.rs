@@ -1,0 +1,212 @@
+//! `--become`: the command runs as another user, by sudo, which may ask for a password.
+//!
+//! sudo writes its question to standard error and reads the answer from standard input (`-S`), byte by byte, so that what
+//! follows is the command's. Its question is random text, which nothing else prints; the same goes for what is printed
+//! when the command begins. Until then nothing but an answer is written: a host whose sudo does not ask gets none.
+
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use trunkline_local::prompt::{Prompt, PromptKind};
+use trunkline_request::shell::quoted;
+use zeroize::Zeroizing;
+
+use crate::questions::Questions;
+
+/// What one host's sudo and its command are recognised by.
+#[derive(Debug)]
+pub(super) struct Tokens {
+    question: String,
+    beginning: String,
+    user: String,
+}
+
+impl Tokens {
+    pub(super) fn new(user: &str) -> Self {
+        let random = || format!("{:032x}", rand::random::<u128>());
+        Self {
+            question: format!("[sudo {}]", random()),
+            beginning: format!("[begun {}]", random()),
+            user: user.to_owned(),
+        }
+    }
+
+    /// The command for sudo. It is `sh` that runs it, whatever shell that user has.
+    pub(super) fn wrap(&self, command: &[u8]) -> Vec<u8> {
+        let inner = [
+            b"printf %s ",
+            &*quoted(self.beginning.as_bytes()),
+            b" >&2; ",
+            command,
+        ]
+        .concat();
+        [
+            b"exec sudo -H -S -p ",
+            &*quoted(self.question.as_bytes()),
+            b" -u ",
+            &quoted(self.user.as_bytes()),
+            b" -- sh -c ",
+            &quoted(&inner),
+        ]
+        .concat()
+    }
+}
+
+/// What stands in the beginning of a command's standard error.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Sign {
+    /// sudo asks for a password.
+    Question,
+    /// The command has begun.
+    Beginning,
+}
+
+/// Looks for the tokens in standard error until the command has begun.
+#[derive(Debug)]
+pub(super) struct Watch {
+    tokens: Arc<Tokens>,
+    /// What may be the beginning of a token.
+    held: Vec<u8>,
+}
+
+impl Watch {
+    pub(super) fn new(tokens: Arc<Tokens>) -> Self {
+        Self {
+            tokens,
+            held: Vec::new(),
+        }
+    }
+
+    /// Takes what was printed. Appends what is to be shown to `shown`; the sign that ends it, and what came after.
+    pub(super) fn take(&mut self, data: &[u8], shown: &mut Vec<u8>) -> Option<(Sign, Vec<u8>)> {
+        self.held.extend_from_slice(data);
+        let tokens = [
+            (self.tokens.question.as_bytes(), Sign::Question),
+            (self.tokens.beginning.as_bytes(), Sign::Beginning),
+        ];
+        let found = tokens.into_iter().filter_map(|(token, sign)| {
+            let at = self
+                .held
+                .windows(token.len())
+                .position(|window| window == token)?;
+            Some((at, token.len(), sign))
+        });
+        if let Some((at, length, sign)) = found.min_by_key(|(at, ..)| *at) {
+            let after = self.held.split_off(at + length);
+            self.held.truncate(at);
+            shown.append(&mut self.held);
+            return Some((sign, after));
+        }
+        // A token may be cut off at the end.
+        let tokens = [self.tokens.question.as_bytes(), self.tokens.beginning.as_bytes()];
+        let longest = tokens.map(<[u8]>::len).into_iter().max().unwrap_or(0);
+        let from = self.held.len().saturating_sub(longest - 1);
+        let begins = |at: &usize| tokens.iter().any(|token| token.starts_with(&self.held[*at..]));
+        let cut = (from..self.held.len()).find(begins).unwrap_or(self.held.len());
+        shown.extend(self.held.drain(..cut));
+        None
+    }
+
+    /// What was held back, at the end.
+    pub(super) fn rest(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// A password that at least one host has accepted.
+type Accepted = Option<Zeroizing<String>>;
+
+/// The password that hosts have in common, asked for once.
+#[derive(Debug, Default)]
+pub(super) struct SharedPassword {
+    /// Held while the password that was just typed is tried on one host: no other gets one that may be wrong.
+    accepted: Arc<Mutex<Accepted>>,
+}
+
+/// One host's dealings with it.
+#[derive(Debug, Default)]
+pub(super) struct Asker {
+    tried: Option<(Zeroizing<String>, OwnedMutexGuard<Accepted>)>,
+    refused: bool,
+}
+
+impl Asker {
+    /// The answer to sudo's question on a host: what another host has accepted, else what the user types. `None` where
+    /// nobody answers.
+    pub(super) async fn answer(
+        &mut self,
+        host: &str,
+        shared: &SharedPassword,
+        questions: &Questions,
+    ) -> Option<Zeroizing<String>> {
+        // A second question says that the first answer was wrong.
+        let mut guard = match self.tried.take() {
+            Some((_, guard)) => Some(guard),
+            None => Some(shared.accepted.clone().lock_owned().await),
+        };
+        let known = guard.as_ref().and_then(|guard| (**guard).clone());
+        if let Some(known) = known {
+            drop(guard.take());
+            if !self.refused {
+                self.refused = true;
+                return Some(known);
+            }
+            // This host has another password than the others.
+        }
+        let again = if self.refused { "wrong password; " } else { "" };
+        self.refused = true;
+        let text = format!("({host}) {again}password for sudo: ");
+        let prompt = Prompt::new(PromptKind::Password, text, false);
+        let answer = questions.ask(&prompt).await?;
+        if let Some(guard) = guard {
+            self.tried = Some((answer.clone(), guard));
+        }
+        Some(answer)
+    }
+
+    /// sudo has accepted what it was given, or asked for nothing.
+    pub(super) fn begun(&mut self) {
+        if let Some((password, mut guard)) = self.tried.take() {
+            *guard = Some(password);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_found_wherever_they_are_cut() {
+        let tokens = Arc::new(Tokens::new("root"));
+        let text = format!(
+            "lecture[su\n{}sorry\n{}{}mine",
+            tokens.question, tokens.question, tokens.beginning
+        );
+        for size in 1..text.len() {
+            let mut watch = Watch::new(tokens.clone());
+            let (mut shown, mut signs) = (Vec::new(), Vec::new());
+            for piece in text.as_bytes().chunks(size) {
+                let mut data = piece.to_vec();
+                while let Some((sign, after)) = watch.take(&data, &mut shown) {
+                    signs.push(sign);
+                    data = after;
+                }
+            }
+            shown.extend(watch.rest());
+            assert_eq!(signs, [Sign::Question, Sign::Question, Sign::Beginning], "{size}");
+            assert_eq!(
+                String::from_utf8(shown).unwrap(),
+                "lecture[su\nsorry\nmine",
+                "{size}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_two_runs_have_the_same_tokens() {
+        let (one, other) = (Tokens::new("root"), Tokens::new("root"));
+        assert_ne!(one.question, other.question);
+        assert_ne!(one.question, one.beginning);
+    }
+}

@@ -1,0 +1,67 @@
+//! Lengths of time as people type them: `90`, `1.5`, `5m`, `1h30m`.
+
+use std::time::Duration;
+
+/// Reads seconds, or numbers with the units of ssh_config(5), TIME FORMATS, and `ms`. Never zero.
+pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a time such as 30, 1.5, 5m or 1h30m");
+    let mut seconds = 0.0;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.');
+        let (number, behind) = rest.split_at(digits.unwrap_or(rest.len()));
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        let letters = behind.find(|c: char| c.is_ascii_digit()).unwrap_or(behind.len());
+        let (unit, next) = behind.split_at(letters);
+        let unit = match unit {
+            "ms" => 0.001,
+            "s" | "S" => 1.0,
+            "" => 1.0,
+            "m" | "M" => 60.0,
+            "h" | "H" => 3600.0,
+            "d" | "D" => 86_400.0,
+            "w" | "W" => 604_800.0,
+            _ => return Err(wrong()),
+        };
+        seconds += number * unit;
+        rest = next;
+    }
+    let duration = Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?;
+    if duration.is_zero() {
+        return Err(wrong());
+    }
+    Ok(duration)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_ssh_reads_them_and_in_parts_of_seconds() {
+        for (text, milliseconds) in [
+            ("90", 90_000),
+            ("0.5", 500),
+            ("5m", 300_000),
+            ("1h30m", 5_400_000),
+            ("1m30", 90_000),
+            ("250ms", 250),
+            ("2d", 172_800_000),
+        ] {
+            assert_eq!(parse(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for text in [
+            "",
+            "0",
+            "-1",
+            "m",
+            "5x",
+            "1..2",
+            "inf",
+            "5 m",
+            "99999999999999999999w",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What somebody is told who does not know the commands yet.
+
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use trunkline_control::place::Place;
+
+/// The answer to `trunkline` alone, as long as nothing of trunkline's is there.
+const THREE_THINGS: &str = "\
+trunkline keeps one SSH connection to each host open, and everything you run shares it.
+
+Three things to try, with a host of yours in place of HOST:
+
+  trunkline ssh HOST uptime     run it twice: the second time needs no log-in
+  trunkline ls                  list the connections that are open
+  trunkline setup ssh           have your own ssh, git, rsync and Ansible use them
+
+trunkline --help lists all commands.
+";
+
+/// Says what is wrong with the arguments, and ends the process.
+pub(crate) fn explain(mut error: clap::Error) -> ! {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        && std::env::args_os().len() == 1
+        && is_new()
+    {
+        eprint!("{THREE_THINGS}");
+        std::process::exit(error.exit_code());
+    }
+    if let Some(host) = taken_for_a_command(&error) {
+        let tip = format!("to connect to a host of that name: trunkline ssh {host}");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error.exit()
+}
+
+/// Whether no daemon has run yet for this user.
+fn is_new() -> bool {
+    let var = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    Place::find(var).is_ok_and(|place| !place.state.exists())
+}
+
+/// The word that was typed in a command's place, where it may well be a host: nothing about it resembles a command.
+fn taken_for_a_command(error: &clap::Error) -> Option<String> {
+    if error.kind() != ErrorKind::InvalidSubcommand || error.get(ContextKind::SuggestedSubcommand).is_some() {
+        return None;
+    }
+    let ContextValue::String(word) = error.get(ContextKind::InvalidSubcommand)? else {
+        return None;
+    };
+    word.parse::<trunkline_request::destination::Destination>()
+        .is_ok()
+        .then(|| word.clone())
+}

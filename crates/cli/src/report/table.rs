@@ -1,0 +1,129 @@
+//! `--table`: a row for each host.
+
+use super::colours::Colours;
+use super::output::Output;
+use super::{Execution, HostResult, Outcome, printable, seconds};
+use comfy_table::{ContentArrangement, Table, presets};
+use std::io;
+use trunkline_text::Printable;
+
+/// What is shown of an output: so many bytes and lines.
+const BYTES: usize = 4 << 10;
+const LINES: usize = 10;
+
+/// A table with a row for each host, in the order of the list. `width` is the terminal's, or `None` not to wrap.
+///
+/// # Errors
+/// Output that is on disk could not be read.
+pub(crate) fn table(results: &[HostResult], width: Option<u16>, colours: Colours) -> io::Result<String> {
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_header(["HOST", "STATUS", "TIME", "OUTPUT"]);
+    if let Some(width) = width {
+        table
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(width);
+    }
+    let mut rows: Vec<&HostResult> = results.iter().collect();
+    rows.sort_by_key(|result| result.number);
+    for result in rows {
+        let status = match &result.outcome {
+            Outcome::Exited(0) => "ok".to_owned(),
+            Outcome::Failed {
+                kind,
+                execution: Execution::MayHaveStarted,
+                ..
+            } => format!("{kind}, may have run"),
+            outcome => printable(&outcome.to_string()),
+        };
+        table.add_row([
+            printable(&result.host),
+            status,
+            seconds(result.elapsed),
+            output(result)?,
+        ]);
+    }
+    let mut text = String::new();
+    for (at, line) in table.lines().enumerate() {
+        let line = line.trim_end();
+        text.push_str(&if at == 0 {
+            colours.host(line)
+        } else {
+            line.to_owned()
+        });
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// What a host printed, or why it failed.
+fn output(result: &HostResult) -> io::Result<String> {
+    let mut parts = Vec::new();
+    if let Outcome::Failed { message, .. } = &result.outcome {
+        parts.push(printable(message));
+    }
+    parts.push(beginning(&result.stdout)?);
+    if !result.outcome.is_success() {
+        parts.push(beginning(&result.stderr)?);
+    }
+    parts.retain(|part| !part.is_empty());
+    Ok(parts.join("\n"))
+}
+
+fn beginning(output: &Output) -> io::Result<String> {
+    let (bytes, is_all) = output.beginning(BYTES)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let mut lines: Vec<String> = text
+        .lines()
+        .take(LINES)
+        .map(|line| Printable::line(line).into_string())
+        .collect();
+    if !is_all || text.lines().count() > LINES {
+        lines.push("…".into());
+    }
+    Ok(lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{failed, result};
+    use super::*;
+
+    #[test]
+    fn each_host_has_a_row() {
+        let numbered = |number, result: HostResult| HostResult { number, ..result };
+        let refused = failed("network", "connection refused", Execution::DidNotStart);
+        let mut odd = result("web2", Outcome::Exited(3), "two\nlines\n");
+        odd.stderr = b"and \x1b[31man error\n".as_slice().into();
+        let long: String = (1..30).map(|n| format!("{n}\n")).collect();
+        let results = [
+            numbered(3, result("db1", refused, "")),
+            numbered(2, odd),
+            numbered(1, result("web1", Outcome::Exited(0), "6.1.0\n")),
+            numbered(4, result("db2", Outcome::Exited(0), &long)),
+        ];
+        let text = table(&results, None, Colours::Off).expect("nothing is on disk");
+        insta::assert_snapshot!(text, @r"
+         HOST  STATUS         TIME   OUTPUT
+         web1  ok             1.5 s  6.1.0
+         web2  exit status 3  1.5 s  two
+                                     lines
+                                     and \033[31man error
+         db1   network        1.5 s  connection refused
+         db2   ok             1.5 s  1
+                                     2
+                                     3
+                                     4
+                                     5
+                                     6
+                                     7
+                                     8
+                                     9
+                                     10
+                                     …
+        ");
+        let narrow = table(&results, Some(40), Colours::Off).expect("nothing is on disk");
+        assert!(narrow.lines().all(|line| line.chars().count() <= 40), "{narrow}");
+    }
+}

@@ -1,0 +1,79 @@
+//! ssh's options in commands of our own.
+
+use std::ffi::{OsStr, OsString};
+
+use trunkline_request::ssh_options::NO_FORWARDINGS;
+
+/// Options that decide what a destination means, but for its user.
+#[derive(Debug, clap::Args)]
+pub(crate) struct HostOptions {
+    /// Use this ssh_config file instead of the user's and the system's.
+    #[arg(short = 'F', value_name = "FILE")]
+    config: Option<OsString>,
+    /// The port.
+    #[arg(short = 'p', value_name = "PORT")]
+    port: Option<OsString>,
+    /// An option of ssh_config.
+    #[arg(short = 'o', value_name = "KEY=VALUE")]
+    option: Vec<OsString>,
+}
+
+impl HostOptions {
+    /// The file of `-F`.
+    pub(crate) fn config_file(&self) -> Option<&OsStr> {
+        self.config.as_deref()
+    }
+
+    /// For a connection.
+    pub(crate) fn to_args(&self) -> Vec<OsString> {
+        let single = [("-F", &self.config), ("-p", &self.port)];
+        let single = single.map(|(flag, value)| Some([flag.into(), value.clone()?]));
+        let options = self.option.iter().map(|option| ["-o".into(), option.clone()]);
+        single.into_iter().flatten().chain(options).flatten().collect()
+    }
+
+    /// For what runs on a connection and nothing else.
+    pub(crate) fn to_session_args(&self) -> Vec<OsString> {
+        without_forwardings(self.to_args())
+    }
+}
+
+/// Options that decide what a destination means.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SshOptions {
+    #[command(flatten)]
+    host: HostOptions,
+    /// The user to log in as.
+    #[arg(short = 'l', value_name = "USER")]
+    user: Option<OsString>,
+}
+
+impl SshOptions {
+    /// The file of `-F`.
+    pub(crate) fn config_file(&self) -> Option<&OsStr> {
+        self.host.config_file()
+    }
+
+    /// For a connection.
+    pub(crate) fn to_args(&self) -> Vec<OsString> {
+        let mut args = Vec::new();
+        // Before a `-o User`: the first wins.
+        if let Some(user) = &self.user {
+            args.extend(["-l".into(), user.clone()]);
+        }
+        args.extend(self.host.to_args());
+        args
+    }
+
+    /// For a session of one of many hosts, which may have options of its own.
+    pub(crate) fn to_session_args(&self, of_the_host: &[OsString]) -> Vec<OsString> {
+        let mut args = self.to_args();
+        args.extend_from_slice(of_the_host);
+        without_forwardings(args)
+    }
+}
+
+fn without_forwardings(mut args: Vec<OsString>) -> Vec<OsString> {
+    args.extend(NO_FORWARDINGS.map(OsString::from));
+    args
+}

@@ -1,0 +1,183 @@
+//! What `trunkline ssh` says when it fails, beside ssh(1): the same lines, because programs look for them.
+
+use std::fs;
+use std::net::TcpListener;
+use std::process::{Command, Output};
+
+use trunkline_testkit::{KeyPair, KeyType, Relay};
+
+use crate::home::{Home, describe, finish, server, text};
+
+/// ssh ends the lines of its log with a carriage return, whatever they go to (log.c). What is to be typed into a shell has
+/// single quotes in OpenSSH 10 and here, and double ones in 9.2. Of the two lines about a server that closes before it has said
+/// who it is, 10.0 has the second one only.
+fn said(output: &Output) -> String {
+    text(&output.stderr).replace('\r', "").replace('"', "'").replace(
+        "kex_exchange_identification: Connection closed by remote host\n",
+        "",
+    )
+}
+
+#[test]
+fn failures_are_told_in_ssh_s_words() {
+    let (server, home) = (server(), Home::new());
+    let config = server.ssh_config();
+    let other = KeyPair::generate(server.dir(), "other", KeyType::Ed25519).unwrap();
+    let changed = home.path("changed");
+    let line = format!("[127.0.0.1]:{} {}\n", server.port(), other.public_key());
+    fs::write(&changed, line).unwrap();
+    let changed = format!("UserKnownHostsFile={}", changed.display());
+    let nobody = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let (closed, tunnel) = (nobody.to_string(), format!("127.0.0.1:{nobody}"));
+    let twice = format!("{nobody}:127.0.0.1:1");
+    let box_ = server.alias();
+    let rows: &[&[&str]] = &[
+        &["-l", "no-such-user", "-o", "BatchMode=yes", box_, "true"],
+        &["-o", "HostName=no-such-host.invalid", box_, "true"],
+        &["-p", &closed, box_, "true"],
+        &[
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+            "-o",
+            "StrictHostKeyChecking=yes",
+            box_,
+            "true",
+        ],
+        &[
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+            "-o",
+            "StrictHostKeyChecking=ask",
+            "-o",
+            "BatchMode=yes",
+            box_,
+            "true",
+        ],
+        &["-o", &changed, "-o", "StrictHostKeyChecking=yes", box_, "true"],
+        &["-s", box_, "no-such-subsystem"],
+        &["-W", &tunnel, box_],
+        &["-o", "ConnectTimeout=bogus", box_, "true"],
+        &["-L", "nonsense", box_, "true"],
+        &[
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+            "-o",
+            "StrictHostKeyChecking=no",
+            box_,
+            "true",
+        ],
+        // What a proxy command says, all of it and before anything else.
+        &[
+            "-o",
+            "ProxyCommand=sh -c 'echo log in at https://sso.example/ >&2; echo no session >&2; exit 1'",
+            box_,
+            "true",
+        ],
+        &["-o", "ProxyCommand=no-such-program %h", box_, "true"],
+        &[
+            "-o",
+            "ProxyCommand=sleep 60",
+            "-o",
+            "ConnectTimeout=1",
+            box_,
+            "true",
+        ],
+        &[
+            "-o",
+            "ExitOnForwardFailure=yes",
+            "-L",
+            &twice,
+            "-L",
+            &twice,
+            box_,
+            "true",
+        ],
+    ];
+    for row in rows {
+        let run = |mut command: Command| finish(command.args(*row));
+        let mut ssh = home.command("ssh");
+        ssh.arg("-F").arg(&config);
+        let theirs = run(ssh);
+        // With a connection to be made, and with one that is there, where there is: its key is no news then.
+        let of_a_new_connection = |line: &&str| line.starts_with("Warning: Permanently added");
+        for warm in [false, true] {
+            let ours = run(home.ssh_with(&config));
+            let shown = format!("{row:?}\n{}\n{}", describe(&theirs), describe(&ours));
+            assert_eq!(ours.status.code(), theirs.status.code(), "{shown}");
+            let lines = said(&theirs);
+            let expected: Vec<_> = lines
+                .lines()
+                .filter(|line| !(warm && of_a_new_connection(line)))
+                .collect();
+            assert_eq!(said(&ours).lines().collect::<Vec<_>>(), expected, "{shown}");
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_is_lost_is_told_in_ssh_s_words_and_that_the_command_may_have_run() {
+    let (server, home) = (server(), Home::new());
+    let relay = Relay::to(server.addr()).unwrap();
+    let config = server.ssh_config_via("box", relay.addr()).unwrap();
+    let lost = |mut command: Command| {
+        use std::io::Read as _;
+        use std::process::Stdio;
+        let mut child = command
+            .args(["box", "echo up; exec sleep 1000"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut up = [0; 3];
+        child.stdout.as_mut().unwrap().read_exact(&mut up).unwrap();
+        relay.close();
+        child.wait_with_output().unwrap()
+    };
+    let mut ssh = home.command("ssh");
+    ssh.arg("-F").arg(&config);
+    let (theirs, ours) = (lost(ssh), lost(home.ssh_with(&config)));
+    assert_eq!(theirs.status.code(), ours.status.code());
+    let closed = "Connection to 127.0.0.1 closed by remote host.\n";
+    assert_eq!(said(&theirs), closed);
+    assert_eq!(
+        said(&ours),
+        format!("trunkline: the command may have started\n{closed}")
+    );
+}
+
+#[test]
+fn a_server_that_closes_at_once_is_tried_once() {
+    let (mut server, home) = (server(), Home::new());
+    let relay = Relay::to(server.addr()).unwrap();
+    let config = server.ssh_config_via("box", relay.addr()).unwrap();
+    let tries = |mut command: Command| {
+        let before = relay.connections();
+        let output = finish(command.args(["box", "true"]));
+        (output.status.code(), relay.connections() - before)
+    };
+    // A later visit begins otherwise than the first.
+    for _ in 0..2 {
+        assert_eq!(tries(home.ssh_with(&config)).0, Some(0));
+        assert!(
+            finish(home.trunkline().args(["close", "--all", "--now"]))
+                .status
+                .success()
+        );
+    }
+    // What the relay leads to is not there: it closes what it accepts.
+    server.stop();
+    let mut ssh = home.command("ssh");
+    ssh.arg("-F").arg(&config);
+    assert_eq!(tries(ssh), (Some(255), 1));
+    assert_eq!(tries(home.ssh_with(&config)), (Some(255), 1));
+    let elsewhere = Home::new();
+    assert_eq!(
+        tries(elsewhere.ssh_with(&config)),
+        (Some(255), 1),
+        "an unknown one"
+    );
+}

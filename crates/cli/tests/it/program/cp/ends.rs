@@ -1,0 +1,75 @@
+//! Pipes, descriptors and URIs as the ends of a copy.
+
+use std::fs;
+
+use super::{at, content, cp};
+use crate::home::{Home, assert_status, describe, finish, server, text};
+
+#[test]
+fn pipes_go_to_a_file_there_and_come_from_one() {
+    let (server, home) = (server(), Home::new());
+    fs::write(home.path("large"), content(3_000_000)).unwrap();
+    fs::create_dir(home.path("there")).unwrap();
+    let there = at(&server, &home.path("there"));
+    // In the shell that users of pipes have, which has process substitution.
+    for (script, made) in [
+        ("cat large | $T cp -F $F - THERE/a", "there/a"),
+        ("$T cp -F $F - THERE/b < large", "there/b"),
+        ("$T cp -F $F /dev/stdin THERE/c < large", "there/c"),
+        ("$T cp -F $F <(cat large) THERE/d", "there/d"),
+        ("$T cp -F $F THERE/a - > e", "e"),
+        ("$T cp -F $F THERE/a - | cat > f", "f"),
+        ("$T cp -vF $F THERE/a /dev/stdout > g", "g"),
+        ("$T cp -F $F THERE/a >(cat > h); wait $!", "h"),
+        (
+            "$T cp -qF $F - THERE/i < large 2>&1 | cat > said; mv there/i i",
+            "i",
+        ),
+    ] {
+        let mut shell = home.command("bash");
+        shell
+            .args(["-c", &script.replace("THERE", &there)])
+            .env("T", crate::home::program())
+            .env("F", server.ssh_config())
+            .current_dir(home.path(""));
+        assert_status(&finish(&mut shell), 0);
+        assert!(
+            fs::read(home.path(made)).unwrap() == content(3_000_000),
+            "{script}"
+        );
+    }
+    assert_eq!(fs::read_to_string(home.path("said")).unwrap(), "");
+    // What stands before in a file that the output is redirected to stays.
+    let script = format!("exec > both; echo head; $T cp -F $F {there}/a -; echo tail");
+    let mut shell = home.command("bash");
+    shell
+        .args(["-c", &script])
+        .env("T", crate::home::program())
+        .env("F", server.ssh_config())
+        .current_dir(home.path(""));
+    assert_status(&finish(&mut shell), 0);
+    let expected = [b"head\n", &content(3_000_000)[..], b"tail\n"].concat();
+    assert!(fs::read(home.path("both")).unwrap() == expected);
+}
+
+#[test]
+fn uris_name_what_they_name_to_scp() {
+    let (server, home) = (server(), Home::new());
+    fs::write(home.path("a file"), "content").unwrap();
+    let authority = format!("{}:{}", server.alias(), server.port());
+    let path = home.path("a file").display().to_string().replace(' ', "%20");
+    for (nth, scheme) in ["scp", "sftp"].into_iter().enumerate() {
+        let uri = format!("{scheme}://{authority}/{path}");
+        let target = home.path(&format!("target{nth}"));
+        let output = finish(cp(&home, &server).arg(&uri).arg(&target));
+        assert_status(&output, 0);
+        assert_eq!(fs::read(&target).unwrap(), b"content");
+    }
+    let output = finish(cp(&home, &server).args(["scp://web1/%zz", "here"]));
+    assert_status(&output, 255);
+    assert!(
+        text(&output.stderr).contains("not a valid URI"),
+        "{}",
+        describe(&output)
+    );
+}

@@ -1,0 +1,319 @@
+//! What is left out, and what is deleted: as rsync does with the same patterns.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+
+use super::{at, cp};
+use crate::home::{Home, assert_status, describe, finish, server, text};
+
+const TREE: [&str; 16] = [
+    "top.c",
+    "top.o",
+    ".hidden",
+    "core",
+    "src/a.c",
+    "src/a.o",
+    "src/core",
+    "src/deep/b.c",
+    "src/deep/b.o",
+    "target/debug/x",
+    "src/target/y",
+    "doc/[1].txt",
+    "doc/a1.txt",
+    "doc/star*",
+    "logs/2024/app.log",
+    "logs/app.log",
+];
+
+fn plant(root: &Path) {
+    for name in TREE {
+        let path = root.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, name).unwrap();
+    }
+}
+
+/// The paths of all that is in a directory.
+fn see(root: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            found.insert(path.strip_prefix(root).unwrap().display().to_string());
+            if path.is_dir() && !path.is_symlink() {
+                folders.push(path);
+            }
+        }
+    }
+    found
+}
+
+const RULES: [&[&str]; 16] = [
+    &["--exclude", "*.o"],
+    &["--exclude", "target"],
+    &["--exclude", "/target"],
+    &["--exclude", "target/"],
+    &["--exclude", "core/"],
+    &["--exclude", "src/a.c"],
+    &["--exclude", "deep/b.*"],
+    &["--exclude", "/src/*/b.c"],
+    &["--exclude", "src/**"],
+    &["--exclude", "**/core"],
+    &["--exclude", "logs/***"],
+    &["--exclude", "[[].txt"],
+    &["--exclude", "doc/\\[1].txt"],
+    &["--exclude", "doc/star\\*"],
+    &["--include", "*/", "--include", "*.c", "--exclude", "*"],
+    &[
+        "--include",
+        "/src/core",
+        "--exclude",
+        "core",
+        "--exclude",
+        "?op.[!c]",
+    ],
+];
+
+#[test]
+fn the_same_patterns_leave_out_what_rsync_leaves_out() {
+    let (server, home) = (server(), Home::new());
+    let source = home.path("source");
+    plant(&source);
+    for (nth, rules) in RULES.iter().enumerate() {
+        let [ours, back, rsyncs] = ["ours", "back", "rsyncs"].map(|name| home.path(&format!("{name}{nth}")));
+        for folder in [&ours, &back, &rsyncs] {
+            fs::create_dir(folder).unwrap();
+        }
+        let mut rsync = home.command("rsync");
+        rsync
+            .arg("-a")
+            .args(*rules)
+            .arg(format!("{}/", source.display()))
+            .arg(&rsyncs);
+        assert_status(&finish(&mut rsync), 0);
+        // In both directions: a local tree and a server's are walked by different means.
+        for (from, to) in [
+            (source.join(".").display().to_string(), at(&server, &ours)),
+            (at(&server, &source.join(".")), back.display().to_string()),
+        ] {
+            let output = finish(cp(&home, &server).arg("-a").args(*rules).args([from, to]));
+            assert_status(&output, 0);
+        }
+        assert_eq!(see(&ours), see(&rsyncs), "{rules:?}");
+        assert_eq!(see(&back), see(&rsyncs), "{rules:?}");
+    }
+}
+
+#[test]
+fn rules_come_from_files_too_and_a_wrong_one_names_its_line() {
+    let (server, home) = (server(), Home::new());
+    let source = home.path("source");
+    plant(&source);
+    fs::write(home.path("rules"), "# what is built\n- *.o\n+ /src/\n- /*/\n").unwrap();
+    let run = |target: &str| {
+        finish(
+            cp(&home, &server)
+                .arg("-r")
+                .arg("--filter-from")
+                .args([home.path("rules"), source.clone()])
+                .arg(at(&server, &home.path(target))),
+        )
+    };
+    assert_status(&run("target"), 0);
+    let found: Vec<String> = see(&home.path("target")).into_iter().collect();
+    let expected = [
+        ".hidden",
+        "core",
+        "src",
+        "src/a.c",
+        "src/core",
+        "src/deep",
+        "src/deep/b.c",
+        "src/target",
+        "src/target/y",
+        "top.c",
+    ];
+    assert_eq!(found, expected);
+    fs::write(home.path("rules"), "- *.o\n*.c\n").unwrap();
+    let output = run("again");
+    assert_status(&output, 255);
+    assert!(
+        text(&output.stderr).contains("rules: line 2: "),
+        "{}",
+        describe(&output)
+    );
+    assert!(!home.path("again").exists());
+}
+
+/// A source, and a target that has more: what is protected by a pattern, what is not, a link to what is outside.
+fn plant_both(home: &Home) {
+    plant(&home.path("source"));
+    for target in ["ours", "rsyncs"] {
+        let target = home.path(target);
+        plant(&target);
+        for name in [
+            "old",
+            "gone/deep/x",
+            "gone/keep.o",
+            "src/old.c",
+            "src/old.o",
+            "bare/x",
+        ] {
+            fs::create_dir_all(target.join(name).parent().unwrap()).unwrap();
+            fs::write(target.join(name), name).unwrap();
+        }
+        symlink(home.path("outside"), target.join("link")).unwrap();
+        fs::remove_file(target.join("top.c")).unwrap();
+    }
+    fs::create_dir(home.path("outside")).unwrap();
+    fs::write(home.path("outside/precious"), "precious").unwrap();
+}
+
+#[test]
+fn delete_deletes_what_rsync_deletes_and_nothing_that_a_pattern_leaves_out() {
+    for upload in [true, false] {
+        let (server, home) = (server(), Home::new());
+        plant_both(&home);
+        let [source, ours, rsyncs] = ["source", "ours", "rsyncs"].map(|name| home.path(name));
+        let mut rsync = home.command("rsync");
+        rsync.args(["-a", "--delete", "--exclude", "*.o"]);
+        assert_status(
+            &finish(rsync.arg(format!("{}/", source.display())).arg(&rsyncs)),
+            0,
+        );
+        let inside = source.join(".");
+        let ends = match upload {
+            true => [inside.display().to_string(), at(&server, &ours)],
+            false => [at(&server, &inside), ours.display().to_string()],
+        };
+        let run = |more: &[&str]| {
+            let mut copy = cp(&home, &server);
+            finish(
+                copy.args(["-a", "--delete", "--exclude", "*.o"])
+                    .args(more)
+                    .args(&ends),
+            )
+        };
+        let before = see(&ours);
+        let dry = run(&["-n"]);
+        assert_status(&dry, 0);
+        assert_eq!(see(&ours), before, "a dry run deletes nothing");
+        let output = run(&["-v"]);
+        assert_status(&output, 0);
+        assert_eq!(see(&ours), see(&rsyncs), "upload: {upload}");
+        assert!(ours.join("gone/keep.o").exists() && !ours.join("gone/deep").exists());
+        assert_eq!(fs::read(home.path("outside/precious")).unwrap(), b"precious");
+        let deleted = |output: &std::process::Output| -> BTreeSet<String> {
+            let words = text(&output.stdout);
+            words
+                .lines()
+                .filter(|line| line.starts_with("deleting "))
+                .map(Into::into)
+                .collect()
+        };
+        assert_eq!(
+            deleted(&dry),
+            deleted(&output),
+            "a dry run says what would be deleted"
+        );
+        assert_eq!(deleted(&output).len(), 7, "{}", describe(&output));
+        assert!(
+            text(&dry.stderr).contains("7 would be deleted"),
+            "{}",
+            describe(&dry)
+        );
+        assert!(
+            text(&output.stderr).contains("7 deleted"),
+            "{}",
+            describe(&output)
+        );
+    }
+}
+
+#[test]
+fn nothing_is_deleted_unless_everything_was_copied() {
+    let (server, home) = (server(), Home::new());
+    let (source, target) = (home.path("source"), home.path("target"));
+    for name in ["a/x", "b/y"] {
+        for root in [&source, &target] {
+            fs::create_dir_all(root.join(name).parent().unwrap()).unwrap();
+            fs::write(root.join(name), name).unwrap();
+        }
+    }
+    fs::write(target.join("a/old"), "old").unwrap();
+    // What cannot be made: a directory where the target has a file.
+    fs::create_dir(source.join("c")).unwrap();
+    fs::write(target.join("c"), "file").unwrap();
+    for ends in [
+        [source.join(".").display().to_string(), at(&server, &target)],
+        [at(&server, &source.join(".")), target.display().to_string()],
+        [at(&server, &home.path("absent")), target.display().to_string()],
+    ] {
+        let output = finish(cp(&home, &server).args(["-r", "--delete"]).args(ends));
+        assert_status(&output, 1);
+        assert!(
+            text(&output.stderr).contains("nothing was deleted, because not everything could be copied"),
+            "{}",
+            describe(&output)
+        );
+        assert!(target.join("a/old").exists());
+    }
+    let output = finish(
+        cp(&home, &server)
+            .arg("--delete")
+            .arg(&source)
+            .arg(at(&server, &target)),
+    );
+    assert_status(&output, 2);
+    // A directory that cannot be listed; root may list each.
+    if !rustix::process::geteuid().is_root() {
+        fs::remove_file(target.join("c")).unwrap();
+        fs::set_permissions(source.join("a"), fs::Permissions::from_mode(0o000)).unwrap();
+        let ends = [source.join(".").display().to_string(), at(&server, &target)];
+        let output = finish(cp(&home, &server).args(["-r", "--delete"]).args(ends));
+        fs::set_permissions(source.join("a"), fs::Permissions::from_mode(0o700)).unwrap();
+        assert_status(&output, 1);
+        assert!(target.join("a/x").exists() && target.join("a/old").exists());
+    }
+}
+
+#[test]
+fn what_exists_is_left_out_and_missing_directories_are_created_when_asked() {
+    let (server, home) = (server(), Home::new());
+    let source = home.path("source");
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("a"), "new").unwrap();
+    fs::write(source.join("b"), "new").unwrap();
+    for (upload, target) in [
+        (true, home.path("up/er/target")),
+        (false, home.path("down/er/target")),
+    ] {
+        let ends = match upload {
+            true => [source.join(".").display().to_string(), at(&server, &target)],
+            false => [at(&server, &source.join(".")), target.display().to_string()],
+        };
+        let output = finish(cp(&home, &server).arg("-r").args(&ends));
+        assert!(!output.status.success(), "{}", describe(&output));
+        assert_status(
+            &finish(cp(&home, &server).args(["-rn", "--mkdir"]).args(&ends)),
+            0,
+        );
+        assert!(!target.exists());
+        assert_status(&finish(cp(&home, &server).args(["-r", "--mkdir"]).args(&ends)), 0);
+        assert_eq!(fs::read(target.join("a")).unwrap(), b"new");
+        fs::write(target.join("a"), "its own").unwrap();
+        fs::remove_file(target.join("b")).unwrap();
+        let output = finish(cp(&home, &server).args(["-rv", "--ignore-existing"]).args(&ends));
+        assert_status(&output, 0);
+        assert_eq!(fs::read(target.join("a")).unwrap(), b"its own");
+        assert_eq!(fs::read(target.join("b")).unwrap(), b"new");
+        assert!(
+            text(&output.stderr).contains("1 left out"),
+            "{}",
+            describe(&output)
+        );
+    }
+}

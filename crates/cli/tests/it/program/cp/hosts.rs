@@ -1,0 +1,144 @@
+//! Copies to and from many hosts.
+
+use std::fs;
+use std::process::Command;
+
+use trunkline_testkit::Sshd;
+
+use crate::home::{Home, assert_status, describe, finish, sshd, text};
+
+/// Servers whose users' homes are folders of their own, and a configuration with all of them.
+struct Site {
+    home: Home,
+    _servers: Vec<Sshd>,
+}
+
+impl Site {
+    fn new(names: &[&str]) -> Self {
+        let home = Home::new();
+        let mut config = String::new();
+        let servers = names.iter().map(|name| {
+            let place = home.path(name);
+            fs::create_dir(&place).unwrap();
+            let subsystem = format!(
+                "Subsystem sftp /usr/lib/openssh/sftp-server -d {}",
+                place.display()
+            );
+            let server = sshd().alias(name).config(&subsystem).start().unwrap();
+            config += &fs::read_to_string(server.ssh_config()).unwrap();
+            server
+        });
+        let servers = servers.collect();
+        config += "Host down*\n Hostname 127.0.0.1\n Port 1\n";
+        fs::write(home.path("config"), config).unwrap();
+        Self {
+            home,
+            _servers: servers,
+        }
+    }
+
+    fn cp(&self) -> Command {
+        let mut command = self.home.trunkline();
+        command.args(["cp", "-F"]).arg(self.home.path("config"));
+        command.current_dir(self.home.path(""));
+        command
+    }
+}
+
+#[test]
+fn files_of_many_hosts_come_into_folders_of_their_own() {
+    let site = Site::new(&["web1", "web2"]);
+    for host in ["web1", "web2"] {
+        fs::write(site.home.path(host).join("app.log"), host).unwrap();
+    }
+    let output = finish(site.cp().args(["-H", "web[1-2]", ":app.log", "logs/{host}/"]));
+    assert_status(&output, 0);
+    for host in ["web1", "web2"] {
+        assert_eq!(
+            fs::read_to_string(site.home.path("logs").join(host).join("app.log")).unwrap(),
+            host
+        );
+    }
+    assert!(
+        text(&output.stderr).starts_with("2 hosts in ")
+            && text(&output.stderr).contains("2 succeeded; 2 copied"),
+        "{}",
+        describe(&output)
+    );
+    assert_status(
+        &finish(site.cp().args(["-H", "web[1-2]", ":app.log", "{host}.log"])),
+        0,
+    );
+    assert_eq!(fs::read(site.home.path("web2.log")).unwrap(), b"web2");
+}
+
+#[test]
+fn no_host_overwrites_what_came_from_another() {
+    let site = Site::new(&[]);
+    for (args, said) in [
+        (
+            &["-H", "web[1-2]", ":app.log", "logs/"][..],
+            "trunkline: logs/ would get the files of all 2 hosts: put {host} in it, as in logs/{host}/\n",
+        ),
+        (
+            &["-H", "web[1-2]", ":app.log", "-"],
+            "trunkline: - would get the files of all 2 hosts: put {host} in it, as in logs/{host}/\n",
+        ),
+        (
+            &["-H", "web1,WEB1", ":app.log", "logs/{host}"],
+            "trunkline: logs/{host} is the same for two hosts called WEB1\n",
+        ),
+        (
+            &["-H", "web1", ":a", ":b"],
+            "trunkline: with -H either the sources or the target are on each of the hosts, not both\n",
+        ),
+        (
+            &["-H", "web1", "a", "b"],
+            "trunkline: with -H the target, or the sources, are paths on each of the hosts, written :PATH\n",
+        ),
+        (
+            &["-H", "web1", ":a", "b", "c{host}"],
+            "trunkline: with -H all sources are paths on each of the hosts, written :PATH\n",
+        ),
+    ] {
+        let output = finish(site.cp().args(args));
+        assert_status(&output, 255);
+        assert_eq!(text(&output.stderr), said);
+    }
+}
+
+#[test]
+fn hosts_that_fail_alike_share_a_row() {
+    let site = Site::new(&["web1"]);
+    fs::write(site.home.path("file"), "x").unwrap();
+    let output = finish(site.cp().args(["-H", "web1,down[1-3]", "file", ":file"]));
+    assert_status(&output, 1);
+    let words = text(&output.stderr);
+    let lines: Vec<&str> = words.lines().collect();
+    assert!(
+        lines[0].starts_with("4 hosts in ") && lines[0].contains(": 1 succeeded, 3 failed; 1 copied, 1 B"),
+        "{words}"
+    );
+    assert!(lines[1].trim_start().starts_with("HOSTS"), "{words}");
+    assert!(
+        lines[2].contains("down[1-3]") && lines[2].contains("refused"),
+        "{words}"
+    );
+    assert_eq!(lines.len(), 3, "{words}");
+    assert_eq!(fs::read(site.home.path("web1/file")).unwrap(), b"x");
+}
+
+#[test]
+fn hosts_are_named_as_for_run() {
+    let site = Site::new(&["web1", "web2"]);
+    for host in ["web1", "web2"] {
+        fs::write(site.home.path(host).join("app.log"), host).unwrap();
+    }
+    let output = finish(site.cp().args(["-H", "web*,!web2", ":app.log", "{host}.log"]));
+    assert_status(&output, 0);
+    assert_eq!(fs::read(site.home.path("web1.log")).unwrap(), b"web1");
+    assert!(!site.home.path("web2.log").exists());
+    let output = finish(site.cp().args(["-H", "wbe*", ":app.log", "{host}.log"]));
+    assert_status(&output, 255);
+    assert!(text(&output.stderr).contains("wbe*"), "{}", describe(&output));
+}

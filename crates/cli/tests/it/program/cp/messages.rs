@@ -1,0 +1,105 @@
+//! What is said of what fails, and of an interruption.
+
+use std::fs;
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{at, content, cp};
+use crate::home::{Home, assert_status, describe, finish, server, text, wait_until};
+
+#[test]
+fn a_directory_that_fails_is_one_line_for_all_that_is_in_it() {
+    let (server, home) = (server(), Home::new());
+    let (source, target) = (home.path("source"), home.path("target"));
+    fs::create_dir_all(source.join("a/b")).unwrap();
+    fs::create_dir(&target).unwrap();
+    for nth in 0..20 {
+        fs::write(source.join(format!("a/{nth}")), "x").unwrap();
+        fs::write(source.join(format!("a/b/{nth}")), "x").unwrap();
+    }
+    fs::write(target.join("a"), "a file").unwrap();
+    for ends in [
+        [source.join(".").display().to_string(), at(&server, &target)],
+        [at(&server, &source.join(".")), target.display().to_string()],
+    ] {
+        let output = finish(cp(&home, &server).arg("-r").args(&ends));
+        assert_status(&output, 1);
+        let words = text(&output.stderr);
+        let lines: Vec<&str> = words.lines().collect();
+        assert!(
+            lines[0].contains("target/a") && lines[1].contains("42 failed"),
+            "{words}"
+        );
+        assert_eq!(lines.len(), 2, "{words}");
+        let all = finish(cp(&home, &server).arg("-rv").args(&ends));
+        assert_eq!(text(&all.stderr).lines().count(), 43, "{}", describe(&all));
+        assert_eq!(fs::read(target.join("a")).unwrap(), b"a file");
+    }
+}
+
+#[test]
+fn of_many_files_that_fail_alike_ten_are_named() {
+    let (server, home) = (server(), Home::new());
+    let (source, target) = (home.path("source"), home.path("target"));
+    fs::create_dir(&source).unwrap();
+    for nth in 0..30 {
+        fs::write(source.join(nth.to_string()), "x").unwrap();
+        fs::create_dir_all(target.join(nth.to_string())).unwrap();
+    }
+    let output = finish(
+        cp(&home, &server)
+            .arg("-r")
+            .arg(source.join("."))
+            .arg(at(&server, &target)),
+    );
+    assert_status(&output, 1);
+    let words = text(&output.stderr);
+    let lines: Vec<&str> = words.lines().collect();
+    assert!(
+        lines[10].starts_with("trunkline: 20 more failed alike, the last: "),
+        "{words}"
+    );
+    assert_eq!(lines.len(), 12, "{words}");
+}
+
+#[test]
+fn an_interrupted_copy_says_how_to_go_on() {
+    let (server, home) = (server(), Home::new());
+    fs::write(home.path("source"), content(30_000_000)).unwrap();
+    let mut copy = cp(&home, &server)
+        .args(["--bwlimit", "9M"])
+        .arg(home.path("source"))
+        .arg(at(&server, &home.path("target")))
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("something has come", || {
+        let names = fs::read_dir(home.path("")).unwrap().flatten();
+        names.into_iter().any(|entry| {
+            let is_part = entry.file_name().to_string_lossy().ends_with(".part");
+            is_part && entry.metadata().is_ok_and(|found| found.len() > 9 << 20)
+        })
+    });
+    let pid = Pid::from_raw(i32::try_from(copy.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut copy.stderr.take().unwrap(), &mut said).unwrap();
+    assert_eq!(copy.wait().unwrap().code(), Some(130));
+    assert_eq!(
+        said,
+        "trunkline: interrupted: run the same command again to copy the rest\n"
+    );
+    let again = finish(
+        cp(&home, &server)
+            .arg(home.path("source"))
+            .arg(at(&server, &home.path("target"))),
+    );
+    assert_status(&again, 0);
+    assert!(
+        text(&again.stderr).contains("were there from an earlier copy"),
+        "{}",
+        describe(&again)
+    );
+    assert!(fs::read(home.path("target")).unwrap() == content(30_000_000));
+}

@@ -1,0 +1,75 @@
+//! What each host runs: names in the command, variables, scripts.
+
+use std::fs;
+
+use super::{Fleet, outputs};
+use crate::home::{assert_status, describe, finish_with, text};
+
+#[test]
+fn the_command_has_the_hosts_name_and_number_in_it() {
+    let fleet = Fleet::of(3);
+    let folder = fleet.home.path("logs/{host}/{n}");
+    let options = ["-H", "box[1-3]", "-O", folder.to_str().unwrap(), "--json"];
+    let output = fleet.run(&options, "n=shell; echo {host} {n} ${n}");
+    assert_status(&output, 0);
+    assert_eq!(outputs(&output)["box2"], "box2 2 shell\n");
+    let written = fs::read_to_string(fleet.home.path("logs/box3/3.stdout")).unwrap();
+    assert_eq!(written, "box3 3 shell\n");
+}
+
+#[test]
+fn variables_reach_the_command_whatever_sshd_accepts() {
+    let fleet = Fleet::of(1);
+    let options = ["-H", "box1", "--env", "GREETING=it's; $HOME", "--env", "EMPTY="];
+    let output = fleet.run(&options, "sh -c 'echo \"[$GREETING][$EMPTY]\"'");
+    assert_status(&output, 0);
+    assert_eq!(text(&output.stdout), "box1: [it's; $HOME][]\n");
+    let output = fleet.run(&["-H", "box1", "--env", "A B=c"], "true");
+    assert_status(&output, 2);
+}
+
+#[test]
+fn a_script_runs_by_its_first_line_and_leaves_nothing_behind() {
+    let fleet = Fleet::of(2);
+    let temporary = fleet.home.path("temporary");
+    fs::create_dir(&temporary).unwrap();
+    // A file, since where arguments go through a shell, quotes may be lost.
+    let script = fleet.home.script(
+        "with space.py",
+        "#!/usr/bin/env python3\nimport os, sys\nprint(sys.argv[1:], os.listdir(os.environ['TMPDIR']), sys.stdin.read())\n",
+    );
+    let variable = format!("TMPDIR={}", temporary.display());
+    let mut run = fleet.command(&["-H", "box[1-2]", "--json", "--env", &variable, "--script"]);
+    run.arg(&script).args(["it's", "{host}", "--json"]);
+    let output = finish_with(&mut run, b"the input");
+    assert_status(&output, 0);
+    assert_eq!(
+        outputs(&output)["box1"],
+        "[\"it's\", 'box1', '--json'] [] the input\n"
+    );
+    assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
+
+    // Without a first line it is sh's, and what it returns is what the command returns.
+    let script = fleet
+        .home
+        .script("plain", "read line; echo \"$line $#\"; exit 7\n");
+    let list = fleet.home.path("list");
+    fs::write(&list, "from a file\n").unwrap();
+    let mut run = fleet.command(&["-H", "box1", "--script"]);
+    run.arg(&script).stdin(fs::File::open(&list).unwrap());
+    let output = crate::home::finish(&mut run);
+    assert_status(&output, 1);
+    assert_eq!(text(&output.stdout), "box1: from a file 0\n");
+    assert!(
+        text(&output.stderr).contains("exit status 7"),
+        "{}",
+        describe(&output)
+    );
+    let output = fleet.run(&["-H", "box1", "--script", "/no/such/file"], "");
+    assert_status(&output, 255);
+    assert!(
+        text(&output.stderr).contains("/no/such/file"),
+        "{}",
+        describe(&output)
+    );
+}

@@ -1,0 +1,95 @@
+//! Mistakes in the list of hosts: what is said of them.
+
+use std::fs;
+
+use super::Fleet;
+use crate::home::{assert_status, finish, program, text};
+
+/// What a run that does not begin, or is only to tell, says.
+fn said(fleet: &Fleet, hosts: &[&str]) -> (i32, String) {
+    let output = fleet.run(&[hosts, &["--dry-run"]].concat(), "true");
+    (output.status.code().unwrap(), text(&output.stderr))
+}
+
+#[test]
+fn a_mistake_in_a_list_is_shown_where_it_is() {
+    let fleet = Fleet::of(2);
+    let (status, said_of) = said(&fleet, &["-H", "box1,box[1-x]"]);
+    assert_eq!(status, 255);
+    insta::assert_snapshot!(said_of, @r"
+    trunkline: expected a number or a range such as 01-20
+      box1,box[1-x]
+               ^
+    ");
+    let list = fleet.home.path("list");
+    fs::write(&list, "box1\nbox2]\n").unwrap();
+    let (status, said_of) = said(&fleet, &["-H", &format!("@{}", list.display())]);
+    assert_eq!(status, 255);
+    assert!(
+        said_of.ends_with("list:2: \"]\" without \"[\"\n  box2]\n      ^\n"),
+        "{said_of}"
+    );
+}
+
+#[test]
+fn what_matches_nothing_is_told_with_what_was_meant() {
+    let fleet = Fleet::of(2);
+    assert_eq!(
+        said(&fleet, &["-H", "bxo*"]),
+        (
+            255,
+            "trunkline: no Host alias of ssh_config matches \"bxo*\"; did you mean box1?\n".into()
+        )
+    );
+    assert_eq!(
+        said(&fleet, &["-H", "box1,!bxo1,!web*"]),
+        (
+            0,
+            "trunkline: !bxo1 excludes no host; did you mean !box1?\ntrunkline: !web* excludes no host\n"
+                .into()
+        )
+    );
+    assert_eq!(said(&fleet, &["-H", "box1,!box*"]).0, 255);
+    let output = fleet.run(&["-H", "bxo1"], "true");
+    assert_status(&output, 1);
+    let said_of = text(&output.stderr);
+    assert!(
+        said_of.ends_with("trunkline: bxo1 is not known; did you mean box1?\n"),
+        "{said_of}"
+    );
+
+    let inventory = fleet.home.path("hosts.ini");
+    fs::write(&inventory, "[web]\nbox1\nbox2\n").unwrap();
+    let mut run = fleet.home.command_with_ansible(program());
+    run.args(["run", "--dry-run", "-i"]).arg(&inventory);
+    let output = finish(run.args(["-H", "web,wbe,!bxo1", "true"]));
+    assert_status(&output, 0);
+    assert_eq!(
+        text(&output.stderr),
+        "trunkline: wbe matches nothing in the inventory; did you mean web?\n\
+         trunkline: !bxo1 matches nothing in the inventory; did you mean box1?\n"
+    );
+}
+
+#[test]
+fn a_host_of_a_list_may_have_a_user_and_a_port() {
+    let fleet = Fleet::of(1);
+    let port = fleet.server.port();
+    let user = fleet.server.user();
+    let wrong = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let config = fs::read_to_string(&fleet.config).unwrap();
+    // The file says another port and user.
+    let config = config.replace(&format!("Port {port}"), &format!("Port {}", wrong.port()));
+    fs::write(
+        &fleet.config,
+        config.replace(&format!("User {user}"), "User nobody"),
+    )
+    .unwrap();
+    let name = format!("{user}@box1:{port}");
+    let output = fleet.run(&["-H", &name], "echo {host}");
+    assert_status(&output, 0);
+    assert_eq!(text(&output.stdout), format!("{name}: box1\n"));
+}

@@ -1,0 +1,127 @@
+//! What `ansible-inventory` says of inventories.
+
+use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tempfile::NamedTempFile;
+use tokio::io::AsyncReadExt as _;
+use trunkline_local::program::local_program;
+
+use super::InventoryError;
+use crate::ssh_config::World;
+
+/// The program, as the caller's shell would find it.
+pub(super) fn ansible_inventory(world: &World) -> Option<PathBuf> {
+    let path = world.var("PATH")?;
+    std::env::split_paths(path)
+        .map(|folder| world.absolute(&folder).join("ansible-inventory"))
+        .find(|program| {
+            program
+                .metadata()
+                .is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
+        })
+}
+
+/// How long it may take, scripts and plugins that ask clouds included.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
+
+/// 1,000,000 hosts of 128 bytes.
+const LONGEST_OUTPUT: u64 = 128 * 1024 * 1024;
+const LONGEST_COMPLAINT: u64 = 4096;
+
+/// Without it, a source that cannot be read is warned of, and taken for one without hosts.
+const UNPARSED_FAILS: &str = "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED";
+
+/// What the program prints about all sources together.
+pub(super) async fn list(
+    program: &Path,
+    sources: &[PathBuf],
+    world: &World,
+) -> Result<Vec<u8>, InventoryError> {
+    let mut spooled = Vec::new();
+    let mut readable = Vec::new();
+    for source in sources {
+        let failed = |error| InventoryError::File {
+            file: source.clone(),
+            error,
+        };
+        // It reads each source several times, which a pipe does not stand.
+        let about = std::fs::metadata(source).map_err(failed)?;
+        if about.is_file() || about.is_dir() {
+            readable.push(source.clone());
+            continue;
+        }
+        let copy = tokio::time::timeout(TIME_LIMIT, spool(source)).await;
+        let copy = copy
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+            .map_err(failed)?;
+        readable.push(copy.path().to_owned());
+        spooled.push(copy);
+    }
+    output_of(program, &readable, world).await
+}
+
+/// A file with all that comes out of a pipe.
+async fn spool(source: &Path) -> io::Result<NamedTempFile> {
+    let mut content = Vec::new();
+    let pipe = tokio::fs::File::open(source).await?;
+    pipe.take(LONGEST_OUTPUT).read_to_end(&mut content).await?;
+    let mut copy = NamedTempFile::with_prefix("inventory-")?;
+    copy.write_all(&content)?;
+    Ok(copy)
+}
+
+async fn output_of(program: &Path, sources: &[PathBuf], world: &World) -> Result<Vec<u8>, InventoryError> {
+    let failed = |problem: String| InventoryError::Program {
+        program: program.into(),
+        problem,
+    };
+    let mut command = local_program(program, world);
+    if world.var(UNPARSED_FAILS).is_none() {
+        command.env(UNPARSED_FAILS, "true");
+    }
+    for source in sources {
+        command.arg("-i").arg(source);
+    }
+    let mut child = command
+        .arg("--list")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|error| failed(error.to_string()))?;
+    let stdout = child.stdout.take().expect("stdout is piped");
+    let mut stderr = child.stderr.take().expect("stderr is piped");
+    let (mut output, mut complaint) = (Vec::new(), Vec::new());
+    let finished = async {
+        let mut limited = stdout.take(LONGEST_OUTPUT + 1);
+        tokio::try_join!(limited.read_to_end(&mut output), async {
+            let count = (&mut stderr)
+                .take(LONGEST_COMPLAINT)
+                .read_to_end(&mut complaint)
+                .await?;
+            // The rest is read and dropped, so that a talkative program can end.
+            tokio::io::copy(&mut stderr, &mut tokio::io::sink()).await?;
+            Ok(count)
+        })?;
+        child.wait().await
+    };
+    let status = tokio::time::timeout(TIME_LIMIT, finished)
+        .await
+        .map_err(|_| failed(format!("no answer within {TIME_LIMIT:?}")))?
+        .map_err(|error| failed(error.to_string()))?;
+    if !status.success() {
+        return Err(failed(format!(
+            "{status}: {}",
+            String::from_utf8_lossy(&complaint).trim()
+        )));
+    }
+    if output.len() as u64 > LONGEST_OUTPUT {
+        return Err(failed("it printed more than 128 MiB".into()));
+    }
+    Ok(output)
+}

@@ -1,0 +1,83 @@
+//! The daemon's hold on its place, and who may come there.
+
+use std::io;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::PathBuf;
+
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::place::{Place, PlaceError, words};
+
+/// Why the daemon could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// No folder for it.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// Another one runs.
+    #[error("a daemon is already running for {0}")]
+    Running(PathBuf),
+    /// Something else has the socket's name. Deleting it is not ours to decide.
+    #[error("{0} is not a socket: move it away")]
+    Foreign(PathBuf),
+    /// The socket cannot be made.
+    #[error("cannot listen on {path}: {}", words(.error))]
+    Listen {
+        /// The socket's path.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// The daemon's hold on its place: the lock and the socket.
+#[derive(Debug)]
+pub struct Claim {
+    pub(crate) listener: UnixListener,
+    pub(crate) place: Place,
+    _lock: std::fs::File,
+}
+
+impl Claim {
+    /// Takes the lock and listens. Whoever has the lock owns the socket, so that a file found there is a dead daemon's.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn take(place: &Place) -> Result<Self, StartError> {
+        place.make()?;
+        let failed = |path: PathBuf| move |error| StartError::Listen { path, error };
+        let lock = std::fs::OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(place.lock())
+            .map_err(failed(place.lock()))?;
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| StartError::Running(place.runtime.clone()))?;
+        let socket = place.socket();
+        match std::fs::symlink_metadata(&socket) {
+            Ok(found) if !found.file_type().is_socket() => return Err(StartError::Foreign(socket)),
+            Ok(_) => std::fs::remove_file(&socket).map_err(failed(socket.clone()))?,
+            Err(_) => {}
+        }
+        // The folder's mode keeps others out; the socket's own does so again.
+        let listener = UnixListener::bind(&socket).map_err(failed(socket.clone()))?;
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&socket, mode).map_err(failed(socket.clone()))?;
+        Ok(Self {
+            listener,
+            place: place.clone(),
+            _lock: lock,
+        })
+    }
+}
+
+/// Nobody but the owner of the daemon is served, whatever the modes of folder and socket.
+pub(crate) fn check_peer(stream: &UnixStream) -> anyhow::Result<()> {
+    let peer = stream.peer_cred()?;
+    if peer.uid() != rustix::process::getuid().as_raw() {
+        anyhow::bail!("uid {} is not the daemon's", peer.uid());
+    }
+    Ok(())
+}

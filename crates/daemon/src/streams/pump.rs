@@ -1,0 +1,33 @@
+//! Between a client's descriptors and a channel.
+
+use std::io;
+
+use trunkline::{ChannelReader, ChannelWriter};
+
+use crate::stdio::{Input, Output};
+
+/// Pieces of output written at once: 512 KiB of sshd's packets, within IOV_MAX.
+const PIECES: usize = 16;
+
+/// Writes all that comes from a channel, which is read no faster.
+///
+/// # Errors
+/// As [`Output::write_all`].
+pub(crate) async fn drain(reader: &mut ChannelReader, output: &mut Output) -> io::Result<()> {
+    let mut pieces = Vec::new();
+    while reader.chunks(&mut pieces, PIECES).await > 0 {
+        pieces = output.write_all(pieces).await?;
+    }
+    Ok(())
+}
+
+/// Gives a channel all that comes, as long as it takes it, and then its end.
+pub(crate) async fn feed(input: &mut Input, writer: &mut ChannelWriter) {
+    while let Ok(data) = input.read().await {
+        // A command that takes no more input ends the feeding, not the session.
+        if data.is_empty() || writer.send(data).await.is_err() {
+            break;
+        }
+    }
+    writer.finish();
+}

@@ -1,0 +1,158 @@
+//! What can be said to a session or a tunnel, and its start and end.
+
+use std::sync::Arc;
+
+use trunkline::{ChannelCloser, ExitStatus, SessionControl, SessionEnd, TerminalSize};
+use trunkline_control::protocol::Request;
+use trunkline_request::failure::Failure;
+
+use crate::conversation::{self, Course};
+
+/// What can be said to a session, by anybody who has a clone.
+#[derive(Debug, Clone)]
+pub struct Control {
+    told: Told,
+    course: Arc<Course>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Told {
+    Engine(SessionControl),
+    Tunnel(ChannelCloser),
+    Daemon(conversation::Control),
+}
+
+impl Control {
+    pub(crate) fn new(told: Told, course: &Arc<Course>) -> Self {
+        Self {
+            told,
+            course: course.clone(),
+        }
+    }
+
+    pub(crate) fn of_daemon(control: conversation::Control, course: &Arc<Course>) -> Self {
+        Self::new(Told::Daemon(control), course)
+    }
+
+    /// Sends a signal, by name without "SIG". A tunnel has nobody to take it.
+    pub fn signal(&self, name: &str) {
+        match &self.told {
+            Told::Engine(control) => control.signal(name),
+            Told::Tunnel(_) => {}
+            Told::Daemon(control) => control.send(Request::Signal(name.to_owned())),
+        }
+    }
+
+    /// Tells of the terminal's new size.
+    pub fn resize(&self, size: TerminalSize) {
+        match &self.told {
+            Told::Engine(control) => control.resize(size),
+            Told::Tunnel(_) => {}
+            Told::Daemon(control) => {
+                control.send(Request::Resize(size.columns, size.rows, size.width, size.height));
+            }
+        }
+    }
+
+    /// Closes it now.
+    pub fn close(&self) {
+        match &self.told {
+            Told::Engine(control) => control.close(),
+            Told::Tunnel(closer) => closer.close(),
+            Told::Daemon(control) => control.close(),
+        }
+    }
+
+    /// Whether nothing of it was sent to the server. Of the daemon's, the daemon knows.
+    pub(crate) fn is_waiting(&self) -> bool {
+        match &self.told {
+            Told::Engine(control) => control.is_waiting(),
+            Told::Tunnel(_) | Told::Daemon(_) => false,
+        }
+    }
+
+    /// Says that nobody reads the command's output any more. The daemon finds out itself.
+    pub(crate) fn end_of_write(&self) {
+        if let Told::Engine(control) = &self.told {
+            control.end_of_write();
+        }
+    }
+
+    /// Waits for the end of the output, and tells whether it was the server's word.
+    pub(crate) async fn output_ended(&self) -> bool {
+        *self.course.output.wait().await
+    }
+}
+
+/// A session's start and end, which can be asked for any number of times.
+#[derive(Debug)]
+pub struct End {
+    source: Source,
+    course: Arc<Course>,
+    started: Option<Result<(), Failure>>,
+    outcome: Option<Result<ExitStatus, Failure>>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Source {
+    Engine(SessionEnd),
+    Tunnel,
+    Daemon(conversation::End),
+}
+
+impl End {
+    pub(crate) fn new(source: Source, course: Arc<Course>) -> Self {
+        Self {
+            source,
+            course,
+            started: None,
+            outcome: None,
+        }
+    }
+
+    pub(crate) fn of_daemon(end: conversation::End) -> Self {
+        let course = end.course().clone();
+        Self::new(Source::Daemon(end), course)
+    }
+
+    /// The same, of one whose start has been waited for.
+    pub(crate) fn of_begun(end: conversation::End) -> Self {
+        Self {
+            started: Some(Ok(())),
+            ..Self::of_daemon(end)
+        }
+    }
+
+    /// Waits until the server has confirmed the start. Cancel-safe.
+    ///
+    /// # Errors
+    /// Why there was none.
+    pub async fn started(&mut self) -> Result<(), Failure> {
+        if let Some(started) = &self.started {
+            return started.clone();
+        }
+        let started = match &mut self.source {
+            Source::Engine(end) => end.started().await.map_err(Failure::from),
+            Source::Daemon(end) => end.started().await,
+            Source::Tunnel => Ok(()),
+        };
+        self.started.insert(started).clone()
+    }
+
+    /// Waits for the end. Cancel-safe.
+    ///
+    /// # Errors
+    /// What ended it instead, and whether the command may have run.
+    pub async fn wait(&mut self) -> Result<ExitStatus, Failure> {
+        if let Some(outcome) = &self.outcome {
+            return outcome.clone();
+        }
+        let outcome = match &mut self.source {
+            Source::Engine(end) => end.wait().await.map_err(Failure::from),
+            Source::Daemon(end) => end.wait().await,
+            Source::Tunnel => Err(Failure::closed("tunnel").after_start()),
+        };
+        self.course.output_ended(outcome.is_ok());
+        self.outcome.insert(outcome).clone()
+    }
+}

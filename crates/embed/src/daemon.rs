@@ -1,0 +1,333 @@
+//! A destination in the daemon, which holds the connections of all of a user's programs.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixStream;
+use trunkline::Error;
+use trunkline::config::{ForwardTarget, Listen};
+use trunkline::sftp::Sftp;
+use trunkline_control::client::{Client, ClientError, Starter};
+use trunkline_control::place::Place;
+use trunkline_control::protocol::{
+    HostRequest, Program, Reply, Request, SessionRequest, Stdio, TerminalInfo, Tty,
+};
+use trunkline_control::sink::ListeningSocket;
+use trunkline_request::connection::ConnectionReport;
+use trunkline_request::failure::{ErrorKind, Failure};
+use trunkline_request::ssh_options::NO_FORWARDINGS;
+
+use crate::control;
+use crate::conversation::{self, Control, End};
+use crate::destination::{Destination, Preference};
+use crate::route::{Route, Routed, RoutedInput};
+use crate::session::{self, Input, Output, Session, SessionOptions, Tunnel};
+use crate::stream::{Reader, Writer};
+
+/// A destination in the daemon.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    place: Place,
+    starter: Option<Starter>,
+    destination: Destination,
+}
+
+impl Daemon {
+    /// `None` where the engine is to do it.
+    pub(crate) async fn find(destination: &Destination) -> Result<Option<Self>, Failure> {
+        let starter = match &destination.preference {
+            Preference::Engine => return Ok(None),
+            Preference::RunningDaemon => None,
+            Preference::Daemon(starter) => Some(starter.clone()),
+        };
+        let world = &destination.request.world;
+        let place = match Place::find(|name| world.var(name).map(PathBuf::from)) {
+            Err(_) if starter.is_none() => return Ok(None),
+            place => place.map_err(ClientError::from)?,
+        };
+        match Client::connect(&place, starter.as_ref()).await {
+            Ok(_) => {}
+            // It would reach other hosts, or read other files: the engine connects, as ssh would.
+            Err(ClientError::Elsewhere(what)) => {
+                tracing::info!("the daemon runs in another {what}; connecting without it");
+                return Ok(None);
+            }
+            // None runs, or none that this program can talk to.
+            Err(_) if starter.is_none() => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(Some(Self {
+            place,
+            starter,
+            destination: destination.clone(),
+        }))
+    }
+
+    async fn client(&self) -> Result<Client, Failure> {
+        Ok(Client::connect(&self.place, self.starter.as_ref()).await?)
+    }
+
+    fn host(&self) -> HostRequest {
+        let request = &self.destination.request;
+        HostRequest {
+            destination: request.destination.clone(),
+            ssh_args: request.ssh_args.clone(),
+            world: (*request.world).clone(),
+        }
+    }
+
+    /// A request for a session, which makes no forwarding that ssh_config names: a program has those that it asks for.
+    fn session_request(&self, program: Program, stdio: [Stdio; 3]) -> SessionRequest {
+        let mut host = self.host();
+        host.ssh_args.extend(NO_FORWARDINGS.map(OsString::from));
+        SessionRequest {
+            host,
+            program,
+            env: Default::default(),
+            tty: Tty::No,
+            terminal: None,
+            stdio,
+            answers: self.destination.answers,
+            ssh: None,
+            limit: None,
+        }
+    }
+
+    async fn start(
+        &self,
+        request: SessionRequest,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Control, End), Failure> {
+        let client = self.client().await?;
+        conversation::start(client, request, fds, &self.destination.interaction).await
+    }
+
+    /// The daemon's answer to a request without a session.
+    async fn ask(&self, request: &Request) -> Result<Reply, Failure> {
+        conversation::ask(&mut self.client().await?, request, &self.destination.interaction).await
+    }
+
+    pub(crate) async fn connect(&self) -> Result<(), Failure> {
+        let host = self.host();
+        self.ask(&Request::Warm { host, pin: false }).await.map(drop)
+    }
+
+    /// Connects, and keeps the connection until what is returned is dropped. It ends when the connection does.
+    pub(crate) async fn hold(&self) -> Result<(Control, End), Failure> {
+        let request = self.session_request(Program::Nothing, [Stdio::Null; 3]);
+        let (control, mut end) = self.start(request, &[]).await?;
+        end.started().await?;
+        Ok((control, end))
+    }
+
+    /// Closes the connections to the account once what runs on them has ended; how many they are.
+    pub(crate) async fn disconnect(&self) -> Result<usize, Failure> {
+        let request = Request::Close {
+            host: Some(self.host()),
+            at_once: false,
+        };
+        match self.ask(&request).await? {
+            Reply::Closed(closed) => Ok(closed),
+            _ => Err(unexpected()),
+        }
+    }
+
+    pub(crate) async fn connections(&self) -> Result<Vec<ConnectionReport>, Failure> {
+        match self.ask(&Request::Explain(self.host())).await? {
+            Reply::Explained(explanation) => Ok(explanation.connections),
+            _ => Err(unexpected()),
+        }
+    }
+
+    pub(crate) async fn session(
+        &self,
+        options: &SessionOptions,
+        routes: [Route; 3],
+        limit: Option<Duration>,
+    ) -> Result<Session, Failure> {
+        let program = match &options.program {
+            session::Program::Shell => Program::Configured,
+            session::Program::Exec(line) => Program::Exec(line.clone()),
+            session::Program::Subsystem(name) => Program::Subsystem(name.clone()),
+        };
+        let [stdin, stdout, stderr] = routes;
+        let ends = [Far::of(stdin)?, Far::of(stdout)?, Far::of(stderr)?];
+        let mut request = self.session_request(program, [ends[0].kind(), ends[1].kind(), ends[2].kind()]);
+        request.limit = limit;
+        if let Some(pty) = &options.pty {
+            request.tty = Tty::Force;
+            request.terminal = Some(TerminalInfo {
+                term: pty.term.clone(),
+                size: (pty.size.columns, pty.size.rows, pty.size.width, pty.size.height),
+                modes: pty.modes.clone(),
+            });
+        }
+        let env = options.env.iter();
+        request.env = env
+            .map(|(name, value)| (name.into(), OsString::from_vec(value.clone())))
+            .collect();
+        let fds: Vec<_> = ends.iter().filter_map(Far::passed).collect();
+        let (control, end) = self.start(request, &fds).await?;
+        let course = end.course();
+        let [stdin, stdout, stderr] = ends;
+        let output = |far| match far {
+            Far::Pair(near, _) => Output::Program(Reader::of_daemon(near.into_split().0, course.clone())),
+            Far::Routed(route) => Output::Routed(Routed::Elsewhere(route)),
+        };
+        Ok(Session {
+            stdin: match stdin {
+                Far::Pair(near, _) => Input::Program(Writer::of_daemon(near.into_split().1, course.clone())),
+                Far::Routed(_) => Input::Routed(RoutedInput::Elsewhere),
+            },
+            stdout: output(stdout),
+            stderr: output(stderr),
+            control: control::Control::of_daemon(control, course),
+            end: control::End::of_daemon(end),
+        })
+    }
+
+    /// A tunnel over two sockets, so that each direction can end by itself.
+    pub(crate) async fn tunnel(&self, program: Program) -> Result<Tunnel, Failure> {
+        let (writer, input) = pair()?;
+        let (reader, output) = pair()?;
+        let request = self.session_request(program, [Stdio::Passed, Stdio::Passed, Stdio::Null]);
+        let (control, mut end) = self.start(request, &[input.as_fd(), output.as_fd()]).await?;
+        // The streams' far ends are the daemon's.
+        drop((input, output));
+        end.started().await?;
+        let course = end.course();
+        Ok(Tunnel {
+            reader: Reader::of_daemon(reader.into_split().0, course.clone()),
+            writer: Writer::of_daemon(writer.into_split().1, course.clone()),
+            control: control::Control::of_daemon(control, course),
+            end: control::End::of_begun(end),
+        })
+    }
+
+    /// Has the server listen, for as long as what is returned is there; the TCP port.
+    pub(crate) async fn listen(&self, listen: &Listen) -> Result<(Control, End, Option<u16>), Failure> {
+        let program = match listen {
+            Listen::Tcp { host, port } => Program::Listen(host.clone(), *port),
+            Listen::Socket(path) => Program::ListenSocket(path.to_string_lossy().into_owned()),
+        };
+        let request = self.session_request(program, [Stdio::Null; 3]);
+        let (control, mut end) = self.start(request, &[]).await?;
+        end.started().await?;
+        match end.next().await {
+            Some(Reply::Listening { port }) => Ok((control, end, port)),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Has the daemon carry a socket's bytes to and from what a session runs.
+    async fn carry(&self, program: Program, socket: &impl AsFd) -> Result<(Control, End), Failure> {
+        let request = self.session_request(program, [Stdio::Passed, Stdio::Passed, Stdio::Null]);
+        self.start(request, &[socket.as_fd(), socket.as_fd()]).await
+    }
+
+    /// Listens on a Unix socket, and has the daemon carry each client to the target. Does not return but with a failure.
+    pub(crate) async fn forward_socket(
+        &self,
+        path: &Path,
+        target: &ForwardTarget,
+        listening: impl FnOnce(),
+    ) -> Result<std::convert::Infallible, Failure> {
+        let program = match target {
+            ForwardTarget::Tcp { host, port } => Program::Stdio(host.clone(), *port),
+            ForwardTarget::Socket(path) => Program::StdioSocket(path.to_string_lossy().into_owned()),
+            ForwardTarget::Socks => {
+                return Err(Failure::new(
+                    ErrorKind::Configuration,
+                    "a socket leads to one place",
+                ));
+            }
+        };
+        let socket = ListeningSocket::bind(path)
+            .await
+            .map_err(|error| Error::local(format!("listening on {}", path.display()), error))?;
+        listening();
+        loop {
+            let mut client = socket.accept().await;
+            // A client that the daemon cannot carry finds its connection closed.
+            let Ok((control, mut end)) = self.carry(program.clone(), &client).await else {
+                continue;
+            };
+            tokio::spawn(async move {
+                // The daemon has one socket for both directions, and leaves it to this side to end one of them.
+                if *end.course().output.wait().await {
+                    let _ = client.shutdown().await;
+                }
+                let _ = end.wait().await;
+                drop(control);
+            });
+        }
+    }
+
+    /// An SFTP session, which keeps the daemon's session as it is used.
+    pub(crate) async fn sftp(&self) -> Result<Sftp, Failure> {
+        let (near, far) = pair()?;
+        let (control, mut end) = self.carry(Program::Subsystem("sftp".into()), &far).await?;
+        drop(far);
+        // What the daemon says of a failure is more than the streams' end would be.
+        end.started().await?;
+        let (reader, writer) = near.into_split();
+        tokio::spawn(async move {
+            // Until the SFTP session closes its input, and the server ends.
+            let _ = end.wait().await;
+            drop(control);
+        });
+        let name = self.destination.request.destination.host.clone();
+        Ok(Sftp::over(reader, writer, name))
+    }
+}
+
+/// The end of one of a session's streams that the daemon is given.
+enum Far {
+    /// The program has the near end.
+    Pair(UnixStream, OwnedFd),
+    Routed(Route),
+}
+
+impl Far {
+    fn of(route: Route) -> Result<Self, Failure> {
+        match route {
+            Route::Pipe => {
+                let (near, far) = pair()?;
+                Ok(Self::Pair(near, far))
+            }
+            route => Ok(Self::Routed(route)),
+        }
+    }
+
+    fn kind(&self) -> Stdio {
+        match self {
+            Self::Routed(Route::Ignore) => Stdio::Null,
+            _ => Stdio::Passed,
+        }
+    }
+
+    fn passed(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Pair(_, far) => Some(far.as_fd()),
+            Self::Routed(route) => route.descriptor(),
+        }
+    }
+}
+
+/// Two ends of a socket: one for this process, one for the daemon.
+fn pair() -> Result<(UnixStream, OwnedFd), Failure> {
+    let made = || {
+        let (near, far) = std::os::unix::net::UnixStream::pair()?;
+        near.set_nonblocking(true)?;
+        Ok((UnixStream::from_std(near)?, far.into()))
+    };
+    made().map_err(|error| Error::local("making a socket", error).into())
+}
+
+fn unexpected() -> Failure {
+    Failure::new(ErrorKind::Local, "the daemon answered something else")
+}

@@ -1,0 +1,93 @@
+//! A connection that is kept open for a program.
+
+use tokio::sync::watch;
+use trunkline::{HeldConnection, Host};
+use trunkline_control::protocol::{Reply, Request};
+use trunkline_request::connection::{ConnectionReport, Handshake};
+use trunkline_request::failure::Failure;
+
+use crate::conversation::{Control, End};
+use crate::daemon::Daemon;
+
+/// A connection, kept open while this is there.
+#[derive(Debug)]
+pub struct Held<'a>(Source<'a>);
+
+#[derive(Debug)]
+enum Source<'a> {
+    Engine(&'a Host, HeldConnection, watch::Receiver<bool>),
+    Daemon(&'a Daemon, Control, End),
+}
+
+/// What happens to it.
+#[derive(Debug)]
+pub enum Change {
+    /// New sessions of its host go elsewhere than before.
+    Placement {
+        /// Whether traffic keeps them away from one of the connections.
+        apart: bool,
+        /// The connections.
+        connections: Vec<ConnectionReport>,
+    },
+    /// It has ended.
+    Ended(Failure),
+}
+
+impl<'a> Held<'a> {
+    pub(crate) async fn of_engine(host: &'a Host) -> Result<Self, Failure> {
+        let connection = host.hold();
+        connection.ready().await?;
+        Ok(Self(Source::Engine(host, connection, host.apart())))
+    }
+
+    pub(crate) async fn of_daemon(daemon: &'a Daemon) -> Result<Self, Failure> {
+        let (control, end) = daemon.hold().await?;
+        Ok(Self(Source::Daemon(daemon, control, end)))
+    }
+
+    /// What its handshake has led to. What the daemon does not tell is missing.
+    pub async fn handshake(&self) -> Option<Handshake> {
+        match &self.0 {
+            Source::Engine(_, connection, _) => connection.info().map(Handshake::from),
+            Source::Daemon(daemon, ..) => {
+                let connections = daemon.connections().await.ok()?;
+                connections
+                    .into_iter()
+                    .find_map(|connection| connection.handshake)
+            }
+        }
+    }
+
+    /// Exchanges keys anew.
+    pub fn rekey(&self) {
+        match &self.0 {
+            Source::Engine(_, connection, _) => connection.rekey(),
+            Source::Daemon(_, control, _) => control.send(Request::Rekey),
+        }
+    }
+
+    /// The next that happens to it; nothing does after its end. Cancel-safe.
+    pub async fn next(&mut self) -> Change {
+        match &mut self.0 {
+            Source::Engine(host, connection, apart) => tokio::select! {
+                error = connection.ended() => Change::Ended(error.into()),
+                Ok(()) = apart.changed() => Change::Placement {
+                    apart: *apart.borrow_and_update(),
+                    connections: host.lanes().into_iter().map(|lane| lane.report).collect(),
+                },
+            },
+            Source::Daemon(_, _, end) => loop {
+                match end.next().await {
+                    Some(Reply::Placement { apart, connections }) => {
+                        return Change::Placement { apart, connections };
+                    }
+                    Some(_) => {}
+                    None => {
+                        let ended = end.wait().await;
+                        return Change::Ended(ended.err().unwrap_or_else(|| Failure::closed("connection")));
+                    }
+                }
+            },
+        }
+    }
+}

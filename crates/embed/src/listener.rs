@@ -1,0 +1,157 @@
+//! What the server listens on for a program.
+
+use std::sync::Arc;
+
+use trunkline::config::Listen;
+use trunkline::{IncomingConnection, RemoteListener};
+use trunkline_control::protocol::{Program, Reply, Request};
+use trunkline_request::failure::Failure;
+
+use crate::conversation::{Control, End};
+use crate::daemon::Daemon;
+use crate::session::Tunnel;
+
+/// What the server listens on. Dropping it ends that.
+#[derive(Debug)]
+pub struct Listener(Source);
+
+#[derive(Debug)]
+enum Source {
+    Engine(RemoteListener),
+    Daemon {
+        daemon: Arc<Daemon>,
+        control: Control,
+        end: End,
+        port: Option<u16>,
+    },
+}
+
+impl From<RemoteListener> for Listener {
+    fn from(listener: RemoteListener) -> Self {
+        Self(Source::Engine(listener))
+    }
+}
+
+impl Listener {
+    pub(crate) async fn of_daemon(daemon: &Arc<Daemon>, listen: &Listen) -> Result<Self, Failure> {
+        let (control, end, port) = daemon.listen(listen).await?;
+        let daemon = daemon.clone();
+        Ok(Self(Source::Daemon {
+            daemon,
+            control,
+            end,
+            port,
+        }))
+    }
+
+    /// The TCP port, also where the server was to choose it.
+    pub fn port(&self) -> Option<u16> {
+        match &self.0 {
+            Source::Engine(listener) => match listener.listening() {
+                Listen::Tcp { port, .. } => Some(*port),
+                Listen::Socket(_) => None,
+            },
+            Source::Daemon { port, .. } => *port,
+        }
+    }
+
+    /// The next client; `None` when the connection has ended. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Incoming> {
+        match &mut self.0 {
+            Source::Engine(listener) => {
+                let incoming = listener.next().await?;
+                Some(Incoming {
+                    originator: incoming.originator().to_owned(),
+                    offer: Offer::Engine(incoming),
+                })
+            }
+            Source::Daemon {
+                daemon, control, end, ..
+            } => loop {
+                if let Reply::Incoming { number, originator } = end.next().await? {
+                    let control = Some(control.clone());
+                    return Some(Incoming {
+                        originator,
+                        offer: Offer::Daemon(daemon.clone(), Numbered { number, control }),
+                    });
+                }
+            },
+        }
+    }
+
+    /// Ends the listening, and returns when the server has said so.
+    pub async fn close(self) {
+        match self.0 {
+            Source::Engine(listener) => listener.close().await,
+            Source::Daemon { control, mut end, .. } => {
+                control.send(Request::Input(Vec::new()));
+                while let Some(told) = end.next().await {
+                    match told {
+                        Reply::Incoming { number, .. } => control.send(Request::Refuse(number)),
+                        Reply::Output(_) => break,
+                        _ => {}
+                    }
+                }
+                // Until the program has taken or refused those that it has been told of.
+                tokio::spawn(async move {
+                    let _ = end.wait().await;
+                    drop(control);
+                });
+            }
+        }
+    }
+}
+
+/// A client of a listener. Dropping it refuses it.
+#[derive(Debug)]
+pub struct Incoming {
+    originator: String,
+    offer: Offer,
+}
+
+#[derive(Debug)]
+enum Offer {
+    Engine(IncomingConnection),
+    Daemon(Arc<Daemon>, Numbered),
+}
+
+impl Incoming {
+    /// Who connected, as `address:port` in the server's words; empty for a Unix socket.
+    pub fn originator(&self) -> &str {
+        &self.originator
+    }
+
+    /// Takes it.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub async fn accept(self) -> Result<Tunnel, Failure> {
+        match self.offer {
+            Offer::Engine(connection) => Ok(connection.accept().into()),
+            Offer::Daemon(daemon, offered) => daemon.tunnel(Program::Incoming(offered.take())).await,
+        }
+    }
+}
+
+/// The daemon's offer of a client.
+#[derive(Debug)]
+struct Numbered {
+    number: u64,
+    /// `None` once it has been taken.
+    control: Option<Control>,
+}
+
+impl Numbered {
+    fn take(mut self) -> u64 {
+        self.control = None;
+        self.number
+    }
+}
+
+impl Drop for Numbered {
+    fn drop(&mut self) {
+        if let Some(control) = &self.control {
+            control.send(Request::Refuse(self.number));
+        }
+    }
+}

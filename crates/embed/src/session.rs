@@ -1,0 +1,261 @@
+//! Sessions and tunnels, whoever holds the connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+use trunkline::{ChannelStream, Command, Error, Execution, ExitStatus, Pty, SessionParts};
+use trunkline_request::failure::Failure;
+
+use crate::control::{Control, End, Source, Told};
+use crate::conversation::Course;
+use crate::route::{Route, Routed, RoutedInput};
+use crate::stream::{Reader, Writer};
+
+/// How long a session that is closed because its time is up may take to say how far it came.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// What a session runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Program {
+    /// The login shell, or what ssh_config has in its place (RemoteCommand).
+    Shell,
+    /// A command line, for the login shell.
+    Exec(Vec<u8>),
+    /// A subsystem.
+    Subsystem(String),
+}
+
+/// What a session runs, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// What.
+    pub program: Program,
+    /// Variables, which prevail over those that ssh_config sends.
+    pub env: Vec<(String, Vec<u8>)>,
+    /// A terminal.
+    pub pty: Option<Pty>,
+    /// Whether it is lent the agent, where ssh_config has no say: with hosts that the program has described itself.
+    pub agent_forwarding: bool,
+}
+
+impl SessionOptions {
+    /// A program without a terminal.
+    pub fn new(program: Program) -> Self {
+        Self {
+            program,
+            env: Vec::new(),
+            pty: None,
+            agent_forwarding: false,
+        }
+    }
+
+    /// The engine's form of it.
+    pub(crate) fn command(&self) -> Command {
+        let command = match &self.program {
+            Program::Shell => Command::shell(),
+            Program::Exec(line) => Command::exec(line.clone()),
+            Program::Subsystem(name) => Command::subsystem(name),
+        };
+        let command = self
+            .env
+            .iter()
+            .fold(command, |command, (name, value)| command.env(name, value.clone()));
+        let command = command.agent_forwarding(self.agent_forwarding);
+        match &self.pty {
+            Some(pty) => command.pty(pty.clone()),
+            None => command,
+        }
+    }
+}
+
+/// A session that was asked for.
+pub struct Session {
+    /// Its standard input.
+    pub stdin: Input,
+    /// Its standard output.
+    pub stdout: Output,
+    /// Its standard error.
+    pub stderr: Output,
+    /// What can be said to it.
+    pub control: Control,
+    /// Its start and end.
+    pub end: End,
+}
+
+/// Where a session's input comes from.
+pub enum Input {
+    /// From the program.
+    Program(Writer),
+    /// From elsewhere.
+    Routed(RoutedInput),
+}
+
+/// Where a session's output goes.
+pub enum Output {
+    /// To the program.
+    Program(Reader),
+    /// Elsewhere.
+    Routed(Routed),
+}
+
+impl Session {
+    /// A session of this process's engine, whose input, output and error output go where `routes` say.
+    pub(crate) fn of_engine(parts: SessionParts, routes: [Route; 3]) -> Result<Self, Failure> {
+        let SessionParts {
+            stdin,
+            stdout,
+            stderr,
+            control,
+            end,
+        } = parts;
+        let course = Arc::new(Course::default());
+        let [input, output, error_output] = routes;
+        let routed = |route, reader| {
+            Ok::<_, Failure>(match route {
+                Route::Pipe => Output::Program(Reader::from(reader)),
+                route => Output::Routed(Routed::of_engine(route, reader)?),
+            })
+        };
+        Ok(Self {
+            stdin: match input {
+                Route::Pipe => Input::Program(Writer::from(stdin)),
+                route => Input::Routed(RoutedInput::of_engine(route, stdin)?),
+            },
+            stdout: routed(output, stdout)?,
+            stderr: routed(error_output, stderr)?,
+            control: Control::new(Told::Engine(control), &course),
+            end: End::new(Source::Engine(end), course),
+        })
+    }
+
+    /// Gives the command `input`, reads all its output and waits for its end. When the deadline is over, its session is
+    /// closed.
+    pub(crate) async fn run(self, input: Bytes, deadline: Option<(Instant, Duration)>) -> Ran {
+        let Self {
+            stdin,
+            stdout,
+            stderr,
+            control,
+            mut end,
+        } = self;
+        let mut ran = Ran::default();
+        let feed = async {
+            match stdin {
+                Input::Program(mut stdin) => {
+                    // A command that does not read its input is not an error. It has it for as long as it runs.
+                    let _ = stdin.send(input).await;
+                    stdin.finish().await;
+                    let _held = stdin;
+                    std::future::pending().await
+                }
+                Input::Routed(routed) => routed.carry().await,
+            }
+        };
+        let work = async {
+            let streams =
+                async { tokio::join!(collect(stdout, &mut ran.stdout), collect(stderr, &mut ran.stderr)) };
+            tokio::join!(streams, end.wait()).1
+        };
+        let whole = async {
+            tokio::select! {
+                biased;
+                status = work => status,
+                never = feed => match never {},
+            }
+        };
+        let ended = match deadline {
+            Some((at, limit)) => tokio::time::timeout_at(at, whole).await.map_err(|_| limit),
+            None => Ok(whole.await),
+        };
+        ran.outcome = match ended {
+            Ok(outcome) => outcome,
+            Err(limit) => Err(out_of_time(&control, &mut end, limit).await),
+        };
+        ran
+    }
+}
+
+async fn collect(output: Output, all: &mut Vec<Bytes>) {
+    if let Output::Program(mut reader) = output {
+        while reader.chunks(all).await > 0 {}
+    }
+}
+
+/// Closes a session whose time is up, and says how far its command came.
+async fn out_of_time(control: &Control, end: &mut End, limit: Duration) -> Failure {
+    let error = timed_out(limit);
+    if control.is_waiting() {
+        return error.into();
+    }
+    control.close();
+    let execution = match tokio::time::timeout(LAST_WORDS, end.wait()).await {
+        Ok(Ok(_)) => Execution::Finished,
+        Ok(Err(_)) | Err(_) => Execution::MayHaveStarted,
+    };
+    error.with_execution(execution).into()
+}
+
+/// A command's time is up.
+pub(crate) fn timed_out(limit: Duration) -> Error {
+    Error::Timeout {
+        doing: "the command".into(),
+        after: limit,
+    }
+}
+
+/// What became of a command that was run to its end.
+#[derive(Debug)]
+pub struct Ran {
+    /// How it ended, or why that is not known.
+    pub outcome: Result<ExitStatus, Failure>,
+    /// What it has written to standard output.
+    pub stdout: Vec<Bytes>,
+    /// What it has written to standard error.
+    pub stderr: Vec<Bytes>,
+}
+
+impl Default for Ran {
+    fn default() -> Self {
+        Self::from(Failure::closed("session"))
+    }
+}
+
+/// One that was not begun.
+impl From<Failure> for Ran {
+    fn from(failure: Failure) -> Self {
+        Self {
+            outcome: Err(failure),
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+        }
+    }
+}
+
+/// A connection through the server.
+#[derive(Debug)]
+pub struct Tunnel {
+    /// From the server.
+    pub reader: Reader,
+    /// To the server.
+    pub writer: Writer,
+    /// What can be done to it: to be closed.
+    pub control: Control,
+    /// Its end. A tunnel has begun when it is there, and has no status.
+    pub end: End,
+}
+
+impl From<ChannelStream> for Tunnel {
+    fn from(stream: ChannelStream) -> Self {
+        let course = Arc::new(Course::default());
+        let control = Control::new(Told::Tunnel(stream.closer()), &course);
+        let (reader, writer) = stream.into_split();
+        Self {
+            reader: Reader::from(reader),
+            writer: Writer::from(writer),
+            control,
+            end: End::new(Source::Tunnel, course),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The bytes of sessions and tunnels, wherever the connection is.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{
+    AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf,
+};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use trunkline::{ChannelReader, ChannelWriter};
+
+use crate::conversation::Course;
+
+/// What is read of a socket or a pipe at once.
+const CHUNK: usize = 64 * 1024;
+
+/// Less than this is copied to where it fits, so that small pieces that are kept keep no large ones.
+const SMALL: usize = CHUNK / 4;
+
+/// Pieces taken at once: 512 KiB of sshd's packets.
+const PIECES: usize = 16;
+
+/// One direction towards the program. What is not read stays with the server.
+#[derive(Debug)]
+pub struct Reader(Source);
+
+#[derive(Debug)]
+enum Source {
+    Channel(ChannelReader),
+    /// The other end is the daemon's.
+    Socket(OwnedReadHalf, Arc<Course>),
+    Pipe(ReadHalf<DuplexStream>),
+    Ended,
+}
+
+impl From<ChannelReader> for Reader {
+    fn from(reader: ChannelReader) -> Self {
+        Self(Source::Channel(reader))
+    }
+}
+
+impl Reader {
+    pub(crate) fn of_daemon(socket: OwnedReadHalf, course: Arc<Course>) -> Self {
+        Self(Source::Socket(socket, course))
+    }
+
+    /// One that has ended, by the other side's word.
+    pub fn ended() -> Self {
+        Self(Source::Ended)
+    }
+
+    /// Adds what is there to `pieces`, and waits while there is nothing. 0 at the end. Cancel-safe.
+    pub async fn chunks(&mut self, pieces: &mut Vec<Bytes>) -> usize {
+        match &mut self.0 {
+            Source::Channel(reader) => reader.chunks(pieces, PIECES).await,
+            Source::Socket(socket, _) => read_socket(socket, pieces).await,
+            Source::Pipe(pipe) => {
+                let mut chunk = BytesMut::with_capacity(CHUNK);
+                match pipe.read_buf(&mut chunk).await {
+                    Ok(len) if len > 0 => pieces.push(chunk.freeze()),
+                    _ => return 0,
+                }
+                1
+            }
+            Source::Ended => 0,
+        }
+    }
+
+    /// Whether the end was the other side's word, and the stream was not cut off. To be asked at the end; waits until it
+    /// is known.
+    pub async fn is_complete(&self) -> bool {
+        match &self.0 {
+            Source::Channel(reader) => reader.is_complete(),
+            Source::Socket(_, course) => *course.output.wait().await,
+            Source::Pipe(_) | Source::Ended => true,
+        }
+    }
+}
+
+/// Reads what there is. No buffer is there while nothing comes: most streams are silent most of the time.
+async fn read_socket(socket: &OwnedReadHalf, pieces: &mut Vec<Bytes>) -> usize {
+    let before = pieces.len();
+    while pieces.len() == before {
+        // The daemon's end is gone with the daemon: the session's outcome tells of it.
+        if socket.readable().await.is_err() {
+            return 0;
+        }
+        while pieces.len() - before < PIECES {
+            let mut chunk = BytesMut::with_capacity(CHUNK);
+            match socket.try_read_buf(&mut chunk) {
+                Ok(0) => return pieces.len() - before,
+                Ok(len) if len < SMALL => {
+                    pieces.push(Bytes::copy_from_slice(&chunk));
+                    break;
+                }
+                Ok(_) => pieces.push(chunk.freeze()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => return pieces.len() - before,
+            }
+        }
+    }
+    pieces.len() - before
+}
+
+/// One direction from the program.
+#[derive(Debug)]
+pub struct Writer(Drain);
+
+#[derive(Debug)]
+enum Drain {
+    Channel(ChannelWriter),
+    /// The other end is the daemon's.
+    Socket(OwnedWriteHalf, Arc<Course>),
+    Pipe(WriteHalf<DuplexStream>),
+    Ended,
+}
+
+impl From<ChannelWriter> for Writer {
+    fn from(writer: ChannelWriter) -> Self {
+        Self(Drain::Channel(writer))
+    }
+}
+
+impl Writer {
+    pub(crate) fn of_daemon(socket: OwnedWriteHalf, course: Arc<Course>) -> Self {
+        Self(Drain::Socket(socket, course))
+    }
+
+    /// One that was ended.
+    pub fn ended() -> Self {
+        Self(Drain::Ended)
+    }
+
+    /// Hands over `data`, as soon as there is room.
+    ///
+    /// # Errors
+    /// `BrokenPipe` once nobody takes it any more.
+    pub async fn send(&mut self, data: Bytes) -> io::Result<()> {
+        match &mut self.0 {
+            Drain::Channel(writer) => writer.send(data).await,
+            Drain::Socket(socket, _) => socket.write_all(&data).await,
+            Drain::Pipe(pipe) => pipe.write_all(&data).await,
+            Drain::Ended if data.is_empty() => Ok(()),
+            Drain::Ended => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// Ends the stream behind what was sent. One whose reader is gone needs no end.
+    pub async fn finish(&mut self) {
+        match &mut self.0 {
+            Drain::Channel(writer) => writer.finish(),
+            Drain::Socket(socket, _) => drop(socket.shutdown().await),
+            Drain::Pipe(pipe) => drop(pipe.shutdown().await),
+            Drain::Ended => {}
+        }
+    }
+
+    /// Waits until all that was sent is on its way to the server, as far as that is known on this side: closing the
+    /// session drops what is not.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub async fn drained(&self) -> io::Result<()> {
+        match &self.0 {
+            Drain::Channel(writer) => writer.drained().await,
+            Drain::Socket(..) | Drain::Pipe(_) | Drain::Ended => Ok(()),
+        }
+    }
+
+    /// Waits until what it leads to is over.
+    pub async fn closed(&self) {
+        match &self.0 {
+            Drain::Channel(writer) => writer.closed().await,
+            Drain::Socket(_, course) => drop(course.end.wait().await),
+            // Whoever writes into a pipe without a reader finds out.
+            Drain::Pipe(_) | Drain::Ended => std::future::pending().await,
+        }
+    }
+}
+
+/// The two ends of a pipe within the program.
+pub fn pipe(stream: DuplexStream) -> (Reader, Writer) {
+    let (reader, writer) = tokio::io::split(stream);
+    (Reader(Source::Pipe(reader)), Writer(Drain::Pipe(writer)))
+}
+
+/// Both directions of a channel of this process's engine as one stream; `None` for any other.
+pub fn joined(
+    reader: Reader,
+    writer: Writer,
+) -> Option<impl AsyncRead + AsyncWrite + Send + Unpin + 'static> {
+    match (reader.0, writer.0) {
+        (Source::Channel(reader), Drain::Channel(writer)) => Some(tokio::io::join(reader, writer)),
+        _ => None,
+    }
+}

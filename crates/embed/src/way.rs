@@ -1,0 +1,272 @@
+//! The way to a host: an engine in this process, or the daemon.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+use trunkline::config::{Forward, ForwardAgent, ForwardTarget, Listen, World};
+use trunkline::sftp::Sftp;
+use trunkline::{Command, Engine, Host};
+use trunkline_control::protocol;
+use trunkline_request::connection::ConnectionReport;
+use trunkline_request::failure::Failure;
+
+use crate::daemon::Daemon;
+use crate::destination::Destination;
+use crate::held::Held;
+use crate::listener::Listener;
+use crate::route::Route;
+use crate::session::{Program, Ran, Session, SessionOptions, Tunnel, timed_out};
+
+/// Where sessions and tunnels are opened.
+#[derive(Debug)]
+pub struct Way(Reach);
+
+#[derive(Debug)]
+enum Reach {
+    /// An engine of this process.
+    Engine {
+        host: Box<Host>,
+        /// What it was resolved by, and in which world; `None` for a host that the program has described itself.
+        resolved: Option<(Engine, Arc<World>)>,
+    },
+    Daemon(Arc<Daemon>),
+}
+
+/// A host that the program has described itself.
+impl From<Host> for Way {
+    fn from(host: Host) -> Self {
+        Self(Reach::Engine {
+            host: Box::new(host),
+            resolved: None,
+        })
+    }
+}
+
+impl Way {
+    /// Finds the way to a destination. `engine` is asked for where the daemon is not to do it, or cannot: because it stands
+    /// elsewhere in the system, where the same names mean other hosts.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached; the destination cannot be resolved.
+    pub async fn find(
+        destination: &Destination,
+        engine: impl AsyncFnOnce() -> Result<Engine, Failure>,
+    ) -> Result<Self, Failure> {
+        if let Some(daemon) = Daemon::find(destination).await? {
+            return Ok(Self(Reach::Daemon(Arc::new(daemon))));
+        }
+        let engine = engine().await?;
+        let request = &destination.request;
+        Ok(Self(Reach::Engine {
+            host: Box::new(engine.host_for(request, &destination.interaction).await?),
+            resolved: Some((engine, request.world.clone())),
+        }))
+    }
+
+    /// The host, where this process's engine reaches it.
+    pub fn host(&self) -> Option<&Host> {
+        match &self.0 {
+            Reach::Engine { host, .. } => Some(host),
+            Reach::Daemon(_) => None,
+        }
+    }
+
+    /// Connects, if nothing is connected yet.
+    ///
+    /// # Errors
+    /// It cannot be connected to.
+    pub async fn connect(&self) -> Result<(), Failure> {
+        match &self.0 {
+            Reach::Engine { host, .. } => Ok(host.warm().await?),
+            Reach::Daemon(daemon) => daemon.connect().await,
+        }
+    }
+
+    /// Connects, and keeps a connection open.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn hold(&self) -> Result<Held<'_>, Failure> {
+        match &self.0 {
+            Reach::Engine { host, .. } => Held::of_engine(host).await,
+            Reach::Daemon(daemon) => Held::of_daemon(daemon).await,
+        }
+    }
+
+    /// Starts a session with its input, output and error output where `routes` say.
+    ///
+    /// # Errors
+    /// Nothing was begun.
+    pub async fn session(&self, options: &SessionOptions, routes: [Route; 3]) -> Result<Session, Failure> {
+        self.start(options, routes, None).await
+    }
+
+    /// `limit` is for the daemon, which keeps the time because it knows how far the command came.
+    async fn start(
+        &self,
+        options: &SessionOptions,
+        routes: [Route; 3],
+        limit: Option<Duration>,
+    ) -> Result<Session, Failure> {
+        match &self.0 {
+            Reach::Engine { host, resolved } => {
+                let command = match resolved {
+                    Some((_, world)) => configured(options, host, world)?,
+                    None => options.command(),
+                };
+                Session::of_engine(host.start(&command).await?.into_parts(), routes)
+            }
+            Reach::Daemon(daemon) => daemon.session(options, routes, limit).await,
+        }
+    }
+
+    /// Runs a command to its end, in no more time than `limit`; without `input`, its standard input is empty.
+    pub async fn run(&self, options: &SessionOptions, input: Option<Bytes>, limit: Option<Duration>) -> Ran {
+        let deadline = limit.map(|limit| (Instant::now() + limit, limit));
+        let stdin = if input.is_some() {
+            Route::Pipe
+        } else {
+            Route::Ignore
+        };
+        let starting = self.start(options, [stdin, Route::Pipe, Route::Pipe], limit);
+        let started = match deadline {
+            Some((at, limit)) => tokio::time::timeout_at(at, starting)
+                .await
+                .unwrap_or_else(|_| Err(timed_out(limit).into())),
+            None => starting.await,
+        };
+        let deadline = deadline.filter(|_| matches!(self.0, Reach::Engine { .. }));
+        match started {
+            Ok(session) => session.run(input.unwrap_or_default(), deadline).await,
+            Err(failure) => failure.into(),
+        }
+    }
+
+    /// Opens a tunnel to a TCP port as seen from the server, for somebody at `from`.
+    ///
+    /// # Errors
+    /// The server refuses, or cannot be connected to.
+    pub async fn tcp(&self, host: &str, port: u16, from: (&str, u16)) -> Result<Tunnel, Failure> {
+        match &self.0 {
+            Reach::Engine { host: reached, .. } => Ok(reached.direct_tcpip(host, port, from).await?.into()),
+            Reach::Daemon(daemon) => {
+                let program = protocol::Program::Stdio(host.to_owned(), port);
+                daemon.tunnel(program).await
+            }
+        }
+    }
+
+    /// Opens a tunnel to a Unix socket of the server.
+    ///
+    /// # Errors
+    /// As [`Self::tcp`].
+    pub async fn socket(&self, path: &str) -> Result<Tunnel, Failure> {
+        match &self.0 {
+            Reach::Engine { host, .. } => Ok(host.direct_streamlocal(path).await?.into()),
+            Reach::Daemon(daemon) => {
+                let program = protocol::Program::StdioSocket(path.to_owned());
+                daemon.tunnel(program).await
+            }
+        }
+    }
+
+    /// Has the server listen on a TCP port or a Unix socket.
+    ///
+    /// # Errors
+    /// As [`Self::tcp`].
+    pub async fn listen(&self, listen: &Listen) -> Result<Listener, Failure> {
+        match &self.0 {
+            Reach::Engine { host, .. } => Ok(host.listen_remote(listen).await?.into()),
+            Reach::Daemon(daemon) => Listener::of_daemon(daemon, listen).await,
+        }
+    }
+
+    /// Listens on a Unix socket of this machine and carries its clients to the target, which the server connects to, until
+    /// `cancelled`. Says when it is `listening`.
+    ///
+    /// # Errors
+    /// The socket cannot be listened on.
+    pub async fn forward_socket(
+        &self,
+        path: PathBuf,
+        target: ForwardTarget,
+        listening: impl FnOnce(),
+        cancelled: impl Future<Output = ()>,
+    ) -> Result<(), Failure> {
+        match &self.0 {
+            Reach::Engine { host, .. } => {
+                let listen = Listen::Socket(path);
+                let handle = host.forward_local(&Forward { listen, target }).await?;
+                listening();
+                cancelled.await;
+                handle.close().await;
+                Ok(())
+            }
+            Reach::Daemon(daemon) => tokio::select! {
+                failed = daemon.forward_socket(&path, &target, listening) => failed.map(|never| match never {}),
+                () = cancelled => Ok(()),
+            },
+        }
+    }
+
+    /// Opens an SFTP session.
+    ///
+    /// # Errors
+    /// As [`Self::tcp`].
+    pub async fn sftp(&self) -> Result<Sftp, Failure> {
+        match &self.0 {
+            Reach::Engine { host, .. } => Ok(host.sftp().await?),
+            Reach::Daemon(daemon) => daemon.sftp().await,
+        }
+    }
+
+    /// The connections of the host.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached.
+    pub async fn connections(&self) -> Result<Vec<ConnectionReport>, Failure> {
+        match &self.0 {
+            Reach::Engine { host, .. } => Ok(host.lanes().into_iter().map(|lane| lane.report).collect()),
+            Reach::Daemon(daemon) => daemon.connections().await,
+        }
+    }
+
+    /// Closes the connections to the host's account once what runs on them has ended, and tells how many they are. What is
+    /// started from now on connects anew.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached.
+    pub async fn disconnect(&self) -> Result<usize, Failure> {
+        match &self.0 {
+            Reach::Engine { host, resolved } => Ok(match resolved {
+                Some((engine, _)) => engine.close(false, |other| host.config().is_same_account(other)),
+                None => 0,
+            }),
+            Reach::Daemon(daemon) => daemon.disconnect().await,
+        }
+    }
+}
+
+/// A command with what ssh_config says of its host's sessions, as the daemon has it.
+fn configured(options: &SessionOptions, host: &Host, world: &World) -> Result<Command, Failure> {
+    let config = host.config();
+    let mut options = options.clone();
+    let has_command = matches!(options.program, Program::Exec(_));
+    let instead = config
+        .remote_command(has_command)
+        .map_err(trunkline::Error::from)?;
+    if let (Program::Shell, Some(command)) = (&options.program, instead) {
+        options.program = Program::Exec(command.into());
+    }
+    let sent = config
+        .session_env(world)
+        .map(|(name, value)| (name.to_owned(), value.to_vec()));
+    // Of two values, sshd takes the last.
+    options.env = sent.chain(options.env).collect();
+    options.agent_forwarding = config.forward_agent != ForwardAgent::No;
+    Ok(options.command())
+}

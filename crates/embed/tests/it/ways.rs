@@ -1,0 +1,77 @@
+//! Which way is taken, and what is told of its connections.
+
+use trunkline::ExitStatus;
+use trunkline_embed::{Change, ErrorKind, Preference, Starter, Way};
+use trunkline_testkit::Sshd;
+
+use crate::{destination, each_way, engine, exec};
+
+#[tokio::test]
+async fn where_no_daemon_runs_the_engine_connects() {
+    let sshd = Sshd::start_default().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let destination = destination(&sshd, folder.path(), Preference::RunningDaemon, &[]);
+    let way = Way::find(&destination, async || Ok(engine())).await.unwrap();
+    assert!(way.host().is_some());
+    let ran = way.run(&exec("true"), None, None).await;
+    assert_eq!(ran.outcome, Ok(ExitStatus::Exited(0)));
+}
+
+#[tokio::test]
+async fn a_daemon_that_cannot_be_started_is_a_failure_of_this_machine() {
+    let sshd = Sshd::start_default().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let starter = Starter::Command(vec!["/nowhere/trunklined".into()]);
+    let destination = destination(&sshd, folder.path(), Preference::Daemon(starter), &[]);
+    let found = Way::find(&destination, async || Ok(engine())).await;
+    assert_eq!(found.err().unwrap().kind, ErrorKind::Local);
+}
+
+#[tokio::test]
+async fn the_connections_are_told_with_what_was_agreed_on() {
+    let sshd = Sshd::start_default().unwrap();
+    let args = [
+        "-o",
+        "KexAlgorithms=curve25519-sha256",
+        "-o",
+        "Ciphers=aes256-ctr",
+        "-o",
+        "MACs=hmac-sha2-256",
+        "-o",
+        "HostKeyAlgorithms=ssh-ed25519",
+    ];
+    each_way(&sshd, &args, async |way| {
+        assert!(way.connections().await.unwrap().is_empty());
+        way.connect().await.unwrap();
+        let connections = way.connections().await.unwrap();
+        let [connection] = &connections[..] else {
+            panic!("{connections:?}");
+        };
+        let handshake = connection.handshake.as_ref().unwrap();
+        assert!(handshake.server.starts_with("SSH-2.0-OpenSSH"));
+        assert_eq!(
+            (&*handshake.kex, &*handshake.host_key, &*handshake.cipher),
+            ("curve25519-sha256", "ssh-ed25519", "aes256-ctr")
+        );
+        assert_eq!(handshake.mac.as_deref(), Some("hmac-sha2-256"));
+        assert!(!handshake.compressed);
+        assert_eq!(way.disconnect().await, Ok(1));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_connection_that_is_held_tells_of_its_end() {
+    let sshd = Sshd::start_default().unwrap();
+    each_way(&sshd, &[], async |way| {
+        let mut held = way.hold().await.unwrap();
+        assert!(held.handshake().await.is_some());
+        held.rekey();
+        sshd.kill_connections();
+        let Change::Ended(failure) = held.next().await else {
+            panic!("it has ended");
+        };
+        assert_eq!(failure.kind, ErrorKind::Network);
+    })
+    .await;
+}

@@ -1,0 +1,139 @@
+//! ChannelTimeout: channels are closed that have carried nothing for some time (ssh_config(5)).
+//!
+//! It counts for each request by itself, whatever shares its connection: `global` is about the channels of one request.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::hosts;
+
+use crate::config::HostConfig;
+
+/// The time without traffic that is meant for all channels of a request together.
+const GLOBAL: &str = "global";
+
+/// When something was last carried; guarded for as long as that takes to read.
+#[derive(Debug, Clone)]
+pub(crate) struct Activity(Arc<Mutex<Instant>>);
+
+impl Activity {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+
+    fn last(&self) -> Instant {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn carried(&self, now: Instant) {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = now.max(*last);
+    }
+}
+
+/// How long one channel may carry nothing.
+#[derive(Debug)]
+pub(crate) struct Idle(Vec<(Duration, Activity)>);
+
+impl Idle {
+    /// What holds for a channel of this type, by ssh's name for it: what the first pattern that matches says, and what is said
+    /// for all channels `together`. `None` for no limit.
+    pub(crate) fn of(config: &HostConfig, kind: &str, together: &Activity) -> Option<Box<Self>> {
+        let timeouts = &config.channel_timeouts;
+        let own = timeouts
+            .iter()
+            .find(|(pattern, _)| pattern != GLOBAL && hosts::in_list(kind, pattern))
+            .map(|(_, limit)| (*limit, Activity::new()));
+        let global = timeouts
+            .iter()
+            .rfind(|(pattern, _)| pattern == GLOBAL)
+            .map(|(_, limit)| (*limit, together.clone()));
+        let limits: Vec<_> = own
+            .into_iter()
+            .chain(global)
+            .filter(|(limit, _)| !limit.is_zero())
+            .collect();
+        (!limits.is_empty()).then(|| Box::new(Self(limits)))
+    }
+
+    /// It has carried something, or begins.
+    pub(crate) fn carried(&self, now: Instant) {
+        self.0.iter().for_each(|(_, activity)| activity.carried(now));
+    }
+
+    /// When it is to be closed, unless it carries something before that.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.0
+            .iter()
+            .map(|(limit, activity)| activity.last() + *limit)
+            .min()
+    }
+
+    /// The limit that has been reached.
+    pub(crate) fn reached(&self, now: Instant) -> Option<Duration> {
+        self.0
+            .iter()
+            .find(|(limit, activity)| activity.last() + *limit <= now)
+            .map(|(limit, _)| *limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn config(timeouts: &[(&str, u64)]) -> HostConfig {
+        let mut config = HostConfig::explicit("host", 22, "user").unwrap();
+        config.channel_timeouts = timeouts
+            .iter()
+            .map(|(pattern, seconds)| ((*pattern).to_owned(), SECOND * u32::try_from(*seconds).unwrap()))
+            .collect();
+        config
+    }
+
+    fn limit(timeouts: &[(&str, u64)], kind: &str) -> Option<u64> {
+        let activity = Activity::new();
+        let idle = Idle::of(&config(timeouts), kind, &activity)?;
+        idle.carried(Instant::now());
+        idle.reached(Instant::now() + SECOND * 10_000)
+            .map(|limit| limit.as_secs())
+    }
+
+    #[test]
+    fn the_first_pattern_that_matches_says_how_long() {
+        let timeouts = [("direct-*", 1), ("session", 0), ("*", 3), ("session", 4)];
+        assert_eq!(limit(&timeouts, "direct-streamlocal@openssh.com"), Some(1));
+        assert_eq!(limit(&timeouts, "session"), None, "0 is for ever");
+        assert_eq!(limit(&timeouts, "forwarded-tcpip"), Some(3));
+        assert_eq!(limit(&[], "session"), None);
+    }
+
+    #[test]
+    fn a_wildcard_does_not_stand_for_all_together() {
+        assert_eq!(limit(&[("glob*", 1)], "session"), None);
+        assert_eq!(limit(&[("global", 7)], "session"), Some(7));
+    }
+
+    #[test]
+    fn traffic_of_one_channel_keeps_the_others_of_its_request_open() {
+        let (config, together) = (config(&[("global", 10), ("session", 30)]), Activity::new());
+        let start = Instant::now() + SECOND;
+        let session = Idle::of(&config, "session", &together).unwrap();
+        let tunnel = Idle::of(&config, "direct-tcpip", &together).unwrap();
+        session.carried(start);
+        tunnel.carried(start + SECOND * 9);
+        assert_eq!(session.due(), Some(start + SECOND * 19));
+        assert_eq!(session.reached(start + SECOND * 18), None);
+        tunnel.carried(start + SECOND * 25);
+        assert_eq!(session.reached(start + SECOND * 30), Some(SECOND * 30));
+        let other = Idle::of(&config, "session", &Activity::new()).unwrap();
+        other.carried(start);
+        assert_eq!(
+            other.reached(start + SECOND * 10),
+            Some(SECOND * 10),
+            "another request's"
+        );
+    }
+}

@@ -1,0 +1,172 @@
+//! Whether the server is still there: when to ask it after it has been silent, and when to give it up. Decisions on
+//! simulated time.
+//!
+//! Two rules say so: ServerAliveInterval and ServerAliveCountMax of the host, and the engine's own check, which finds
+//! connections that have died unnoticed where ssh_config has no such rule.
+
+use std::time::{Duration, Instant};
+
+use crate::config::HostConfig;
+use crate::settings::Settings;
+
+/// What is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Nothing.
+    Nothing,
+    /// The server is to be asked for an answer.
+    Ask,
+    /// It has not answered.
+    GiveUp { rule: Rule, silent: Duration },
+}
+
+/// Who wants to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rule {
+    ServerAliveInterval,
+    Check,
+}
+
+/// The silence of one connection's server.
+#[derive(Debug)]
+pub(crate) struct KeepAlive {
+    heard: Instant,
+    watches: [Option<Watch>; 2],
+}
+
+/// One rule, applied.
+#[derive(Debug)]
+struct Watch {
+    rule: Rule,
+    /// The silence after which the server is asked.
+    silence: Duration,
+    /// The time that it then has to answer, before it is asked again or given up.
+    patience: Duration,
+    /// How often it is asked.
+    most: u32,
+    asked: u32,
+    due: Instant,
+}
+
+impl KeepAlive {
+    pub(crate) fn new(host: &HostConfig, settings: &Settings, now: Instant) -> Self {
+        let watch = |rule, silence, patience, most| Watch {
+            rule,
+            silence,
+            patience,
+            most,
+            asked: 0,
+            due: now + silence,
+        };
+        let server_alive = host.server_alive_interval.map(|interval| {
+            let most = host.server_alive_count_max;
+            watch(Rule::ServerAliveInterval, interval, interval, most)
+        });
+        let check = watch(Rule::Check, settings.probe_after, settings.probe_limit, 1);
+        Self {
+            heard: now,
+            watches: [server_alive, Some(check)],
+        }
+    }
+
+    /// Something has come from the server.
+    pub(crate) fn heard(&mut self, now: Instant) {
+        self.heard = now;
+        for watch in self.watches.iter_mut().flatten() {
+            watch.asked = 0;
+            watch.due = now + watch.silence;
+        }
+    }
+
+    /// When there may be something to do, unless the server is heard from before.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.watches.iter().flatten().map(|watch| watch.due).min()
+    }
+
+    pub(crate) fn turn(&mut self, now: Instant) -> Turn {
+        let mut turn = Turn::Nothing;
+        for watch in self.watches.iter_mut().flatten().filter(|watch| watch.due <= now) {
+            if watch.asked >= watch.most {
+                return Turn::GiveUp {
+                    rule: watch.rule,
+                    silent: now - self.heard,
+                };
+            }
+            watch.asked += 1;
+            // From now: a process that was stopped for long gives the server its time all the same.
+            watch.due = now + watch.patience;
+            turn = Turn::Ask;
+        }
+        turn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn keepalive(server_alive: Option<(u32, u32)>, start: Instant) -> KeepAlive {
+        let mut host = HostConfig::explicit("host", 22, "user").unwrap();
+        host.server_alive_interval = server_alive.map(|(interval, _)| SECOND * interval);
+        host.server_alive_count_max = server_alive.map_or(3, |(_, most)| most);
+        KeepAlive::new(&host, &Settings::default(), start)
+    }
+
+    /// The seconds at which something is due while the server says nothing, and what it is.
+    fn silence(keepalive: &mut KeepAlive, start: Instant) -> Vec<(u64, Turn)> {
+        let mut turns = Vec::new();
+        while !matches!(turns.last(), Some((_, Turn::GiveUp { .. }))) {
+            let now = keepalive.due().unwrap();
+            turns.push(((now - start).as_secs(), keepalive.turn(now)));
+        }
+        turns
+    }
+
+    fn give_up(rule: Rule, seconds: u32) -> Turn {
+        Turn::GiveUp {
+            rule,
+            silent: SECOND * seconds,
+        }
+    }
+
+    #[test]
+    fn a_silent_server_is_asked_and_given_up() {
+        let start = Instant::now();
+        assert_eq!(
+            silence(&mut keepalive(None, start), start),
+            [(60, Turn::Ask), (70, give_up(Rule::Check, 70))]
+        );
+        let rule = Rule::ServerAliveInterval;
+        assert_eq!(
+            silence(&mut keepalive(Some((15, 2)), start), start),
+            [(15, Turn::Ask), (30, Turn::Ask), (45, give_up(rule, 45))]
+        );
+        assert_eq!(
+            silence(&mut keepalive(Some((5, 0)), start), start),
+            [(5, give_up(rule, 5))]
+        );
+    }
+
+    #[test]
+    fn whatever_comes_from_the_server_starts_the_silence_anew() {
+        let start = Instant::now();
+        let mut keepalive = keepalive(Some((15, 1)), start);
+        assert_eq!(keepalive.turn(start + 15 * SECOND), Turn::Ask);
+        keepalive.heard(start + 16 * SECOND);
+        assert_eq!(keepalive.due(), Some(start + 31 * SECOND));
+        assert_eq!(keepalive.turn(start + 30 * SECOND), Turn::Nothing);
+        assert_eq!(keepalive.turn(start + 31 * SECOND), Turn::Ask);
+    }
+
+    #[test]
+    fn a_server_has_its_time_to_answer_after_a_stop_of_this_process() {
+        let start = Instant::now();
+        let mut keepalive = keepalive(Some((15, 3)), start);
+        let late = start + 3600 * SECOND;
+        assert_eq!(keepalive.turn(late), Turn::Ask);
+        assert_eq!(keepalive.turn(late), Turn::Nothing);
+        assert_eq!(keepalive.due(), Some(late + 10 * SECOND));
+    }
+}

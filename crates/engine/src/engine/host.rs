@@ -1,0 +1,363 @@
+//! [`Host`]: one of an engine's hosts.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use trunkline_proto::ChannelKind;
+
+use super::{Engine, Inner};
+use crate::config::{ForwardAgent, HostConfig, Request};
+use crate::connection::Connection;
+use crate::connection::channel::ChannelStream;
+use crate::connection::lease::Lease;
+use crate::connection::session::{Command, Output, Session};
+use crate::connection::timing::idle::Activity;
+use crate::error::Error;
+use crate::permission;
+use crate::pool::{Caller, LaneStatus, Pool, Way};
+use crate::sftp::Sftp;
+use crate::tuned::Choice;
+
+/// A host, reached through connections that are shared with everything that may share them.
+#[derive(Clone)]
+pub struct Host {
+    pub(super) pool: Arc<Pool>,
+    pub(super) caller: Caller,
+    /// What was measured to be best for moving data.
+    pub(super) tuned: Option<Arc<Choice>>,
+    /// Where neither that nor the user has copies compressed, or has forbidden it.
+    pub(super) undecided: Option<Arc<Undecided>>,
+}
+
+/// What it takes to reach a host anew, with compression.
+pub(super) struct Undecided {
+    pub(super) engine: Weak<Inner>,
+    pub(super) request: Request,
+}
+
+impl fmt::Debug for Undecided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Undecided(..)")
+    }
+}
+
+impl Host {
+    /// What ssh_config says of it.
+    pub fn config(&self) -> &Arc<HostConfig> {
+        &self.caller.config
+    }
+
+    /// What was carried by its channels last.
+    pub(crate) fn activity(&self) -> &Activity {
+        &self.caller.activity
+    }
+
+    /// What was measured to be best for moving data, if this host is [for that](Engine::host_for_copies).
+    pub fn tuned(&self) -> Option<&Choice> {
+        self.tuned.as_deref()
+    }
+
+    /// The same host over connections that compress, for a copy that finds on its way that they are faster; nobody is asked
+    /// anything for them. `None` where it compresses already, the user has forbidden it, or the server takes none.
+    pub(crate) fn compressing(&self) -> Option<Self> {
+        let undecided = self.undecided.as_ref()?;
+        let takes_it = |connection: &Connection| connection.info().is_some_and(|info| info.server_compresses);
+        if !self.pool.connections().iter().any(takes_it) {
+            return None;
+        }
+        let engine = Engine {
+            inner: undecided.engine.upgrade()?,
+        };
+        let config = Arc::new(HostConfig {
+            compression: true,
+            ..(*self.caller.config).clone()
+        });
+        let interaction = self.caller.interaction.clone().without_questions();
+        let mut host = engine.host_with(config, &undecided.request, &interaction).ok()?;
+        host.tuned.clone_from(&self.tuned);
+        Some(host)
+    }
+
+    /// Has the user confirm the use of connections that others have made, where each use is to be confirmed. `question` is
+    /// put through the SSH_ASKPASS of whoever wants to use them, once for each [`Interaction`](crate::Interaction).
+    ///
+    /// # Errors
+    /// It is not allowed, or there is nothing to ask through. Nothing has begun.
+    pub async fn confirm_use(&self, question: &str) -> Result<(), Error> {
+        let client = self.caller.interaction.client();
+        if self.pool.is_allowed(client) {
+            return Ok(());
+        }
+        self.ask_permission(question).await?;
+        self.pool.allow(client);
+        Ok(())
+    }
+
+    /// Has the user confirm one use, where each is to be confirmed, whoever has made the connections.
+    ///
+    /// # Errors
+    /// As [`Self::confirm_use`].
+    pub async fn confirm_each_use(&self, question: &str) -> Result<(), Error> {
+        if !self.pool.confirms() {
+            return Ok(());
+        }
+        self.ask_permission(question).await
+    }
+
+    /// Whether each use of the connections is to be confirmed by whoever has not made them.
+    pub fn confirms_use(&self) -> bool {
+        self.pool.confirms()
+    }
+
+    async fn ask_permission(&self, question: &str) -> Result<(), Error> {
+        match &self.caller.way {
+            Way::Resolved(request) => {
+                permission::ask(&self.caller.config.original_host, &request.world, question).await
+            }
+            // Nobody else has its connections.
+            Way::Given(_) => Ok(()),
+        }
+    }
+
+    /// Whether a connection is there already.
+    pub fn is_warm(&self) -> bool {
+        self.pool.connections().iter().any(Connection::is_ready)
+    }
+
+    /// Starts a command, a shell or a subsystem.
+    ///
+    /// # Errors
+    /// A refusal by the server that no other connection lifts. Failures of a connection that is being made come from
+    /// the session.
+    pub async fn start(&self, command: &Command) -> Result<Session, Error> {
+        if command.forwards_agent() && self.caller.config.forward_agent == ForwardAgent::No {
+            return Err(Error::agent_not_forwarded(&self.caller.config));
+        }
+        // sshd gives every session of a connection the agent that the first one brought: on a host that gets the agent,
+        // every session asks for it, so that what one sees is what it asked for.
+        let forward = self.caller.config.forward_agent != ForwardAgent::No;
+        let all_or_nothing = self.caller.config.exit_on_forward_failure;
+        let command = if forward || all_or_nothing {
+            &command
+                .clone()
+                .agent_forwarding(forward)
+                .verified_only(all_or_nothing)
+        } else {
+            command
+        };
+        self.pool.session(command, &self.caller).await
+    }
+
+    /// Opens a session in which nothing runs yet, for a caller that speaks of it request by request:
+    /// [`SessionControl::request`](crate::SessionControl::request). Where a spare session is there, at once.
+    ///
+    /// # Errors
+    /// The server's refusal; the loss of the connection. A host that forwards the agent has no such sessions: the server
+    /// would lend it to them unasked.
+    pub async fn open_session(&self) -> Result<Session, Error> {
+        if self.caller.config.forward_agent != ForwardAgent::No {
+            return Err(Error::configuration(
+                &self.caller.config,
+                "its connections forward the agent, and this was not asked for",
+            ));
+        }
+        let mut session = self.pool.session(&Command::later(), &self.caller).await?;
+        session.started().await?;
+        Ok(session)
+    }
+
+    /// Runs a command without input to its end and returns its output.
+    ///
+    /// # Errors
+    /// As [`Session::wait`]. A status other than 0 is not an error.
+    pub async fn run(&self, command: &Command) -> Result<Output, Error> {
+        self.start(command).await?.output(None).await
+    }
+
+    /// Opens an SFTP session. Its first request leaves right behind that for the subsystem, so that a warm host answers
+    /// the first operation within a round trip.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn sftp(&self) -> Result<Sftp, Error> {
+        let config = self.sftp_config();
+        let session = self.start(&Command::subsystem("sftp")).await?;
+        Ok(Sftp::on(session, &self.caller.config.original_host, &config))
+    }
+
+    /// Opens an SFTP session on a connection with nothing else on it, as long as the host may have one more.
+    pub(crate) async fn sftp_apart(&self) -> Result<Sftp, Error> {
+        let config = self.sftp_config();
+        let command = Command::subsystem("sftp");
+        let session = self.pool.session_apart(&command, &self.caller).await?;
+        Ok(Sftp::on(session, &self.caller.config.original_host, &config))
+    }
+
+    fn sftp_config(&self) -> trunkline_sftp::Config {
+        trunkline_sftp::Config {
+            early_requests: self.pool.is_openssh(),
+            largest_request: self.tuned().and_then(|choice| choice.request_size),
+        }
+    }
+
+    /// The shortest round trip that an answer on one of its connections has shown.
+    pub(crate) fn rtt(&self) -> Option<Duration> {
+        let connections = self.pool.connections();
+        connections
+            .iter()
+            .filter_map(|connection| connection.metrics().rtt())
+            .min()
+    }
+
+    /// Opens a TCP connection from the server to `host`:`port`.
+    ///
+    /// # Errors
+    /// The server's refusal; the loss of the connection.
+    pub async fn direct_tcpip(
+        &self,
+        host: &str,
+        port: u16,
+        originator: (&str, u16),
+    ) -> Result<ChannelStream, Error> {
+        let originator = (originator.0.to_owned(), originator.1);
+        self.pool
+            .tunnel(
+                ChannelKind::DirectTcpip {
+                    host: host.to_owned(),
+                    port,
+                    originator,
+                },
+                &self.caller,
+            )
+            .await
+    }
+
+    /// Opens a connection to a Unix socket on the server.
+    ///
+    /// # Errors
+    /// As [`Self::direct_tcpip`].
+    pub async fn direct_streamlocal(&self, path: &str) -> Result<ChannelStream, Error> {
+        self.pool
+            .tunnel(
+                ChannelKind::DirectStreamlocal {
+                    path: path.to_owned(),
+                },
+                &self.caller,
+            )
+            .await
+    }
+
+    /// The host's first connection, kept from being closed as idle while the lease is there.
+    pub(crate) fn hold_connection(&self) -> (Connection, Lease) {
+        self.pool.hold_control(&self.caller)
+    }
+
+    /// The host's first connection, made if there is none, kept from being closed as idle while the result is there.
+    /// Begins to connect at once; [`Connection::ready`] waits for it.
+    pub fn hold(&self) -> HeldConnection {
+        let (connection, lease) = self.hold_connection();
+        HeldConnection {
+            connection,
+            _lease: lease,
+        }
+    }
+
+    /// Ends the host's connections at once and for good: sessions and tunnels that are asked for later, or wait for a place,
+    /// fail with [`Error::Closed`]. For [private hosts](Engine::private_host); others share their connections, see
+    /// [`Engine::close`].
+    pub fn end(&self) {
+        self.pool.end();
+    }
+
+    /// The host's first connection, made if there is none.
+    pub fn connection(&self) -> Connection {
+        self.pool.control(&self.caller)
+    }
+
+    /// Connects now, and waits until it is done.
+    ///
+    /// # Errors
+    /// Why it could not be done; with ExitOnForwardFailure, that the server was not verified.
+    pub async fn warm(&self) -> Result<(), Error> {
+        let connection = self.connection();
+        connection.ready().await?;
+        if self.caller.config.exit_on_forward_failure {
+            connection.check_verified("Forwarding")?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the log-in of a connection that is being made; `false` where none is there or it fails. Makes none itself.
+    pub async fn logged_in(&self) -> bool {
+        let connections = self.pool.connections();
+        if connections.iter().any(Connection::is_ready) {
+            return true;
+        }
+        match connections.first() {
+            Some(connection) => connection.ready().await.is_ok(),
+            None => false,
+        }
+    }
+
+    /// What its user is to be told before anything is done with it: that a server of its connections was not verified.
+    pub fn warnings(&self) -> Vec<String> {
+        let connections = self.pool.connections();
+        let unverified = connections.iter().filter_map(Connection::info);
+        unverified
+            .flat_map(|info| info.warnings.iter().cloned())
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
+    }
+
+    /// # Errors
+    /// A server of its connections was not verified, so that `what` may not be done.
+    pub(crate) fn check_verified(&self, what: &'static str) -> Result<(), Error> {
+        let connections = self.pool.connections();
+        connections
+            .iter()
+            .try_for_each(|connection| connection.check_verified(what))
+    }
+
+    /// Keeps the first connection for ever, or no longer.
+    pub fn pin(&self, pinned: bool) {
+        self.pool.pin(pinned);
+    }
+
+    /// Whether traffic keeps new sessions away from one of the connections, so that they go to another: above
+    /// [`Settings::busy_above`](crate::Settings::busy_above) it does, below [`Settings::busy_below`](crate::Settings::busy_below) no longer. Looked at once a second.
+    pub fn apart(&self) -> watch::Receiver<bool> {
+        self.pool.apart()
+    }
+
+    /// The host's connections.
+    pub fn lanes(&self) -> Vec<LaneStatus> {
+        self.pool.status()
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Host")
+            .field("config", &self.caller.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A connection that is not closed as idle while this is there.
+#[derive(Debug)]
+pub struct HeldConnection {
+    connection: Connection,
+    _lease: Lease,
+}
+
+impl std::ops::Deref for HeldConnection {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection
+    }
+}

@@ -1,0 +1,70 @@
+//! What the engine tells, in the words that all programs share.
+
+use std::time::UNIX_EPOCH;
+
+use trunkline_request::connection::Handshake;
+use trunkline_request::failure::{Cause, Failure};
+
+use crate::connection::ConnectionInfo;
+use crate::error::Error;
+
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        let cause = match error.root() {
+            Error::Lookup { .. } => Cause::Lookup,
+            Error::Network { address, .. } => Cause::Network { address: *address },
+            Error::ClosedByPeer { .. } => Cause::ClosedByPeer,
+            Error::Authentication { allowed, partial, .. } => Cause::Authentication {
+                allowed: allowed.clone(),
+                partial: *partial,
+            },
+            Error::Refused {
+                reason, description, ..
+            } => Cause::Refused {
+                reason: *reason,
+                words: description.to_string(),
+            },
+            Error::File { status, .. } => Cause::File {
+                status: status.code.0,
+                words: status.message.to_string(),
+            },
+            _ => match error.disconnect() {
+                Some((reason, words)) => Cause::Disconnected {
+                    reason,
+                    words: words.to_string(),
+                },
+                None => Cause::Other,
+            },
+        };
+        Self {
+            kind: error.kind(),
+            execution: error.execution(),
+            message: error.to_string(),
+            errno: error.errno(),
+            cause,
+            in_words_of_ssh: None,
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::from(&error)
+    }
+}
+
+impl From<&ConnectionInfo> for Handshake {
+    fn from(info: &ConnectionInfo) -> Self {
+        let since = info.since.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            since: since.as_secs(),
+            server: info.server.clone(),
+            kex: info.kex.name().to_owned(),
+            host_key: info.host_key_algorithm.clone(),
+            cipher: info.cipher.to_owned(),
+            mac: info.mac.map(str::to_owned),
+            compressed: info.compressed,
+            greeting: info.greeting.clone(),
+        }
+    }
+}

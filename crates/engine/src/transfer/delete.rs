@@ -1,0 +1,384 @@
+//! [`Deletion`]: what the target has and the source has not, and how it goes.
+//!
+//! Nothing is deleted unless everything was copied: a source that could not be listed to its end would have more names than
+//! were seen. What the filters leave out stays, with the directories that it is in.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use trunkline_sftp::transfer::LeftOut;
+
+use super::folder::Folder;
+use super::sessions::Sessions;
+use super::{CopyEvent, Job, Place, Reason, blocking, list, shown};
+use crate::error::Error;
+use crate::sftp::{FileType, Sftp};
+
+/// What a copy with `delete` remembers of its sources.
+#[derive(Debug, Default)]
+pub(super) struct Deletion {
+    /// Whether it was asked for.
+    wanted: bool,
+    /// Names that are not copied for what they are, which does not make a copy incomplete.
+    passed_over: AtomicU64,
+    /// Guards the tables for as long as a look-up takes.
+    directories: Mutex<Directories>,
+}
+
+#[derive(Debug, Default)]
+struct Directories {
+    /// Directories of the sources: their paths below the target's root, and below each source that has them.
+    listed: BTreeMap<Bytes, HashSet<Bytes>>,
+    /// How many names the sources have in each.
+    names: HashMap<Bytes, u64>,
+    /// Paths of what the sources have and is not copied.
+    passed_over: HashSet<Bytes>,
+}
+
+/// Requests for single names in flight.
+const AT_ONCE: usize = 64;
+
+impl Deletion {
+    pub(super) fn new(wanted: bool) -> Self {
+        Self {
+            wanted,
+            ..Self::default()
+        }
+    }
+
+    /// Notes that a source has a directory.
+    pub(super) fn enter(&self, target: &Bytes, below: &[u8]) {
+        if self.wanted {
+            let mut directories = self.directories();
+            let listed = directories.listed.entry(target.clone()).or_default();
+            listed.insert(Bytes::copy_from_slice(below));
+        }
+    }
+
+    /// Notes that a source has a name which the target will have.
+    pub(super) fn expect(&self, target: &Bytes) {
+        if self.wanted {
+            *self.directories().names.entry(parent(target)).or_default() += 1;
+        }
+    }
+
+    /// Notes that a source has something that is not copied.
+    pub(super) fn pass_over(&self, target: &Bytes) {
+        self.passed_over.fetch_add(1, Ordering::Relaxed);
+        if self.wanted {
+            self.directories().passed_over.insert(target.clone());
+        }
+    }
+
+    fn directories(&self) -> MutexGuard<'_, Directories> {
+        self.directories.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The path that a path below the target's root is in.
+fn parent(path: &Bytes) -> Bytes {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => path.slice(..at),
+        None => Bytes::new(),
+    }
+}
+
+/// Deletes what the target has in the directories that were copied and no source has.
+pub(super) async fn delete(job: &Arc<Job>, to: &Place, root: &Bytes) -> Result<(), Error> {
+    if !job.deletion.wanted {
+        return Ok(());
+    }
+    let failed = job.progress.failed.load(Ordering::Relaxed);
+    let passed_over = job.deletion.passed_over.load(Ordering::Relaxed);
+    if failed > passed_over {
+        let message = "nothing was deleted, because not everything could be copied";
+        job.progress.failed(root.clone(), message.to_owned());
+        return Ok(());
+    }
+    let Directories {
+        listed,
+        names,
+        passed_over,
+    } = std::mem::take(&mut *job.deletion.directories());
+    let target = match to {
+        Place::Local => {
+            let path = std::path::PathBuf::from(list::os(root));
+            match blocking(move || Folder::open(&path)).await {
+                Ok(folder) => Target::Local(Arc::new(folder)),
+                // A dry run has not made it.
+                Err(_) if job.options.dry_run => return Ok(()),
+                Err(error) => {
+                    job.progress.failed(root.clone(), list::words(root, &error));
+                    return Ok(());
+                }
+            }
+        }
+        Place::Server(sessions) => Target::Server(sessions.clone(), root.clone()),
+    };
+    let (target, names, passed_over) = (&target, &names, &passed_over);
+    let deletions = listed.into_iter().map(|(directory, sources)| async move {
+        let expected = names.get(&directory).copied().unwrap_or(0);
+        let extraneous = Extraneous {
+            job,
+            target,
+            directory: &directory,
+            sources: Arc::new(sources),
+            expected,
+            passed_over,
+        };
+        extraneous.delete().await
+    });
+    let mut deletions = futures_util::stream::iter(deletions).buffer_unordered(AT_ONCE);
+    while let Some(deleted) = deletions.next().await {
+        deleted?;
+    }
+    Ok(())
+}
+
+enum Target {
+    Local(Arc<Folder>),
+    Server(Arc<Sessions>, Bytes),
+}
+
+/// What is too much in one directory.
+struct Extraneous<'a> {
+    job: &'a Arc<Job>,
+    target: &'a Target,
+    directory: &'a Bytes,
+    /// What the directory is called below each source that has it, which is what patterns are matched with.
+    sources: Arc<HashSet<Bytes>>,
+    /// How many of its names the sources have.
+    expected: u64,
+    passed_over: &'a HashSet<Bytes>,
+}
+
+impl Extraneous<'_> {
+    async fn delete(&self) -> Result<(), Error> {
+        let there = match self.target.names(self.directory).await {
+            Ok(there) => there,
+            // What a dry run has not made is not there.
+            Err(_) if self.job.options.dry_run => return Ok(()),
+            Err(reason) => {
+                self.job.progress.failed(self.directory.clone(), reason);
+                return Ok(());
+            }
+        };
+        let (known, extraneous): (Vec<_>, Vec<_>) = there
+            .into_iter()
+            .partition(|(name, _)| self.job.tree.knows(&list::join(self.directory, name)));
+        // All names were copied, and some are not there: the file system takes another name for the same, as those do
+        // that know no case. What seems to be too much may be what was copied.
+        if (known.len() as u64) < self.expected && !self.job.options.dry_run && !extraneous.is_empty() {
+            let message = format!(
+                "nothing was deleted in {}: names there are not those that were copied",
+                self.target.shown(self.directory)
+            );
+            self.job.progress.failed(self.directory.clone(), message);
+            return Ok(());
+        }
+        for (name, is_directory) in extraneous {
+            let path = list::join(self.directory, &name);
+            if self.passed_over.contains(&path) || self.is_protected(&name, is_directory) {
+                continue;
+            }
+            if is_directory {
+                self.delete_tree(&name).await?;
+            } else {
+                self.delete_one(path, false).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the filters leave a path below the directory out.
+    fn is_protected(&self, path: &[u8], is_directory: bool) -> bool {
+        is_protected(self.job, &self.sources, path, is_directory)
+    }
+
+    /// Deletes a directory and what is in it, but for what is protected and the directories that it is in.
+    async fn delete_tree(&self, name: &Bytes) -> Result<(), Error> {
+        let root = list::join(self.directory, name);
+        let protected = Arc::new(Mutex::new(HashSet::new()));
+        let left_out = {
+            let (job, sources, protected) = (self.job.clone(), self.sources.clone(), protected.clone());
+            let (top, name) = (root.clone(), name.clone());
+            move |path: &[u8], is_directory: bool| {
+                let left_out = is_protected(&job, &sources, &list::join(&name, path), is_directory);
+                if left_out {
+                    let mut protected = protected.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut folder = parent(&list::join(&top, path));
+                    while folder.len() >= top.len() && protected.insert(folder.clone()) {
+                        folder = parent(&folder);
+                    }
+                }
+                left_out
+            }
+        };
+        let found = match self.target.tree(&root, left_out).await {
+            Ok(found) => found,
+            Err(reason) => {
+                self.job.progress.failed(root, reason);
+                return Ok(());
+            }
+        };
+        let protected = std::mem::take(&mut *protected.lock().unwrap_or_else(PoisonError::into_inner));
+        let (directories, files): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|(_, is_directory)| *is_directory);
+        let deletions = files.into_iter().map(|(path, _)| self.delete_one(path, false));
+        let mut deletions = futures_util::stream::iter(deletions).buffer_unordered(AT_ONCE);
+        while let Some(deleted) = deletions.next().await {
+            deleted?;
+        }
+        // A directory was found before what is in it.
+        for (path, _) in directories.into_iter().rev() {
+            if !protected.contains(&path) {
+                self.delete_one(path, true).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn delete_one(&self, path: Bytes, is_directory: bool) -> Result<(), Error> {
+        if !self.job.options.dry_run
+            && let Err(reason) = self.target.delete(&path, is_directory).await?
+        {
+            self.job.progress.failed(path, reason);
+            return Ok(());
+        }
+        self.job.progress.tell(CopyEvent::Deleted { path });
+        Ok(())
+    }
+}
+
+fn is_protected(job: &Job, sources: &HashSet<Bytes>, path: &[u8], is_directory: bool) -> bool {
+    let mut below = sources.iter().map(|source| list::join(source, path));
+    below.any(|below| job.filters.leave_out(&below, is_directory))
+}
+
+impl Target {
+    /// The names in a directory, and which of them are directories.
+    async fn names(&self, directory: &Bytes) -> Result<Vec<(Bytes, bool)>, Reason> {
+        match self {
+            Self::Local(folder) => {
+                let (folder, directory) = (folder.clone(), directory.clone());
+                blocking(move || {
+                    let names = folder.names(&directory);
+                    names.map_err(|error| words(&folder, &directory, &error))
+                })
+                .await
+            }
+            Self::Server(sessions, root) => {
+                let mut listing = sessions.first().read_dir(path_there(root, directory));
+                let mut names = Vec::new();
+                while let Some(entry) = listing.next().await {
+                    let entry = entry?;
+                    let is_directory = entry.attributes.file_type() == Some(FileType::Directory);
+                    names.push((entry.path, is_directory));
+                }
+                Ok(names)
+            }
+        }
+    }
+
+    /// The paths of a directory and what is in it, each directory before what is in it.
+    async fn tree(
+        &self,
+        top: &Bytes,
+        left_out: impl Fn(&[u8], bool) -> bool + Send + Sync + 'static,
+    ) -> Result<Vec<(Bytes, bool)>, Reason> {
+        let mut found = vec![(top.clone(), true)];
+        match self {
+            Self::Local(folder) => {
+                let (folder, top) = (folder.clone(), top.clone());
+                blocking(move || {
+                    // Grows while it is gone through.
+                    let mut at = 0;
+                    while let Some((path, is_directory)) = found.get(at).cloned() {
+                        at += 1;
+                        if !is_directory {
+                            continue;
+                        }
+                        let names = folder.names(&path);
+                        for (name, is_directory) in names.map_err(|error| words(&folder, &path, &error))? {
+                            let path = list::join(&path, &name);
+                            let below = path.slice(top.len() + 1..);
+                            if !left_out(&below, is_directory) {
+                                found.push((path, is_directory));
+                            }
+                        }
+                    }
+                    Ok(found)
+                })
+                .await
+            }
+            Self::Server(sessions, root) => {
+                let there = path_there(root, top);
+                let mut walk = sessions.first().walk_without(there, LeftOut::new(left_out));
+                while let Some(entry) = walk.next().await {
+                    let entry = entry?;
+                    let is_directory = entry.attributes.file_type() == Some(FileType::Directory);
+                    found.push((list::join(top, &entry.path), is_directory));
+                }
+                Ok(found)
+            }
+        }
+    }
+
+    /// Deletes one name. Fails when there is no session; gives a sentence when the name stays.
+    async fn delete(&self, path: &Bytes, is_directory: bool) -> Result<Result<(), Reason>, Error> {
+        match self {
+            Self::Local(folder) => {
+                let (folder, path) = (folder.clone(), path.clone());
+                let deleted = blocking(move || {
+                    let deleted = folder.delete(&path, is_directory);
+                    deleted.map_err(|error| words(&folder, &path, &error))
+                });
+                Ok(deleted.await)
+            }
+            Self::Server(sessions, root) => {
+                let path = path_there(root, path);
+                let delete = |sftp: Sftp| {
+                    let path = path.clone();
+                    async move {
+                        match is_directory {
+                            true => sftp.rmdir(path).await,
+                            false => sftp.remove(path).await,
+                        }
+                    }
+                };
+                match sessions.with(delete).await {
+                    // Of a session that was lost, the server may have heard.
+                    Ok(()) => Ok(Ok(())),
+                    Err(error) if error.is_no_such_file() => Ok(Ok(())),
+                    Err(error @ Error::File { .. }) => Ok(Err(error.into())),
+                    Err(error) => Err(error),
+                }
+            }
+        }
+    }
+
+    /// A path below the target's root, for people.
+    fn shown(&self, path: &Bytes) -> String {
+        match self {
+            Self::Local(folder) => shown(folder.shown(path).as_os_str().as_encoded_bytes()),
+            Self::Server(sessions, root) => {
+                let host = sessions.first().host().to_owned();
+                format!("{host}: {}", shown(&path_there(root, path)))
+            }
+        }
+    }
+}
+
+fn path_there(root: &Bytes, path: &Bytes) -> Bytes {
+    match path.is_empty() {
+        true => root.clone(),
+        false => list::in_root(root, path),
+    }
+}
+
+fn words(folder: &Folder, path: &[u8], error: &std::io::Error) -> Reason {
+    list::words(folder.shown(path).as_os_str().as_encoded_bytes(), error)
+}

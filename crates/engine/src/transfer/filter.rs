@@ -1,0 +1,258 @@
+//! [`Filters`]: which names are left out, by rsync's patterns.
+
+use std::borrow::Cow;
+
+use regex::bytes::{Regex, RegexBuilder};
+use trunkline_request::copy::FilterRule;
+
+use super::shown;
+use crate::error::Error;
+
+/// The rules of a copy, in their order.
+#[derive(Debug, Clone)]
+pub(super) struct Filters {
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug, Clone)]
+struct Rule {
+    include: bool,
+    expression: Regex,
+    /// It is for directories only.
+    directories: bool,
+    /// A slash is put before the path: `**/x` is for `x`, too.
+    slash_before: bool,
+    /// A slash is put behind a directory: `x/***` is for `x`, too.
+    slash_behind: bool,
+}
+
+impl Filters {
+    pub(super) fn new(rules: &[FilterRule]) -> Result<Self, Error> {
+        let rules = rules.iter().map(Rule::new).collect::<Result<_, _>>()?;
+        Ok(Self { rules })
+    }
+
+    /// Whether a path below a source is left out. The directories that lead to it have been asked about before: what is in
+    /// one that is left out is left out, too.
+    pub(super) fn leave_out(&self, path: &[u8], is_directory: bool) -> bool {
+        let first = self.rules.iter().find(|rule| rule.matches(path, is_directory));
+        first.is_some_and(|rule| !rule.include)
+    }
+}
+
+impl Rule {
+    fn new(rule: &FilterRule) -> Result<Self, Error> {
+        /// An expression takes less memory than this, or is refused: nobody writes such a pattern.
+        const MOST_MEMORY: usize = 1024 * 1024;
+        let wrong = |why: &str| {
+            let option = if rule.include { "--include" } else { "--exclude" };
+            Error::Invalid(format!("{option} {}: {why}", shown(&rule.pattern)))
+        };
+        let (pattern, directories) = match rule.pattern.strip_suffix(b"/") {
+            Some(pattern) if !pattern.is_empty() => (pattern, true),
+            _ => (&rule.pattern[..], false),
+        };
+        if pattern.is_empty() {
+            return Err(wrong("the pattern is empty"));
+        }
+        let is_wild = pattern.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['));
+        let wild = if is_wild { pattern } else { b"" };
+        let any_depth = wild.windows(2).any(|two| two == b"**");
+        let slash_before = wild.starts_with(b"**");
+        let (anchored, pattern) = match pattern.strip_prefix(b"/") {
+            Some(pattern) => (true, pattern),
+            None => (false, pattern),
+        };
+        let begin = if anchored || slash_before { "^" } else { "(?:^|/)" };
+        let body = match is_wild {
+            true => expression(pattern)
+                .ok_or_else(|| wrong("a bracket is not closed, or has a class that is not known"))?,
+            false => pattern.iter().map(|byte| literal(*byte)).collect(),
+        };
+        let expression = RegexBuilder::new(&format!("{begin}{body}$"))
+            .unicode(false)
+            .dot_matches_new_line(true)
+            .size_limit(MOST_MEMORY)
+            .build()
+            .map_err(|_| wrong("the pattern is not valid"))?;
+        Ok(Self {
+            include: rule.include,
+            expression,
+            directories,
+            slash_before,
+            slash_behind: any_depth && wild.ends_with(b"***"),
+        })
+    }
+
+    fn matches(&self, path: &[u8], is_directory: bool) -> bool {
+        if self.directories && !is_directory {
+            return false;
+        }
+        let mut path = Cow::Borrowed(path);
+        if self.slash_before {
+            path.to_mut().insert(0, b'/');
+        }
+        if self.slash_behind && is_directory {
+            path.to_mut().push(b'/');
+        }
+        self.expression.is_match(&path)
+    }
+}
+
+/// A pattern as an expression for bytes; `None` where a class has no end.
+fn expression(mut pattern: &[u8]) -> Option<String> {
+    let mut expression = String::new();
+    while let Some((&byte, rest)) = pattern.split_first() {
+        pattern = rest;
+        match byte {
+            b'*' => {
+                let more = pattern.iter().take_while(|byte| **byte == b'*').count();
+                pattern = &pattern[more..];
+                expression += if more > 0 { ".*" } else { "[^/]*" };
+            }
+            b'?' => expression += "[^/]",
+            b'[' => {
+                let (class, rest) = class(pattern)?;
+                expression += &class;
+                pattern = rest;
+            }
+            b'\\' if !pattern.is_empty() => {
+                expression += &literal(pattern[0]);
+                pattern = &pattern[1..];
+            }
+            byte => expression += &literal(byte),
+        }
+    }
+    Some(expression)
+}
+
+fn literal(byte: u8) -> String {
+    format!("\\x{byte:02x}")
+}
+
+/// What may stand in a class between `[:` and `:]`.
+const CLASSES: [&str; 12] = [
+    "alnum", "alpha", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper",
+    "xdigit",
+];
+
+/// A class behind its opening bracket, and what follows it. It never matches a slash.
+fn class(pattern: &[u8]) -> Option<(String, &[u8])> {
+    let (negated, mut rest) = match pattern.first()? {
+        b'!' | b'^' => (true, &pattern[1..]),
+        _ => (false, pattern),
+    };
+    let mut members = String::new();
+    let mut is_first = true;
+    loop {
+        match rest {
+            [b']', after @ ..] if !is_first => {
+                let class = match negated {
+                    true => format!("[^/{members}]"),
+                    false => format!("[{members}&&[^/]]"),
+                };
+                return Some((class, after));
+            }
+            [b'[', b':', after @ ..] if after.windows(2).any(|two| two == b":]") => {
+                let end = after.windows(2).position(|two| two == b":]")?;
+                let name = std::str::from_utf8(&after[..end]).ok()?;
+                if !CLASSES.contains(&name) {
+                    return None;
+                }
+                members += &format!("[:{name}:]");
+                rest = &after[end + 2..];
+            }
+            _ => {
+                let (low, after) = member(rest)?;
+                rest = after;
+                members += &literal(low);
+                if let [b'-', next, ..] = rest
+                    && *next != b']'
+                {
+                    let (high, after) = member(&rest[1..])?;
+                    rest = after;
+                    // A range that runs backwards has only its first byte.
+                    if high > low {
+                        members += &format!("-{}", literal(high));
+                    }
+                }
+            }
+        }
+        is_first = false;
+    }
+}
+
+fn member(pattern: &[u8]) -> Option<(u8, &[u8])> {
+    match pattern {
+        [b'\\', byte, rest @ ..] | [byte, rest @ ..] => Some((*byte, rest)),
+        [] => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left_out(rules: &[&str], path: &str) -> bool {
+        let rules: Vec<FilterRule> = rules
+            .iter()
+            .map(|rule| FilterRule {
+                include: rule.starts_with('+'),
+                pattern: rule[2..].into(),
+            })
+            .collect();
+        let filters = Filters::new(&rules).unwrap();
+        let is_directory = path.ends_with('/');
+        filters.leave_out(path.trim_end_matches('/').as_bytes(), is_directory)
+    }
+
+    #[test]
+    fn patterns_match_as_rsyncs_do() {
+        for (pattern, matching, others) in [
+            ("*.o", "x.o d/x.o .o", "x.oo x.o/y"),
+            ("foo", "foo d/foo d/e/foo foo/", "foobar d/barfoo foo/x"),
+            ("/foo", "foo", "d/foo"),
+            ("target/", "target/ d/target/", "target d/target"),
+            ("a/b", "a/b d/a/b", "b xa/b a/b/c"),
+            ("/a/*/c", "a/b/c", "a/c a/b/d/c d/a/b/c"),
+            ("/a/**/c", "a/b/c a/b/d/c", "a/c d/a/b/c"),
+            ("a/**", "a/b a/b/c d/a/b", "a a/"),
+            ("**/c", "c a/c a/b/c", "ac a/bc"),
+            ("foo/***", "foo/ foo/x foo/x/y d/foo/", "foo foox/"),
+            ("?.c", "a.c d/a.c", "ab.c .c"),
+            ("[a-c]x[!0-9]", "axy d/cx-", "ax1 dxy ax/"),
+            ("[[:digit:]]*", "1 12ab", "a1"),
+            ("[]x]y", "]y xy", "ay"),
+            ("a\\*", "a*", "ab a\\*"),
+            ("a\\*?", "a*b", "acb"),
+            ("x[a/]y", "xay", "x/y"),
+            ("*", "a d/e x/", ""),
+        ] {
+            for path in matching.split_whitespace() {
+                assert!(left_out(&[&format!("- {pattern}")], path), "{pattern} {path}");
+            }
+            for path in others.split_whitespace() {
+                assert!(!left_out(&[&format!("- {pattern}")], path), "{pattern} {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_decides() {
+        let rules = ["+ */", "+ *.c", "- *"];
+        assert!(!left_out(&rules, "d/") && !left_out(&rules, "d/x.c") && left_out(&rules, "d/x.h"));
+        assert!(left_out(&["- x.c", "+ *.c"], "x.c"));
+        assert!(!left_out(&["+ *.c"], "x.h"), "what no rule matches is copied");
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_refused() {
+        for pattern in ["", "[a", "[[:what:]]"] {
+            let rule = FilterRule {
+                include: false,
+                pattern: pattern.into(),
+            };
+            assert!(Filters::new(&[rule]).is_err(), "{pattern}");
+        }
+    }
+}

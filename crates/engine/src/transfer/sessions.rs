@@ -1,0 +1,381 @@
+//! [`Sessions`]: the sessions that a copy goes over.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use trunkline_request::Backoff;
+
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, OnceCell, Semaphore, SemaphorePermit};
+
+use crate::engine::Host;
+use crate::error::Error;
+use crate::sftp::Sftp;
+
+/// SFTP sessions to one server. More are opened beside the transfer, which takes them as they come; one that dies is
+/// replaced.
+pub(super) struct Sessions {
+    shared: Arc<Shared>,
+    /// Measured on the first session, when somebody wants to know.
+    rtt: OnceCell<Duration>,
+    hashing: Semaphore,
+}
+
+/// Shells at once that hash files on a server: they are bound by its cores, and each takes one of MaxSessions.
+const HASHING: usize = 4;
+
+/// Which sessions get a connection of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Apart {
+    /// All: near by, a connection is bound by the core that its sshd runs on.
+    All,
+    /// One in a few: far away, each channel is bound by its window, and a channel costs less than a connection.
+    Some,
+}
+
+/// Sessions on a connection far away: with the spares that commands may want they stay below sshd's MaxSessions of ten.
+pub(crate) const SESSIONS_A_CONNECTION: usize = 6;
+
+impl Apart {
+    fn wants(self, nth: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some => nth.is_multiple_of(SESSIONS_A_CONNECTION),
+        }
+    }
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+struct State {
+    /// Where more sessions come from; `None` for a session that somebody else owns.
+    host: Option<Host>,
+    /// How often that has changed: what was being opened before is not wanted any more.
+    moves: usize,
+    sessions: Vec<Sftp>,
+    opening: usize,
+    /// The server takes no more sessions beside those that live.
+    full: bool,
+    /// Attempts that failed while there was no session at all, and why the last one did.
+    failures: u32,
+    error: Option<Error>,
+    /// The most sessions that were alive at once.
+    most: usize,
+}
+
+/// Attempts in a row to replace sessions before a copy gives up: with the pauses between them about half a minute.
+const MOST_FAILURES: u32 = 6;
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(16));
+
+impl Sessions {
+    /// Sessions to a host, the first of which is open, or fails when it is used.
+    pub(super) async fn to(host: &Host) -> Result<Self, Error> {
+        let first = host.sftp().await?;
+        Ok(Self::beginning(first, Some(host.clone())))
+    }
+
+    /// One session alone.
+    pub(super) fn over(sftp: &Sftp) -> Self {
+        Self::beginning(sftp.clone(), None)
+    }
+
+    fn beginning(first: Sftp, host: Option<Host>) -> Self {
+        let state = State {
+            host,
+            moves: 0,
+            sessions: vec![first],
+            opening: 0,
+            full: false,
+            failures: 0,
+            error: None,
+            most: 1,
+        };
+        Self {
+            shared: Arc::new(Shared {
+                state: Mutex::new(state),
+                changed: Notify::new(),
+            }),
+            rtt: OnceCell::new(),
+            hashing: Semaphore::new(HASHING),
+        }
+    }
+
+    /// The time of a round trip: what the server's answers on the host's connections have shown, or measured with a
+    /// request. That of the TCP handshake says nothing of what is behind a jump host or a proxy.
+    pub(super) async fn rtt(&self) -> Result<Duration, Error> {
+        let measure = async || {
+            if let Some(known) = self.host().as_ref().and_then(Host::rtt) {
+                return Ok(known);
+            }
+            let sftp = self.first();
+            sftp.ready().await?;
+            let begun = Instant::now();
+            sftp.realpath(".").await?;
+            Ok(begun.elapsed())
+        };
+        self.rtt.get_or_try_init(measure).await.copied()
+    }
+
+    /// A turn to hash on the server.
+    pub(super) async fn hashing(&self) -> Option<SemaphorePermit<'_>> {
+        // Never closed.
+        self.hashing.acquire().await.ok()
+    }
+
+    /// The host, where there is one.
+    pub(super) fn host(&self) -> Option<Host> {
+        self.shared.state().host.clone()
+    }
+
+    /// Has sessions come from `host`, which is the same one over other connections. Those that are there are no longer
+    /// among [`Self::live`]: whoever uses one ends what it has under way, and takes another.
+    ///
+    /// # Errors
+    /// Without a session there; then nothing changes.
+    pub(super) async fn move_to(&self, host: &Host) -> Result<(), Error> {
+        let sftp = host.sftp().await?;
+        sftp.ready().await?;
+        let mut state = self.shared.state();
+        *state = State {
+            host: Some(host.clone()),
+            moves: state.moves + 1,
+            sessions: vec![sftp],
+            opening: 0,
+            full: false,
+            failures: 0,
+            error: None,
+            most: state.most,
+        };
+        drop(state);
+        self.shared.changed.notify_waiters();
+        Ok(())
+    }
+
+    /// How often that has been done.
+    pub(super) fn moves(&self) -> usize {
+        self.shared.state().moves
+    }
+
+    /// Whether a session is still one of these.
+    pub(super) fn has(&self, sftp: &Sftp) -> bool {
+        let state = self.shared.state();
+        let same = |other: &Sftp| Arc::ptr_eq(other.link(), sftp.link());
+        state.sessions.iter().any(same)
+    }
+
+    /// The first session that lives, or the last one that did.
+    pub(super) fn first(&self) -> Sftp {
+        let state = self.shared.state();
+        let found = state
+            .sessions
+            .iter()
+            .find(|sftp| sftp.link().ended().is_none())
+            .or(state.sessions.last());
+        found
+            .expect("there is a session from the start, and the last is never dropped")
+            .clone()
+    }
+
+    /// The nth of the sessions that live, or one of the others where there will be no more; `None`: look again when
+    /// something has [changed](Self::changed). Fails when there is none and none can be had.
+    pub(super) fn nth(&self, nth: usize) -> Result<Option<Sftp>, Error> {
+        let mut live = self.live();
+        if nth < live.len() {
+            return Ok(Some(live.swap_remove(nth)));
+        }
+        self.grow(nth + 1)?;
+        let state = self.shared.state();
+        let no_more = state.host.is_none() || state.full;
+        Ok(live.pop().filter(|_| no_more))
+    }
+
+    /// A session that lives, once there is one.
+    async fn alive(&self) -> Result<Sftp, Error> {
+        loop {
+            let changed = self.changed();
+            if let Some(sftp) = self.live().into_iter().next() {
+                return Ok(sftp);
+            }
+            self.grow(1)?;
+            changed.await;
+        }
+    }
+
+    /// Does something on a session, and again on another one when it was lost meanwhile: what may be done twice.
+    pub(super) async fn with<T, Work: Future<Output = Result<T, Error>>>(
+        &self,
+        work: impl Fn(Sftp) -> Work,
+    ) -> Result<T, Error> {
+        /// A server that ends every session on which this is done will not be asked forever.
+        const ATTEMPTS: usize = 4;
+        let mut attempt = 1;
+        loop {
+            let sftp = self.alive().await?;
+            let result = work(sftp.clone()).await;
+            if result.is_ok() || sftp.link().ended().is_none() || attempt == ATTEMPTS {
+                return result;
+            }
+            attempt += 1;
+        }
+    }
+
+    /// The sessions that live.
+    pub(super) fn live(&self) -> Vec<Sftp> {
+        let mut state = self.shared.state();
+        if state.sessions.len() > 1 {
+            let last = state.sessions.last().cloned();
+            state.sessions.retain(|sftp| sftp.link().ended().is_none());
+            if state.sessions.is_empty() {
+                state.sessions.extend(last);
+            }
+        }
+        state
+            .sessions
+            .iter()
+            .filter(|sftp| sftp.link().ended().is_none())
+            .cloned()
+            .collect()
+    }
+
+    /// The most sessions there were.
+    pub(super) fn most(&self) -> usize {
+        let mut state = self.shared.state();
+        // The first one may have become ready behind the others.
+        state.count();
+        state.most
+    }
+
+    /// Done when a session has opened, or could not be, since this was called.
+    pub(super) fn changed(&self) -> Notified<'_> {
+        self.shared.changed.notified()
+    }
+
+    /// Opens sessions, beside everything else, until there are `wanted`. Fails when there is none and none can be had.
+    pub(super) fn grow(&self, wanted: usize) -> Result<(), Error> {
+        let live = self.live().len();
+        let mut state = self.shared.state();
+        let missing = wanted.saturating_sub(live + state.opening);
+        let Some(host) = state.host.clone() else {
+            return match state.sessions.last().and_then(|sftp| sftp.link().ended()) {
+                Some(error) if live == 0 => Err(error),
+                _ => Ok(()),
+            };
+        };
+        // Before anything was copied there is nothing that patience could save: as scp, which fails at once.
+        if live == 0
+            && state.failures == 0
+            && let [first] = &*state.sessions
+            && let Some(error) = first.link().never_began()
+            && error.is_no_way()
+        {
+            return Err(error);
+        }
+        if live == 0 && state.opening == 0 && state.failures >= MOST_FAILURES {
+            return state.error.clone().map_or(Ok(()), Err);
+        }
+        if missing == 0 || live > 0 && state.full {
+            return Ok(());
+        }
+        // One attempt at a time where there is none: the server may be gone.
+        let missing = if live == 0 { 1 } else { missing };
+        if live == 0 && state.opening > 0 {
+            return Ok(());
+        }
+        let apart = match self.rtt.get() {
+            Some(rtt) if *rtt < NEAR => Apart::All,
+            _ => Apart::Some,
+        };
+        let first = live + state.opening;
+        let moves = state.moves;
+        state.opening += missing;
+        let pause = PAUSES.after(state.failures);
+        drop(state);
+        for nth in first..first + missing {
+            let (shared, host) = (Arc::downgrade(&self.shared), host.clone());
+            tokio::spawn(async move {
+                tokio::time::sleep(pause).await;
+                let session = if apart.wants(nth) {
+                    host.sftp_apart().await
+                } else {
+                    host.sftp().await
+                };
+                let opened = match session {
+                    Ok(sftp) => {
+                        // Used at once: requests leave behind the session's start.
+                        match shared.upgrade() {
+                            Some(shared) => shared.add(&sftp, moves),
+                            None => return,
+                        }
+                        sftp.ready().await
+                    }
+                    Err(error) => {
+                        if let Some(shared) = shared.upgrade() {
+                            shared.opened(moves);
+                        }
+                        Err(error)
+                    }
+                };
+                let Some(shared) = shared.upgrade() else { return };
+                let mut state = shared.state();
+                if state.moves != moves {
+                    return;
+                }
+                match opened {
+                    Ok(_) => {
+                        state.failures = 0;
+                        state.count();
+                    }
+                    Err(error) => {
+                        tracing::debug!("no further session for a copy: {error}");
+                        if state.sessions.iter().any(|sftp| sftp.link().ended().is_none()) {
+                            state.full = true;
+                        } else {
+                            state.failures += 1;
+                            state.error = Some(error);
+                        }
+                    }
+                }
+                drop(state);
+                shared.changed.notify_waiters();
+            });
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Counts the sessions that there are now among the most at once.
+    fn count(&mut self) {
+        let ready = self.sessions.iter().filter(|sftp| sftp.link().is_ready());
+        self.most = self.most.max(ready.count());
+    }
+}
+
+/// Below this round trip a window of 2 MiB carries more than a core can encrypt.
+pub(crate) const NEAR: Duration = Duration::from_millis(2);
+
+impl Shared {
+    /// Guards the list of sessions, for as long as a look takes.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An attempt to open a session is over; the state, where it was for what is wanted now.
+    fn opened(&self, moves: usize) -> Option<MutexGuard<'_, State>> {
+        let mut state = self.state();
+        if state.moves != moves {
+            return None;
+        }
+        state.opening -= 1;
+        Some(state)
+    }
+
+    fn add(&self, sftp: &Sftp, moves: usize) {
+        if let Some(mut state) = self.opened(moves) {
+            state.sessions.push(sftp.clone());
+        }
+        self.changed.notify_waiters();
+    }
+}

@@ -1,0 +1,255 @@
+//! Small files, many at a time.
+
+use std::io;
+
+use bytes::Bytes;
+use tokio::task::JoinSet;
+use trunkline_sftp::transfer::{FileId, ManyUpload, ManyUploadEvent, Opening, Plan as _, UploadFile};
+
+use super::super::small::{SMALL_MEMORY, SmallFiles, Work};
+use super::super::{Item, Place, Reason, list, part, shown};
+use super::Up;
+use super::source::open;
+use crate::sftp::{self, Sftp, Status};
+
+/// The small files on one session.
+pub(super) struct SmallUp<'a> {
+    up: &'a Up<'a>,
+    files: SmallFiles<ManyUpload>,
+    reads: JoinSet<Vec<Content>>,
+    /// What a read brought, until it is given to the plan.
+    read: Option<Vec<Content>>,
+    /// What of it the server has confirmed, as last seen.
+    written: u64,
+    /// Files that cannot be replaced as they are.
+    in_place: Vec<Item>,
+    /// Files that the server did not take.
+    failed: Vec<(Item, Status)>,
+}
+
+/// A small file's content, or why there is none.
+struct Content {
+    file: FileId,
+    data: Result<Bytes, Reason>,
+}
+
+impl Content {
+    fn len(&self) -> u64 {
+        self.data.as_ref().map_or(0, |data| data.len() as u64)
+    }
+}
+
+/// Small local files that are read by one thread at a time.
+const READ_TOGETHER: usize = 64;
+/// What a small file of a server's may have more than the server said when it was found: there may be thousands of them in
+/// memory, for which room was made by what was said.
+const GROWTH: u64 = 64 * 1024;
+
+impl Work for SmallUp<'_> {
+    type Plan = ManyUpload;
+
+    fn files(&mut self) -> &mut SmallFiles<ManyUpload> {
+        &mut self.files
+    }
+
+    fn add(&mut self, item: Item) {
+        let up = self.up;
+        let path = up.final_path(&item);
+        // Another name each time: of an attempt whose session was lost, the server may not have heard yet.
+        let mut file = UploadFile::new(part::random(&path), item.size);
+        file.opening = Opening::Exclusive;
+        file.owner = item.there.existing.and_then(|existing| existing.owner);
+        file.create = up.new_mode(&item);
+        file.attributes = up.looks(&item);
+        file.sync = up.job.options.sync;
+        file.rename_to = Some(path);
+        let id = self.files.shared.plan().add(file);
+        self.files.known.insert(id, item);
+    }
+
+    async fn work(&mut self) -> bool {
+        let mut any = self.handle_events();
+        for (item, status) in std::mem::take(&mut self.failed) {
+            self.fail(item, status).await;
+        }
+        for mut item in std::mem::take(&mut self.in_place) {
+            item.there.in_place = true;
+            match self.up.large_one(&mut item).await {
+                Ok(Ok(length)) => self.up.job.progress.copied(item.target, length),
+                Ok(Err(message)) => self.up.job.progress.failed(item.target, message),
+                Err(error) => self.up.job.progress.failed(item.target, error),
+            }
+        }
+        if let Some(contents) = self.read.take() {
+            let bytes = contents.iter().map(Content::len).sum();
+            self.up.job.rate.take(bytes).await;
+            self.provide(contents);
+            any = true;
+        }
+        if any {
+            self.files.attached.drive();
+        }
+        any
+    }
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            () = self.files.shared.changed.notified() => {}
+            Some(read) = self.reads.join_next() => self.read = read.ok(),
+        }
+    }
+}
+
+impl<'a> SmallUp<'a> {
+    pub(super) fn new(up: &'a Up<'a>, sftp: Sftp) -> Self {
+        Self {
+            up,
+            files: SmallFiles::on(sftp, ManyUpload::new(SMALL_MEMORY)),
+            reads: JoinSet::new(),
+            read: None,
+            written: 0,
+            in_place: Vec::new(),
+            failed: Vec::new(),
+        }
+    }
+
+    /// Whether anything happened.
+    fn handle_events(&mut self) -> bool {
+        let (events, written): (Vec<ManyUploadEvent>, u64) = {
+            let mut plan = self.files.shared.plan();
+            let events = std::iter::from_fn(|| plan.poll_event()).collect();
+            (events, plan.written())
+        };
+        self.up.job.progress.moved(written - self.written);
+        self.up.job.flow.passed(written - self.written);
+        self.written = written;
+        let any = !events.is_empty();
+        let mut wanted = Vec::new();
+        for event in events {
+            match event {
+                ManyUploadEvent::Read(file) => {
+                    wanted.extend(self.files.known.get(&file).map(|item| (file, item.clone())));
+                }
+                ManyUploadEvent::Finished { file, attributes } => {
+                    let Some(item) = self.files.known.remove(&file) else {
+                        continue;
+                    };
+                    match attributes {
+                        Ok(()) => self.up.job.progress.copied(item.target, item.size),
+                        Err(status) => self.failed.push((item, status)),
+                    }
+                }
+                ManyUploadEvent::OwnerRefused { file, .. } => {
+                    self.in_place.extend(self.files.known.remove(&file));
+                }
+                ManyUploadEvent::Failed { file, status } => {
+                    let Some(item) = self.files.known.remove(&file) else {
+                        continue;
+                    };
+                    let denied = status.code == sftp::StatusCode::PERMISSION_DENIED;
+                    if denied && item.there.existing.is_some() {
+                        self.in_place.push(item);
+                    } else {
+                        self.failed.push((item, status));
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.read(wanted);
+        any
+    }
+
+    /// Says why a file was not written.
+    async fn fail(&self, item: Item, status: Status) {
+        let may_be_full = status.code == sftp::StatusCode::FAILURE;
+        let mut message = self.up.refused(&item, status);
+        if may_be_full {
+            let path = self.up.final_path(&item);
+            message = self.up.with_room(&item, &path, None, message).await;
+        }
+        self.up.job.progress.failed(item.target, message);
+    }
+
+    fn read(&mut self, mut wanted: Vec<(FileId, Item)>) {
+        match self.up.from {
+            Place::Server(sessions) => {
+                for (file, item) in wanted {
+                    let sftp = sessions.first();
+                    self.reads.spawn(async move {
+                        let most = item.size.saturating_add(GROWTH);
+                        let data = match sftp.read_at_most(&item.source, most).await {
+                            Ok(Some(data)) => Ok(data),
+                            Ok(None) => Err(format!(
+                                "{}: it grew by more than 64 KiB while it was copied; copy it again",
+                                shown(&item.source)
+                            )
+                            .into()),
+                            Err(error) => Err(error.into()),
+                        };
+                        vec![Content { file, data }]
+                    });
+                }
+            }
+            Place::Local => {
+                while !wanted.is_empty() {
+                    let some: Vec<_> = wanted.drain(..wanted.len().min(READ_TOGETHER)).collect();
+                    self.reads.spawn_blocking(move || {
+                        some.into_iter()
+                            .map(|(file, item)| Content {
+                                file,
+                                data: read_whole(&item).map_err(|error| list::words(&item.source, &error)),
+                            })
+                            .collect()
+                    });
+                }
+            }
+        }
+    }
+
+    fn provide(&mut self, contents: Vec<Content>) {
+        for content in contents {
+            let bytes = content.len();
+            match content.data {
+                Ok(data) => {
+                    if let Some(item) = self.files.known.get_mut(&content.file) {
+                        item.size = bytes;
+                    }
+                    self.up.job.flow.offer(&data);
+                    self.files.shared.plan().provide(content.file, data);
+                }
+                Err(message) => {
+                    let shared = self.files.shared.clone();
+                    self.files
+                        .sftp
+                        .link()
+                        .with_client(|client| shared.plan().skip(content.file, client));
+                    if let Some(item) = self.files.known.remove(&content.file) {
+                        self.up.job.progress.failed(item.target, message);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// All of a small local file, which may have changed since it was found, but not into a large one.
+fn read_whole(item: &Item) -> io::Result<Bytes> {
+    /// What a file that was small may have grown to.
+    const MOST: usize = 16 * 1024 * 1024;
+    let file = open(&item.source, item.named)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other(format!(
+            "{} is no longer a regular file",
+            shown(&item.source)
+        )));
+    }
+    let mut whole = Vec::with_capacity(usize::try_from(item.size).unwrap_or(MOST).min(MOST) + 1);
+    io::Read::read_to_end(&mut io::Read::take(&file, MOST as u64 + 1), &mut whole)?;
+    if whole.len() > MOST {
+        return Err(io::Error::other(
+            "it grew to more than 16 MiB while it was copied",
+        ));
+    }
+    Ok(whole.into())
+}

@@ -1,0 +1,261 @@
+//! [`Source`]: the content of a large file, from wherever it comes.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+
+use bytes::Bytes;
+use rustix::fs::{OFlags, SeekFrom};
+use tokio::io::AsyncRead;
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use trunkline_sftp::transfer::ReadId;
+
+use super::super::list::{self, os};
+use super::super::{Item, Place, Reason, blocking, stream};
+use crate::sftp::{self, FileAttributes, OpenFlags};
+
+/// Read at once of a local file.
+const READ: usize = 4 * 1024 * 1024;
+
+/// A large file to be read at many places at once.
+pub(super) enum Source {
+    Local(Arc<File>),
+    Server(Arc<sftp::File>),
+    /// In order, and once.
+    Stream(Arc<InOrder>),
+}
+
+impl Source {
+    pub(super) async fn open(from: &Place, item: &Item) -> Result<Self, Reason> {
+        if let Some(stream) = &item.stream {
+            let reader = stream.reader().await;
+            let reader = reader.map_err(|error| list::words(&item.source, &error))?;
+            let reading = Reading {
+                reader,
+                at: 0,
+                rest: Bytes::new(),
+                ended: false,
+            };
+            return Ok(Self::Stream(Arc::new(InOrder {
+                reading: Mutex::new(reading),
+                wants: std::sync::Mutex::default(),
+            })));
+        }
+        match from {
+            Place::Local => {
+                let (source, named) = (item.source.clone(), item.named);
+                let file = blocking(move || open(&source, named)).await;
+                file.map(|file| Self::Local(Arc::new(file)))
+                    .map_err(|error| list::words(&item.source, &error))
+            }
+            Place::Server(sessions) => {
+                let file = sessions
+                    .first()
+                    .open(&item.source, OpenFlags::READ, FileAttributes::default())
+                    .await;
+                file.map(|file| Self::Server(Arc::new(file)))
+                    .map_err(Reason::from)
+            }
+        }
+    }
+
+    /// All of it, in order.
+    pub(super) fn into_reader(self, item: &Item) -> Result<Box<dyn AsyncRead + Send + Unpin>, Reason> {
+        let busy = || Reason::from("it is being read".to_owned());
+        Ok(match self {
+            Self::Stream(stream) => {
+                Arc::into_inner(stream)
+                    .ok_or_else(busy)?
+                    .reading
+                    .into_inner()
+                    .reader
+            }
+            Self::Local(file) => {
+                let file = file
+                    .try_clone()
+                    .map_err(|error| list::words(&item.source, &error))?;
+                Box::new(tokio::fs::File::from_std(file))
+            }
+            Self::Server(file) => Box::new(Arc::into_inner(file).ok_or_else(busy)?),
+        })
+    }
+
+    /// Begins to read what is wanted.
+    pub(super) fn read(&self, mut wants: Vec<Want>, reads: &mut JoinSet<Pieces>) {
+        match self {
+            Self::Stream(stream) => {
+                if wants.is_empty() {
+                    return;
+                }
+                let (stream, turn) = (stream.clone(), wants.len());
+                stream.wanted(wants);
+                reads.spawn(async move {
+                    let mut reading = stream.reading.lock().await;
+                    let mut pieces = Vec::new();
+                    for _ in 0..turn {
+                        let Some(Want { id, offset, length }) = stream.next() else {
+                            break;
+                        };
+                        let data = reading.next(offset, length).await;
+                        pieces.push((id, data.map_err(|error| error.to_string())?));
+                    }
+                    Ok(pieces)
+                });
+            }
+            Self::Server(file) => {
+                for Want { id, offset, length } in wants {
+                    let file = file.clone();
+                    reads.spawn(async move {
+                        let data = file.read_at(offset, length).await;
+                        data.map(|data| vec![(id, data)]).map_err(Reason::from)
+                    });
+                }
+            }
+            Self::Local(file) => {
+                while !wants.is_empty() {
+                    let mut bytes = 0;
+                    let count = wants
+                        .iter()
+                        .take_while(|want| {
+                            bytes += want.length;
+                            bytes <= READ
+                        })
+                        .count();
+                    let some: Vec<Want> = wants.drain(..count.max(1)).collect();
+                    let file = file.clone();
+                    reads.spawn_blocking(move || {
+                        some.into_iter()
+                            .map(|Want { id, offset, length }| {
+                                Ok((
+                                    id,
+                                    read_at(&file, offset, length).map_err(|error| error.to_string())?,
+                                ))
+                            })
+                            .collect()
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// A stream, and what is wanted of it: the tasks that read take turns in no order, the wants are in theirs.
+pub(super) struct InOrder {
+    reading: Mutex<Reading>,
+    wants: std::sync::Mutex<VecDeque<Want>>,
+}
+
+impl InOrder {
+    fn wanted(&self, more: Vec<Want>) {
+        let mut wants = self.wants.lock().unwrap_or_else(PoisonError::into_inner);
+        wants.extend(more);
+    }
+
+    fn next(&self) -> Option<Want> {
+        let mut wants = self.wants.lock().unwrap_or_else(PoisonError::into_inner);
+        wants.pop_front()
+    }
+}
+
+/// A stream that is being read, and what of it was read.
+struct Reading {
+    reader: Box<dyn AsyncRead + Send + Unpin>,
+    at: u64,
+    rest: Bytes,
+    ended: bool,
+}
+
+impl Reading {
+    /// Up to `length` bytes, fewer only at the end.
+    async fn next(&mut self, offset: u64, length: usize) -> io::Result<Bytes> {
+        // Pieces behind the end are wanted before it is known.
+        let is_behind = self.ended && self.rest.is_empty() && offset > self.at;
+        if offset != self.at && !is_behind {
+            return Err(io::Error::other(
+                "the connection was lost, and a stream cannot be read twice",
+            ));
+        }
+        let mut data = bytes::BytesMut::with_capacity(length);
+        while data.len() < length && !self.ended {
+            if self.rest.is_empty() {
+                self.rest = stream::piece(&mut self.reader).await?;
+                self.ended = self.rest.is_empty();
+            }
+            let most = self.rest.len().min(length - data.len());
+            data.extend_from_slice(&self.rest.split_to(most));
+        }
+        self.at += data.len() as u64;
+        Ok(data.freeze())
+    }
+}
+
+/// Bytes that a plan wants of a source.
+pub(super) struct Want {
+    pub(super) id: ReadId,
+    pub(super) offset: u64,
+    pub(super) length: usize,
+}
+
+/// What came of them, or why the file cannot be read.
+pub(super) type Pieces = Result<Vec<(ReadId, Bytes)>, Reason>;
+
+/// Opens a local file; not blocking, lest a pipe that took its place holds the copy up, and not through a link that did,
+/// where the user did not name it.
+pub(super) fn open(path: &[u8], named: bool) -> io::Result<File> {
+    let mut flags = OFlags::NONBLOCK;
+    if !named {
+        flags |= OFlags::NOFOLLOW;
+    }
+    std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(Path::new(os(path)))
+}
+
+/// The holes of a local file, in order; none where the file system does not tell.
+pub(super) fn holes(file: &File, size: u64) -> Vec<Range<u64>> {
+    let mut holes = Vec::new();
+    if file
+        .metadata()
+        .is_ok_and(|found| found.blocks().saturating_mul(512) >= size)
+    {
+        return holes;
+    }
+    let mut at = 0;
+    while at < size {
+        let Ok(start) = rustix::fs::seek(file, SeekFrom::Hole(at)) else {
+            break;
+        };
+        let end = match rustix::fs::seek(file, SeekFrom::Data(start)) {
+            Ok(end) => end.min(size),
+            // No data behind it.
+            Err(rustix::io::Errno::NXIO) => size,
+            Err(_) => break,
+        };
+        if start < end {
+            holes.push(start..end);
+        }
+        at = end.max(start + 1);
+    }
+    holes
+}
+
+/// Up to `length` bytes, fewer only at the file's end, into memory that need not be cleared first.
+fn read_at(file: &File, offset: u64, length: usize) -> io::Result<Bytes> {
+    let mut data = Vec::with_capacity(length);
+    while data.len() < length {
+        let at = offset + data.len() as u64;
+        match rustix::io::pread(file, rustix::buffer::spare_capacity(&mut data), at) {
+            Ok(0) => break,
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    data.truncate(length);
+    Ok(data.into())
+}

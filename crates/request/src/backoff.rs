@@ -1,0 +1,53 @@
+//! Pauses between attempts.
+
+use std::time::Duration;
+
+/// How long to wait before something that failed is tried again: each time twice as long, up to a bound.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use trunkline_request::Backoff;
+///
+/// let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
+/// let pauses: Vec<u64> = (0..5).map(|failures| backoff.after(failures).as_secs()).collect();
+/// assert_eq!(pauses, [0, 1, 2, 4, 5]);
+/// ```
+#[derive(Debug, Clone, Copy)]
+pub struct Backoff {
+    first: Duration,
+    longest: Duration,
+}
+
+impl Backoff {
+    /// Waits for `first` after the first failure, and never for longer than `longest`.
+    #[must_use]
+    pub const fn new(first: Duration, longest: Duration) -> Self {
+        Self { first, longest }
+    }
+
+    /// The pause after so many failures in a row; none after none.
+    #[must_use]
+    pub fn after(self, failures: u32) -> Duration {
+        let Some(doubled) = failures.checked_sub(1) else {
+            return Duration::ZERO;
+        };
+        let pause = 2u32
+            .checked_pow(doubled)
+            .and_then(|times| self.first.checked_mul(times));
+        pause.map_or(self.longest, |pause| pause.min(self.longest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_without_end_wait_for_the_longest_time() {
+        let backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
+        assert_eq!(backoff.after(u32::MAX), Duration::from_secs(30));
+        assert_eq!(backoff.after(7), Duration::from_secs(30));
+        assert_eq!(backoff.after(6), Duration::from_secs(16));
+    }
+}

@@ -1,0 +1,84 @@
+//! Patterns for names of hosts, and names that are nearly right.
+
+/// Whether a name is a pattern, with `*` or `?` in it.
+#[must_use]
+pub fn is_pattern(name: &str) -> bool {
+    name.contains(['*', '?'])
+}
+
+/// match.c `match_pattern`, without its exponential worst case: only the last `*` is ever gone back to.
+#[must_use]
+pub fn matches(text: &[u8], pattern: &[u8]) -> bool {
+    let (mut t, mut p) = (0, 0);
+    let mut star = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, t));
+                p += 1;
+            }
+            Some(&c) if c == b'?' || c.eq_ignore_ascii_case(&text[t]) => {
+                p += 1;
+                t += 1;
+            }
+            _ => {
+                let Some((star_at, taken)) = star else {
+                    return false;
+                };
+                star = Some((star_at, taken + 1));
+                p = star_at + 1;
+                t = taken + 1;
+            }
+        }
+    }
+    pattern[p..].iter().all(|&c| c == b'*')
+}
+
+/// Of `known`, the name that `typed` was most likely meant to be; none where nothing is near. A pattern is compared by what
+/// it says besides `*` and `?`.
+pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let bare = typed.replace(['*', '?'], "");
+    let compared = |name: &str| match is_pattern(typed) {
+        // `wbe*` is compared with the beginning of `web1`.
+        true => name.chars().take(bare.chars().count()).collect(),
+        false => name.to_owned(),
+    };
+    // clap's measure, which makes too much of a slip in a short word.
+    let near = known.into_iter().filter_map(|name| {
+        let compared = compared(name);
+        let slips = strsim::damerau_levenshtein(&bare, &compared);
+        let likeness = strsim::jaro_winkler(&bare, &compared);
+        let is_near = likeness > 0.8 || (slips == 1 && bare.chars().count() > 2);
+        (is_near && name != typed).then_some((likeness, name))
+    });
+    // Of several that are as near, the first.
+    let best = near.reduce(|best, next| if next.0 > best.0 { next } else { best });
+    best.map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_keyboard_is_recognised() {
+        let known = ["web1", "web2", "db1", "bastion"];
+        assert_eq!(nearest("wbe1", known), Some("web1"));
+        assert_eq!(nearest("bastoin", known), Some("bastion"));
+        assert_eq!(nearest("bsa*", known), Some("bastion"));
+        assert_eq!(nearest("wbe*", known), Some("web1"));
+        assert_eq!(nearest("mail", known), None);
+        assert_eq!(nearest("x*", []), None);
+    }
+
+    proptest! {
+        #[test]
+        fn a_pattern_means_what_the_expression_means(text in "[abA]{0,8}", pattern in "[ab*?]{0,8}") {
+            let expression = pattern.replace('*', ".*").replace('?', ".");
+            let expression = regex::Regex::new(&format!("(?i)^{expression}$")).unwrap();
+            prop_assert_eq!(matches(text.as_bytes(), pattern.as_bytes()), expression.is_match(&text));
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Words for a POSIX shell.
+
+/// A word as a shell reads it back, whatever is in it.
+#[must_use]
+pub fn quoted(word: &[u8]) -> Vec<u8> {
+    let mut quoted = vec![b'\''];
+    for &byte in word {
+        match byte {
+            b'\'' => quoted.extend_from_slice(br"'\''"),
+            _ => quoted.push(byte),
+        }
+    }
+    quoted.push(b'\'');
+    quoted
+}

@@ -1,0 +1,296 @@
+//! The options of ssh(1): which there are, what each bears on, and how ssh finds them among its arguments.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+
+/// An option of ssh(1).
+#[derive(Debug, PartialEq, Eq)]
+pub struct SshOption {
+    /// The letter behind `-`.
+    pub letter: u8,
+    /// What its value is called in ssh's synopsis, where it takes one.
+    pub value: Option<&'static str>,
+    /// The directive of ssh_config(5) that it sets, in lower case.
+    pub directive: Option<&'static str>,
+    /// What it decides.
+    pub bears_on: BearsOn,
+}
+
+/// What an option of ssh decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BearsOn {
+    /// Who talks to whom, and over what: `ssh -G` must see it.
+    Connection,
+    /// The same, in a way that only an ssh with a connection of its own can carry out.
+    OwnConnection,
+    /// What happens inside of a session or around it.
+    Session,
+    /// What only the system's ssh does: the reason, in a phrase that completes "handed to the system's ssh: …".
+    SystemSsh(&'static str),
+}
+
+/// Every option of ssh.c's getopt string. `1` and `2` are relics that ssh still reads.
+///
+/// `P` was a switch without effect up to OpenSSH 9.3 and takes a tag from 9.4 on: only the ssh that is installed can tell
+/// what stands behind it.
+#[rustfmt::skip]
+pub const SSH_OPTIONS: &[SshOption] = &[
+    switch(b'1', None, BearsOn::Session),
+    switch(b'2', None, BearsOn::Session),
+    switch(b'4', Some("addressfamily"), BearsOn::Connection),
+    switch(b'6', Some("addressfamily"), BearsOn::Connection),
+    switch(b'A', Some("forwardagent"), BearsOn::Connection),
+    switch(b'a', Some("forwardagent"), BearsOn::Connection),
+    valued(b'B', "bind_interface", Some("bindinterface"), BearsOn::Connection),
+    valued(b'b', "bind_address", Some("bindaddress"), BearsOn::Connection),
+    switch(b'C', Some("compression"), BearsOn::Connection),
+    valued(b'c', "cipher_spec", Some("ciphers"), BearsOn::Connection),
+    valued(b'D', "[bind_address:]port", Some("dynamicforward"), BearsOn::Connection),
+    valued(b'E', "log_file", None, BearsOn::Session),
+    valued(b'e', "escape_char", Some("escapechar"), BearsOn::Session),
+    valued(b'F', "configfile", None, BearsOn::Connection),
+    switch(b'f', Some("forkafterauthentication"), BearsOn::Session),
+    switch(b'G', None, BearsOn::SystemSsh("-G prints the configuration as ssh resolves it")),
+    switch(b'g', Some("gatewayports"), BearsOn::Connection),
+    valued(b'I', "pkcs11", Some("pkcs11provider"), BearsOn::OwnConnection),
+    valued(b'i', "identity_file", Some("identityfile"), BearsOn::Connection),
+    valued(b'J', "destination", Some("proxyjump"), BearsOn::Connection),
+    switch(b'K', Some("gssapiauthentication"), BearsOn::OwnConnection),
+    switch(b'k', Some("gssapidelegatecredentials"), BearsOn::Connection),
+    valued(b'L', "address", Some("localforward"), BearsOn::Connection),
+    valued(b'l', "login_name", Some("user"), BearsOn::Connection),
+    switch(b'M', Some("controlmaster"), BearsOn::SystemSsh("-M makes ssh the master of its own control socket")),
+    valued(b'm', "mac_spec", Some("macs"), BearsOn::Connection),
+    switch(b'N', Some("sessiontype"), BearsOn::Connection),
+    switch(b'n', Some("stdinnull"), BearsOn::Session),
+    valued(b'O', "ctl_cmd", None, BearsOn::SystemSsh("-O speaks to a ControlMaster of ssh's own")),
+    // The value is a directive with its own value: see `keyword_and_value`.
+    valued(b'o', "option", None, BearsOn::Connection),
+    switch(b'P', None, BearsOn::SystemSsh("-P means different things to different versions of ssh")),
+    valued(b'p', "port", Some("port"), BearsOn::Connection),
+    valued(b'Q', "query_option", None, BearsOn::SystemSsh("-Q lists what ssh supports")),
+    switch(b'q', Some("loglevel"), BearsOn::Session),
+    valued(b'R', "address", Some("remoteforward"), BearsOn::Connection),
+    valued(b'S', "ctl_path", Some("controlpath"), BearsOn::Session),
+    switch(b's', Some("sessiontype"), BearsOn::Session),
+    switch(b'T', Some("requesttty"), BearsOn::Session),
+    switch(b't', Some("requesttty"), BearsOn::Session),
+    switch(b'V', None, BearsOn::SystemSsh("-V prints ssh's version")),
+    switch(b'v', Some("loglevel"), BearsOn::Session),
+    // Turns on ClearAllForwardings and ExitOnForwardFailure where they are unset.
+    valued(b'W', "host:port", None, BearsOn::Connection),
+    valued(b'w', "local_tun[:remote_tun]", Some("tunneldevice"), BearsOn::OwnConnection),
+    switch(b'X', Some("forwardx11"), BearsOn::OwnConnection),
+    switch(b'x', Some("forwardx11"), BearsOn::Connection),
+    switch(b'Y', Some("forwardx11trusted"), BearsOn::OwnConnection),
+    switch(b'y', None, BearsOn::SystemSsh("-y sends ssh's log to syslog")),
+];
+
+/// Nobody asked for the tunnels of the configuration, and two hosts cannot listen on one port.
+pub const NO_FORWARDINGS: [&str; 2] = ["-o", "ClearAllForwardings=yes"];
+
+const fn switch(letter: u8, directive: Option<&'static str>, bears_on: BearsOn) -> SshOption {
+    SshOption {
+        letter,
+        value: None,
+        directive,
+        bears_on,
+    }
+}
+
+const fn valued(
+    letter: u8,
+    value: &'static str,
+    directive: Option<&'static str>,
+    bears_on: BearsOn,
+) -> SshOption {
+    SshOption {
+        letter,
+        value: Some(value),
+        directive,
+        bears_on,
+    }
+}
+
+/// An option as typed: `-v`, or `-p 22`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TypedOption {
+    /// Which.
+    pub option: &'static SshOption,
+    /// Present exactly for those that take one.
+    pub value: Option<OsString>,
+}
+
+impl TypedOption {
+    /// Whether it sets a directive of ssh_config(5), named in lower case.
+    #[must_use]
+    pub fn sets(&self, directive: &str) -> bool {
+        let line = self.value.as_deref().filter(|_| self.option.letter == b'o');
+        self.option.directive == Some(directive)
+            || line
+                .and_then(keyword_and_value)
+                .is_some_and(|(keyword, _)| keyword == directive)
+    }
+}
+
+/// What ssh refuses among its options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BadOption {
+    /// ssh does not have it.
+    Unknown(u8),
+    /// It stands at the end of the line, without its value.
+    MissingValue(u8),
+}
+
+/// The options at the beginning of some of ssh's arguments, as BSD's getopt, which ssh brings along, finds them: words are
+/// not reordered, `--` is skipped, a lone `-` is a word, and so is a cluster that ends in `-`.
+#[derive(Debug)]
+pub struct TypedOptions<'a> {
+    arguments: &'a [OsString],
+    next: usize,
+    /// What is left of a word with several letters.
+    cluster: &'a [u8],
+    is_over: bool,
+}
+
+impl<'a> TypedOptions<'a> {
+    /// The options from the argument `first` on.
+    #[must_use]
+    pub fn from(arguments: &'a [OsString], first: usize) -> Self {
+        Self {
+            arguments,
+            next: first,
+            cluster: b"",
+            is_over: false,
+        }
+    }
+
+    /// Once there are no more: the index of the first word behind them.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.next
+    }
+
+    /// Moves on to the letters of the next word, if that is one of options.
+    fn next_cluster(&mut self) -> bool {
+        let word = self.arguments.get(self.next).map(|word| word.as_bytes());
+        match word.and_then(|word| word.strip_prefix(b"-")) {
+            None | Some(b"") => false,
+            Some(b"-") => {
+                self.next += 1;
+                false
+            }
+            Some(cluster) => {
+                self.next += 1;
+                self.cluster = cluster;
+                true
+            }
+        }
+    }
+}
+
+impl Iterator for TypedOptions<'_> {
+    type Item = Result<TypedOption, BadOption>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_over || (self.cluster.is_empty() && !self.next_cluster()) {
+            self.is_over = true;
+            return None;
+        }
+        let (&letter, rest) = self.cluster.split_first()?;
+        if letter == b'-' && rest.is_empty() {
+            self.is_over = true;
+            self.next -= 1;
+            return None;
+        }
+        self.cluster = rest;
+        let Some(option) = SSH_OPTIONS.iter().find(|option| option.letter == letter) else {
+            return Some(Err(BadOption::Unknown(letter)));
+        };
+        let mut value = None;
+        if option.value.is_some() {
+            value = if rest.is_empty() {
+                let value = self.arguments.get(self.next).cloned();
+                self.next += 1;
+                value
+            } else {
+                Some(OsStr::from_bytes(std::mem::take(&mut self.cluster)).to_owned())
+            };
+            if value.is_none() {
+                return Some(Err(BadOption::MissingValue(letter)));
+            }
+        }
+        Some(Ok(TypedOption { option, value }))
+    }
+}
+
+/// Splits a line of ssh_config(5), or of `-o`: `User x`, `User=x`, `User = "x"`. The keyword is returned in lower case.
+#[must_use]
+pub fn keyword_and_value(line: &OsStr) -> Option<(String, String)> {
+    let line = line.to_string_lossy();
+    let line = line.trim_start();
+    let end = line.find(|c: char| c.is_ascii_whitespace() || c == '=' || c == '"')?;
+    let (keyword, rest) = line.split_at(end);
+    let rest = rest.trim_start();
+    let rest = rest.strip_prefix('=').unwrap_or(rest).trim();
+    let value = rest
+        .strip_prefix('"')
+        .and_then(|inner| inner.split('"').next())
+        .unwrap_or(rest);
+    let value = value.split_ascii_whitespace().next().unwrap_or("");
+    Some((keyword.to_ascii_lowercase(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn typed(line: &str) -> Vec<Result<(char, Option<String>), BadOption>> {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let letter_and_value = |typed: TypedOption| {
+            let value = typed.value.map(|value| value.into_string().expect("text"));
+            (typed.option.letter.into(), value)
+        };
+        TypedOptions::from(&words, 0)
+            .map(|typed| typed.map(letter_and_value))
+            .collect()
+    }
+
+    #[test]
+    fn options_end_where_getopt_ends_them() {
+        let port = || Ok(('p', Some("22".to_owned())));
+        assert_eq!(typed("-vp22 -p 22 host -v"), [Ok(('v', None)), port(), port()]);
+        assert_eq!(typed("-v -- -v"), [Ok(('v', None))]);
+        assert_eq!(typed("-v- -v"), [Ok(('v', None))]);
+        assert_eq!(typed("- -v"), []);
+        assert_eq!(typed("-l --"), [Ok(('l', Some("--".to_owned())))]);
+        assert_eq!(typed("-vZ"), [Ok(('v', None)), Err(BadOption::Unknown(b'Z'))]);
+        assert_eq!(typed("-p"), [Err(BadOption::MissingValue(b'p'))]);
+    }
+
+    #[test]
+    fn a_directive_is_set_by_its_letter_or_by_o() {
+        let sets = |line: &str, directive: &str| {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            TypedOptions::from(&words, 0)
+                .filter_map(Result::ok)
+                .any(|typed| typed.sets(directive))
+        };
+        for line in ["-C", "-vC", "-o Compression=no", "-oCOMPRESSION=\"yes\""] {
+            assert!(sets(line, "compression"), "{line}");
+        }
+        for line in ["-c aes128-ctr", "-o CompressionLevel=1", "-v", "-l compression"] {
+            assert!(!sets(line, "compression"), "{line}");
+        }
+    }
+
+    #[test]
+    fn each_letter_is_listed_once() {
+        for (at, option) in SSH_OPTIONS.iter().enumerate() {
+            let twice = SSH_OPTIONS[..at]
+                .iter()
+                .any(|other| other.letter == option.letter);
+            assert!(!twice, "{}", char::from(option.letter));
+        }
+    }
+}

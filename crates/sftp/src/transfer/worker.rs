@@ -1,0 +1,144 @@
+//! Workers: the sessions that share the transfer of one file.
+
+use std::collections::HashMap;
+use std::ops::{Index, IndexMut};
+
+use super::Plan;
+use super::pace::Pace;
+use crate::client::RequestId;
+use crate::reply::Handle;
+use crate::status::Status;
+
+/// One of the sessions that a transfer goes over. Each has a [`Client`](crate::Client) of its own, on a channel of the
+/// same or another connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkerId(usize);
+
+/// Why a worker beside others takes no part. Its session is well and may be used for something else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WorkerLoss {
+    /// The file could not be opened there.
+    Refused(Status),
+    /// The file opened there has another size or modification time than on the first worker: it was replaced or written
+    /// to in between, or the server did not tell. Pieces of different files must not be mixed.
+    AnotherFile,
+}
+
+/// A plan that goes over as many sessions as it is given.
+pub trait Striped: Plan<Worker = WorkerId> {
+    /// One more session.
+    fn add_worker(&mut self) -> WorkerId;
+
+    /// Has a worker take nothing more: what it has under way it still ends, and then it is removed. The rest is for the
+    /// others, which want to be driven.
+    fn retire_worker(&mut self, worker: WorkerId);
+
+    /// Whether nothing comes of a worker any more: it was lost, removed, or retired and has ended what it had.
+    fn is_gone(&self, worker: WorkerId) -> bool;
+}
+
+/// The workers of a transfer. `Purpose` is what an answer is awaited to, `Work` what a worker has before it.
+pub(super) struct Workers<Purpose, Work> {
+    workers: Vec<Worker<Purpose, Work>>,
+    /// Bytes in flight on one of them, at most.
+    memory: u64,
+}
+
+pub(super) struct Worker<Purpose, Work> {
+    pub(super) state: WorkerState,
+    /// It ends what it has, and takes nothing more.
+    pub(super) retired: bool,
+    pub(super) pace: Pace,
+    pub(super) asked: HashMap<RequestId, Purpose>,
+    pub(super) work: Work,
+}
+
+pub(super) enum WorkerState {
+    Idle,
+    Opening,
+    Open(Handle),
+    /// Closed, lost, or never to be used again.
+    Gone,
+}
+
+/// What a worker has in flight from the start: the first window of a session.
+const FIRST_FLIGHT: u64 = 2 * 1024 * 1024;
+/// What a worker has in flight however slow it is: four of OpenSSH's largest reads.
+const LEAST_FLIGHT: u64 = 1024 * 1024;
+
+impl<Purpose, Work> Workers<Purpose, Work> {
+    pub(super) fn new(memory: usize) -> Self {
+        Self {
+            workers: Vec::new(),
+            memory: memory as u64,
+        }
+    }
+
+    pub(super) fn add(&mut self, work: Work) -> WorkerId {
+        self.workers.push(Worker {
+            state: WorkerState::Idle,
+            retired: false,
+            pace: Pace::new(LEAST_FLIGHT, self.memory).beginning_with(FIRST_FLIGHT),
+            asked: HashMap::new(),
+            work,
+        });
+        WorkerId(self.workers.len() - 1)
+    }
+
+    pub(super) fn get_mut(&mut self, id: WorkerId) -> Option<&mut Worker<Purpose, Work>> {
+        self.workers.get_mut(id.0)
+    }
+
+    /// What a request was that an answer has come to, if it is this worker's.
+    pub(super) fn answered(&mut self, id: WorkerId, request: RequestId) -> Option<Purpose> {
+        self.get_mut(id)?.asked.remove(&request)
+    }
+
+    /// All of them, those that are gone too.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (WorkerId, &Worker<Purpose, Work>)> {
+        let ids = (0..).map(WorkerId);
+        ids.zip(&self.workers)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Worker<Purpose, Work>> {
+        self.workers.iter_mut()
+    }
+
+    /// How many take part, or may yet.
+    pub(super) fn taking_part(&self) -> usize {
+        let gone = |worker: &&Worker<Purpose, Work>| matches!(worker.state, WorkerState::Gone);
+        self.workers.len() - self.workers.iter().filter(gone).count()
+    }
+
+    pub(super) fn is_gone(&self, id: WorkerId) -> bool {
+        let worker = self.workers.get(id.0);
+        // One that has sent the file's end is closed, and waits for the answers.
+        worker.is_none_or(|worker| matches!(worker.state, WorkerState::Gone) && worker.asked.is_empty())
+    }
+}
+
+impl<Purpose, Work> Worker<Purpose, Work> {
+    /// Is gone from now on; its file, and what answers were awaited to.
+    pub(super) fn leave(&mut self) -> (Option<Handle>, HashMap<RequestId, Purpose>) {
+        let handle = match std::mem::replace(&mut self.state, WorkerState::Gone) {
+            WorkerState::Open(handle) => Some(handle),
+            _ => None,
+        };
+        (handle, std::mem::take(&mut self.asked))
+    }
+}
+
+impl<Purpose, Work> Index<WorkerId> for Workers<Purpose, Work> {
+    type Output = Worker<Purpose, Work>;
+
+    fn index(&self, id: WorkerId) -> &Self::Output {
+        &self.workers[id.0]
+    }
+}
+
+impl<Purpose, Work> IndexMut<WorkerId> for Workers<Purpose, Work> {
+    fn index_mut(&mut self, id: WorkerId) -> &mut Self::Output {
+        &mut self.workers[id.0]
+    }
+}
