@@ -236,6 +236,9 @@ impl Client {
                 Err(ClientError::Gone) => {}
                 Err(ClientError::NotRunning) => {
                     started = start(place, starter).await?;
+                    if started.is_none() {
+                        wait_for_holder(place).await;
+                    }
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -537,6 +540,21 @@ async fn wait_until_free(place: &Place) -> Result<(), ClientError> {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     Err(ClientError::Gone)
+}
+
+/// Waits until whoever has the daemon's lock listens, or has let go of the lock: one that starts takes the lock before the
+/// socket, and one that was killed may lose the socket before the lock.
+async fn wait_for_holder(place: &Place) {
+    let listens = async {
+        while UnixStream::connect(place.socket()).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        () = listens => {}
+        // Who waited in vain is told so by the next attempt.
+        _ = wait_until_free(place) => {}
+    }
 }
 
 /// Starts a daemon and waits until it listens, or until another that was started meanwhile does. Returns the program that

@@ -53,8 +53,9 @@ impl Claim {
             .write(true)
             .open(place.lock())
             .map_err(failed(place.lock()))?;
-        rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| StartError::Running(place.runtime.clone()))?;
+        if !lock_alone(&lock) {
+            return Err(StartError::Running(place.runtime.clone()));
+        }
         let socket = place.socket();
         match std::fs::symlink_metadata(&socket) {
             Ok(found) if !found.file_type().is_socket() => return Err(StartError::Foreign(socket)),
@@ -71,6 +72,23 @@ impl Claim {
             _lock: lock,
         })
     }
+}
+
+/// Takes the lock, unless a daemon has it. A client that looks whether it is free shares it for a moment, which is waited out.
+fn lock_alone(lock: &std::fs::File) -> bool {
+    use rustix::fs::FlockOperation::{NonBlockingLockExclusive, NonBlockingLockShared};
+    for _ in 0..100 {
+        if rustix::fs::flock(lock, NonBlockingLockExclusive).is_ok() {
+            return true;
+        }
+        if rustix::fs::flock(lock, NonBlockingLockShared).is_err() {
+            return false;
+        }
+        // Two that start at once share it now: neither is to keep the other out.
+        let _ = rustix::fs::flock(lock, rustix::fs::FlockOperation::Unlock);
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    false
 }
 
 /// Nobody but the owner of the daemon is served, whatever the modes of folder and socket.

@@ -68,8 +68,9 @@ pub(super) struct Claim {
 }
 
 /// How long a copy that was just interrupted may take to let go of its file: whoever runs it again at once resumes from there.
-/// The daemon hears of it at once, but is one of many programs on a busy machine.
-pub(super) const LETS_GO: Duration = Duration::from_secs(1);
+/// The daemon hears of it at once, but is one of many programs on a busy machine: with some twenty that want two cores, a killed
+/// one still had its locks after a second now and then.
+pub(super) const LETS_GO: Duration = Duration::from_secs(5);
 /// How often that is looked at.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
 

@@ -343,7 +343,13 @@ fn killed_and_gone_on(rounds: usize, upload: bool, whom: fn(&Home, u32) -> Pid) 
         let mut diff = home.command("diff");
         diff.args(["-r", "-x", ".one.*.part"]);
         let same = finish(diff.arg(&source).arg(&target));
-        assert_status(&same, 0);
+        let there = finish(home.command("ls").arg("-la").arg(&target));
+        assert!(
+            same.status.success(),
+            "round {round}: {} {}",
+            describe(&same),
+            describe(&there)
+        );
     }
 }
 

@@ -4,7 +4,8 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Stdio};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use trunkline_control::protocol::{Reply, Request, VERSION};
@@ -91,6 +92,25 @@ fn a_daemon_that_was_killed_while_idle_is_replaced_unnoticed() {
     assert_status(&output, 0);
     assert_eq!(text(&output.stderr), "");
     assert_ne!(home.daemon().unwrap(), first);
+}
+
+/// One that is killed may lose its socket long before its lock, as on a busy machine.
+#[test]
+fn a_daemon_that_takes_long_to_die_is_waited_for() {
+    let (server, home) = (server(), Home::new());
+    fs::create_dir_all(home.socket().parent().unwrap()).unwrap();
+    drop(UnixListener::bind(home.socket()).unwrap());
+    let lock = fs::File::create(home.socket().with_file_name("daemon.lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let mut ssh = home
+        .ssh(&server)
+        .args([server.alias(), "exit 3"])
+        .spawn()
+        .unwrap();
+    thread::sleep(Duration::from_secs(1));
+    assert_eq!(ssh.try_wait().unwrap(), None);
+    drop(lock);
+    assert_eq!(end_of(&mut ssh, "ssh").code(), Some(3));
 }
 
 #[test]
