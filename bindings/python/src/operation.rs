@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::{AbortHandle, Abortable, BoxFuture};
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyTimeoutError};
 use pyo3::prelude::*;
 use pyo3::{IntoPyObject, IntoPyObjectExt as _};
 
 use crate::completions::{Begun, Completions};
+use crate::data::duration;
 use crate::error::{self, Failure};
 use crate::process::{OfProcess, Process};
 
@@ -65,16 +66,25 @@ impl Operation {
 #[pymethods]
 impl Operation {
     /// Waits for the outcome, in this thread, without the GIL. An exception of a signal handler (Ctrl-C) gives the work
-    /// up and is raised.
-    fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+    /// up and is raised; so is `TimeoutError` when `limit` seconds are over before.
+    #[pyo3(signature = (limit=None))]
+    fn wait(&self, py: Python<'_>, limit: Option<f64>) -> PyResult<Py<PyAny>> {
+        let limit = duration(limit)?;
         let Work { process, future } = self.take()?;
+        // What is beyond the clock's end is no limit.
+        let end = limit.and_then(|limit| Instant::now().checked_add(limit));
         let _context = process.runtime.enter();
         let mut work = pin!(future);
         let mut poll_for = |limit| py.detach(|| poll_until(work.as_mut(), limit));
         let outcome = loop {
-            match poll_for(handles_signals().then_some(SLICE)) {
-                Some(outcome) => break outcome,
-                None => py.check_signals()?,
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let slice = handles_signals().then_some(SLICE);
+            if let Some(outcome) = poll_for(left.into_iter().chain(slice).min()) {
+                break outcome;
+            }
+            py.check_signals()?;
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(PyTimeoutError::new_err("timed out"));
             }
         };
         outcome.map_err(|failure| error::exception(py, failure))?(py)

@@ -41,7 +41,7 @@ pub(crate) struct Host {
 }
 
 /// What Python says of a session to start: the command line, the shell (`None`), or the subsystem if the flag is set;
-/// environment variables; TERM, columns and rows of a terminal.
+/// environment variables; TERM, columns, rows, width and height of a terminal.
 #[derive(FromPyObject)]
 pub(crate) struct Wanted {
     #[pyo3(item)]
@@ -51,7 +51,7 @@ pub(crate) struct Wanted {
     #[pyo3(item)]
     pub(crate) env: Vec<(String, Vec<u8>)>,
     #[pyo3(item)]
-    pub(crate) terminal: Option<(String, u32, u32)>,
+    pub(crate) terminal: Option<(String, u32, u32, u32, u32)>,
 }
 
 impl From<Wanted> for SessionOptions {
@@ -61,13 +61,13 @@ impl From<Wanted> for SessionOptions {
             (Some(line), false) => Program::Exec(line),
             (None, _) => Program::Shell,
         };
-        let pty = wanted.terminal.map(|(term, columns, rows)| Pty {
+        let pty = wanted.terminal.map(|(term, columns, rows, width, height)| Pty {
             term,
             size: TerminalSize {
                 columns,
                 rows,
-                width: 0,
-                height: 0,
+                width,
+                height,
             },
             modes: Vec::new(),
         });

@@ -202,6 +202,16 @@ impl Session {
         }))
     }
 
+    /// Waits until what was written is on its way to the server.
+    fn drained(&self) -> PyResult<Operation> {
+        let (process, shared) = self.inner.get()?;
+        let shared = shared.clone();
+        Ok(Operation::new(process, async move {
+            let drained = shared.stdin.lock().await.drained().await;
+            drained.map_err(|_| Failure::closed("command's standard input"))
+        }))
+    }
+
     /// Ends standard input behind what was written.
     fn finish(&self) -> PyResult<Operation> {
         let (process, shared) = self.inner.get()?;
@@ -274,12 +284,12 @@ impl Session {
     }
 
     /// Tells of the terminal's new size.
-    fn resize(&self, columns: u32, rows: u32) -> PyResult<()> {
+    fn resize(&self, columns: u32, rows: u32, width: u32, height: u32) -> PyResult<()> {
         self.inner.get()?.1.control.resize(TerminalSize {
             columns,
             rows,
-            width: 0,
-            height: 0,
+            width,
+            height,
         });
         Ok(())
     }

@@ -15,11 +15,19 @@ from typing import Any
 
 import pytest
 from conftest import Testbed
-from parity import programs_closed, programs_paramiko, programs_pssh
+from parity import programs_closed, programs_documented, programs_paramiko, programs_pssh
 from parity.differences import DIFFERENCES
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs/guide/python.md"
 PARITY = Path(__file__).parent / "parity"
+#: The tables of programs for Paramiko, and their modules.
+FOR_PARAMIKO = [
+    (programs_paramiko, "on_openssh"),
+    (programs_closed, "on_openssh"),
+    (programs_documented, "on_openssh"),
+    (programs_paramiko, "on_paramiko"),
+    (programs_documented, "on_paramiko"),
+]
 #: How long all programs of a library may take.
 TIMEOUT = 300
 
@@ -93,8 +101,7 @@ def _seen(library: str, tables: list[tuple[str, str]], about: dict[str, Any]) ->
 
 @pytest.fixture(scope="module")
 def on_paramiko(about: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    tables = [("programs_paramiko", "on_openssh"), ("programs_closed", "on_openssh"), ("programs_paramiko", "on_paramiko")]
-    return _seen("paramiko", tables, about)
+    return _seen("paramiko", [(module.__name__.rpartition(".")[2], table) for module, table in FOR_PARAMIKO], about)
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +109,7 @@ def on_pssh(about: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return _seen("pssh", [("programs_pssh", "on_openssh")], about)
 
 
-@pytest.mark.parametrize(
-    "program", [*programs_paramiko.on_openssh, *programs_closed.on_openssh, *programs_paramiko.on_paramiko]
-)
+@pytest.mark.parametrize("program", [program for module, table in FOR_PARAMIKO for program in getattr(module, table)])
 def test_a_program_for_paramiko_sees_the_same(program: str, on_paramiko: dict[str, dict[str, Any]]) -> None:
     assert on_paramiko["trunkline"][program] == on_paramiko["original"][program]
 

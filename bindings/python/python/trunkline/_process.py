@@ -56,9 +56,9 @@ class BaseProcess(Generic[AnyStr]):
         """Sends SIGKILL."""
         self.send_signal("KILL")
 
-    def resize(self, columns: int, rows: int) -> None:
-        """Tells of the terminal's new size, in characters."""
-        self._session.resize(columns, rows)
+    def resize(self, columns: int, rows: int, width: int = 0, height: int = 0) -> None:
+        """Tells of the terminal's new size, in characters and, if known, in pixels."""
+        self._session.resize(columns, rows, width, height)
 
     def __repr__(self) -> str:
         state = "running" if self._ended is None else f"status {self._ended[0]}"

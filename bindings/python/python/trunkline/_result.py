@@ -33,20 +33,23 @@ class Wanted(TypedDict):
     program: bytes | None
     subsystem: bool
     env: list[tuple[str, bytes]]
-    terminal: tuple[str, int, int] | None
+    terminal: tuple[str, int, int, int, int] | None
 
 
 @dataclass(frozen=True)
 class Terminal:
-    """A terminal for a command: the kind that programs are to take it for, and its size in characters."""
+    """A terminal for a command: the kind that programs are to take it for, its size in characters, and its width and height
+    in pixels, of which 0 is unknown."""
 
     term: str = "xterm-256color"
     columns: int = 80
     rows: int = 24
+    width: int = 0
+    height: int = 0
 
     def __post_init__(self) -> None:
         expect("term", "a str", self.term, str)
-        for size in (self.columns, self.rows):
+        for size in (self.columns, self.rows, self.width, self.height):
             expect("a terminal's size", "a number", size, int)
             if not 0 <= size < 2**32:
                 raise ValueError(f"{size} is not a terminal size")
@@ -174,7 +177,7 @@ def wanted(
         "program": None if command is None else command_line(command),
         "subsystem": subsystem,
         "env": [(name, value.encode("utf-8", "surrogateescape")) for name, value in (env or {}).items()],
-        "terminal": (terminal.term, terminal.columns, terminal.rows) if terminal else None,
+        "terminal": (terminal.term, terminal.columns, terminal.rows, terminal.width, terminal.height) if terminal else None,
     }
 
 

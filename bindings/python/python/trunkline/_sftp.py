@@ -6,7 +6,7 @@ import io
 import posixpath
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Literal, cast, overload
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
 
 from ._errors import NoSuchFileError
 from ._expect import plain
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from . import _native
 
+_T = TypeVar("_T")
 
 #: Modes of opening a file of bytes.
 BinaryMode: TypeAlias = """Literal[
@@ -242,6 +243,10 @@ class RemoteFile(io.RawIOBase):
         self._reads = reads
         self._writes = writes
 
+    def _done(self, operation: _native.Operation[_T]) -> _T:
+        """Waits for what was asked of the server."""
+        return operation.wait()
+
     def readable(self) -> bool:
         return self._reads
 
@@ -254,51 +259,51 @@ class RemoteFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if not self._reads:
             raise io.UnsupportedOperation("not readable")
-        data = self._native.read(len(buffer)).wait()
+        data = self._done(self._native.read(len(buffer)))
         buffer[: len(data)] = data
         return len(data)
 
     def readall(self) -> bytes:
         if not self._reads:
             raise io.UnsupportedOperation("not readable")
-        return self._native.read_rest().wait()
+        return self._done(self._native.read_rest())
 
     def write(self, data: Any) -> int:
         if not self._writes:
             raise io.UnsupportedOperation("not writable")
         copy = plain(data)
-        self._native.write(copy).wait()
+        self._done(self._native.write(copy))
         return len(copy)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
             raise ValueError(f"{whence!r} is not a valid whence")
-        return self._native.seek(offset, whence).wait()
+        return self._done(self._native.seek(offset, whence))
 
     def tell(self) -> int:
         return self.seek(0, io.SEEK_CUR)
 
     def truncate(self, size: int | None = None) -> int:
         wanted = self.tell() if size is None else size
-        self._native.truncate(wanted).wait()
+        self._done(self._native.truncate(wanted))
         return wanted
 
     def flush(self) -> None:
         super().flush()
         if self._writes:
-            self._native.flush().wait()
+            self._done(self._native.flush())
 
     def stat(self) -> FileStat:
         """What the server tells of it."""
-        return told(self._native.stat().wait())
+        return told(self._done(self._native.stat()))
 
     def sync(self) -> None:
         """Has the server write it to its disk."""
-        self._native.sync().wait()
+        self._done(self._native.sync())
 
     def close(self) -> None:
         if not self.closed:
             try:
                 super().close()
             finally:
-                self._native.close().wait()
+                self._done(self._native.close())

@@ -91,25 +91,25 @@ class Login:
             host.close()
             if self._refused:
                 raise self._refused.pop() from None
-            cause = error.__cause__
+            cause = error.__context__
             if isinstance(cause, _errors.NetworkError):
-                raise self._unreachable(cause) from cause
+                raise self._unreachable(cause) from None
             raise
         return host
 
     def _wait(self, host: _native.PrivateHost, first: float | None, then: float | None) -> None:
         try:
             host.ready(first).wait()
-        except _errors.TimeoutError as error:
+        except _errors.TimeoutError:
             if self.shown is None:
                 if self.explicit["timeout"] is not None:
                     raise
-                raise SSHException("Error reading SSH protocol banner: no answer in time") from error
+                raise SSHException("Error reading SSH protocol banner: no answer in time") from None
             # The server is there, and takes its time to let somebody in.
             try:
                 host.ready(then).wait()
-            except _errors.TimeoutError as late:
-                raise AuthenticationException("Authentication timeout.") from late
+            except _errors.TimeoutError:
+                raise AuthenticationException("Authentication timeout.") from None
 
     def _unreachable(self, cause: _errors.NetworkError) -> Exception:
         """A failure to connect as Paramiko tells it: a name that has no address, an address that cannot be reached, or what

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 import os
 import select
 import socket
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +25,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from .transport import Transport
+
+
+#: What is written at once where it may take only so long.
+_PIECE = 256 * 1024
+
+#: How often, in seconds, whoever waits for a channel to be started looks whether the connection is there.
+_LOOK = 1.0
 
 
 class Channel:
@@ -41,6 +51,10 @@ class Channel:
         self._lends_agent = False
         self._combined = False
         self._timeout: float | None = None
+        #: How many seconds its start may take.
+        self.open_timeout: float | None = None
+        #: There is something to read, or never will be.
+        self._begun = threading.Event()
         self._status: int | None = None
         self._closed = False
         self.eof_sent = False
@@ -59,13 +73,13 @@ class Channel:
     ) -> None:
         """Asks for a terminal, for the command that is run next."""
         self._unused()
-        self._terminal = Terminal(_text(term), width, height)
+        self._terminal = Terminal(_text(term), width, height, width_pixels, height_pixels)
 
     def resize_pty(self, width: int = 80, height: int = 24, width_pixels: int = 0, height_pixels: int = 0) -> None:
         """Tells of the terminal's new size."""
         if self.closed:
             raise SSHException("Channel is not open")
-        self._opened().resize(width, height)
+        self._opened().resize(width, height, width_pixels, height_pixels)
 
     def update_environment(self, environment: Mapping[str | bytes, str | bytes]) -> None:
         """Asks for environment variables; servers take those that their AcceptEnv names."""
@@ -100,14 +114,28 @@ class Channel:
 
     def _start(self, start: Any) -> None:
         self._unused()
-        with translated():
-            session = self.transport.host(self._lends_agent).start(start).wait()
-            session.started().wait()
+        try:
+            with translated():
+                session = self.transport.host(self._lends_agent).start(start).wait(self.open_timeout)
+                session.started().wait(self.open_timeout)
+        except socket.timeout:
+            raise SSHException("Timeout opening channel.") from None
         self._begin(session)
 
     def _begin(self, session: _native.Session) -> None:
         self._session = session
         self._output = _Output(session, self._combined)
+        self._begun.set()
+
+    def _has_begun(self, limit: float | None) -> bool:
+        """Waits until it is started, or never will be."""
+        end = None if limit is None else time.monotonic() + limit
+        while not self._begun.wait(_LOOK if end is None else max(0.0, min(_LOOK, end - time.monotonic()))):
+            if not self.transport.is_active():
+                break
+            if end is not None and time.monotonic() >= end:
+                return False
+        return True
 
     def _unused(self) -> None:
         if self.closed or not self.transport.is_active():
@@ -128,6 +156,7 @@ class Channel:
 
     def recv_exit_status(self) -> int:
         """Waits for the command's status; -1 if there is none: it was ended by a signal, or the connection was lost."""
+        self._has_begun(None)
         if not self._closed:
             self._wait(None)
         return -1 if self._status is None else self._status
@@ -168,6 +197,7 @@ class Channel:
             return
         self._wait(0)
         self._closed = True
+        self._begun.set()
         if self._session is not None:
             self._session.close()
         if self._output is not None:
@@ -195,7 +225,7 @@ class Channel:
 
     def recv(self, nbytes: int) -> bytes:
         """Some bytes, at least one; none at the end. ``socket.timeout`` after ``settimeout``'s seconds."""
-        return self._opened_output().take(0, nbytes, self._timeout)
+        return self._take(0, nbytes)
 
     @property
     def in_buffer(self) -> Buffer:
@@ -213,7 +243,13 @@ class Channel:
 
     def recv_stderr(self, nbytes: int) -> bytes:
         """As ``recv``, from standard error."""
-        return self._opened_output().take(1, nbytes, self._timeout)
+        return self._take(1, nbytes)
+
+    def _take(self, which: int, nbytes: int) -> bytes:
+        # A thread may read before another starts the command.
+        if not self._has_begun(self._timeout):
+            raise socket.timeout("timed out")
+        return b"" if self._output is None else self._output.take(which, nbytes, self._timeout)
 
     def recv_stderr_ready(self) -> bool:
         """As ``recv_ready``, for standard error."""
@@ -227,22 +263,51 @@ class Channel:
         return before
 
     def send(self, s: str | bytes) -> int:
-        """Writes everything, and returns its length."""
-        self.sendall(s)
-        return len(s)
+        """Writes some of it, or all where there is no timeout, and returns how many bytes. ``socket.timeout`` if the command
+        took nothing for ``settimeout``'s seconds."""
+        return self._send(s.encode() if isinstance(s, str) else bytes(s))
 
     def sendall(self, s: str | bytes) -> None:
-        """Writes everything; it is on its way when this returns."""
+        """Writes everything; it is on its way when this returns. As after ``send``, ``socket.timeout`` tells of a command
+        that stopped reading; then nobody knows how much it took."""
+        data = s.encode() if isinstance(s, str) else bytes(s)
+        while data:
+            data = data[self._send(data) :]
+
+    def _send(self, data: bytes) -> int:
         if self._closed or self.eof_sent:
             raise OSError("Socket is closed")
+        session = self._opened()
         try:
-            self._opened().write(s.encode() if isinstance(s, str) else bytes(s), through=True).wait()
-        except _errors.Error as error:
-            raise OSError("Socket is closed") from error
+            if self._timeout is None:
+                session.write(data, through=True).wait()
+                return len(data)
+            if not self._is_drained(self._timeout):
+                raise socket.timeout("timed out")
+            piece = data[:_PIECE]
+            session.write(piece).wait()
+            # What stays behind is sent as soon as the command reads on.
+            self._is_drained(self._timeout)
+            return len(piece)
+        except _errors.Error:
+            raise OSError("Socket is closed") from None
+
+    def _is_drained(self, limit: float) -> bool:
+        """Whether all that was written is on its way within so many seconds."""
+        try:
+            self._opened().drained().wait(limit)
+        except builtins.TimeoutError:
+            return False
+        return True
 
     def send_ready(self) -> bool:
         """Whether ``send`` would not wait: it does not where it raises either."""
-        return self._session is not None
+        if self._session is None or self._closed or self.eof_sent:
+            return self._closed or self.eof_sent
+        try:
+            return self._is_drained(0)
+        except _errors.Error:
+            return True
 
     def _opened_output(self) -> _Output:
         if self._output is None:
@@ -269,7 +334,7 @@ class Channel:
     # Settings.
 
     def settimeout(self, timeout: float | None) -> None:
-        """How many seconds reading may take."""
+        """How many seconds reading, and writing, may take."""
         self._timeout = timeout
 
     def gettimeout(self) -> float | None:
@@ -478,11 +543,17 @@ class ChannelStderrFile(ChannelFile):
 
 
 class ChannelStdinFile(ChannelFile):
-    """The command's input as a file."""
+    """The command's input as a file. Who lets go of it has nothing more to write: the input ends."""
 
     def close(self) -> None:
         super().close()
         self.channel.shutdown_write()
+
+    def __del__(self) -> None:
+        # At the end of the interpreter everything ends by itself.
+        if not sys.is_finalizing():
+            with suppress(Exception):
+                self.close()
 
 
 class _Raw(io.RawIOBase):

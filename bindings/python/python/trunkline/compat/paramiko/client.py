@@ -194,14 +194,14 @@ class SSHClient:
             transport.log_in(username or getpass.getuser(), keys=keys, password=password, agent=agent, timeout=timeout)
         except AuthenticationException as error:
             if locked:
-                raise locked[-1] from error
+                raise locked[-1] from None
             if not keys and agent is None and password is None:
-                raise SSHException("No authentication methods available") from error
-            cause = error.__cause__
+                raise SSHException("No authentication methods available") from None
+            cause = error.__context__
             allowed = list(cause.allowed) if isinstance(cause, _errors.AuthenticationError) else []
             # A password is what Paramiko shows last.
             if password is not None and allowed and not {"password", "keyboard-interactive"} & set(allowed):
-                raise BadAuthenticationType("Bad authentication type", allowed) from error
+                raise BadAuthenticationType("Bad authentication type", allowed) from None
             raise
         return None
 
@@ -225,8 +225,9 @@ class SSHClient:
         get_pty: bool = False,
         environment: Mapping[str | bytes, str | bytes] | None = None,
     ) -> tuple[ChannelStdinFile, ChannelFile, ChannelStderrFile]:
-        """Starts a command: its input, output and error output. ``timeout`` is for each reading of them."""
-        channel = self._connected.open_session()
+        """Starts a command: its input, output and error output. ``timeout`` is for its start, and for each reading and
+        writing of them."""
+        channel = self._connected.open_session(timeout=timeout)
         if get_pty:
             channel.get_pty()
         channel.settimeout(timeout)

@@ -102,7 +102,7 @@ class PKey:
                 raise PasswordRequiredException("Private key file is encrypted")
             self.name, self.blob, self.comment = self._native.unlock(self.passphrase)
         except ValueError as error:
-            raise SSHException(str(error)) from error
+            raise SSHException(str(error)) from None
         self._content = content
 
     # Where keys come from.

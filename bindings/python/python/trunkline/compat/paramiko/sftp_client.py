@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import posixpath
+import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from .channel import Channel
 from .sftp import SFTPError
 from .sftp_attr import SFTPAttributes
 from .sftp_file import Raw, SFTPFile
-from .ssh_exception import translated
+from .ssh_exception import SSHException, translated
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,10 +35,10 @@ Callback = Callable[[int, int], object]
 class SFTPClient:
     """Files on a server. Relative paths begin at the folder of ``chdir``; what the server refuses is an ``OSError``."""
 
-    def __init__(self, native: _native.Sftp) -> None:
+    def __init__(self, native: _native.Sftp, channel: Channel) -> None:
         self._native: _native.Sftp | None = native
         #: What stands for its channel.
-        self.sock: Channel | None = None
+        self.sock = channel
         #: The connection lives for as long as somebody has a session on it.
         self._transport: Transport | None = None
         self._cwd: str | None = None
@@ -46,12 +47,14 @@ class SFTPClient:
     def from_transport(cls, t: Transport, window_size: int | None = None, max_packet_size: int | None = None) -> SFTPClient:
         """A session on a connection."""
         host = t.host()
-        with translated():
-            native = host.sftp().wait()
-            native.ready().wait()
-        client = cls(native)
+        try:
+            with translated():
+                native = host.sftp().wait(t.channel_timeout)
+                native.ready().wait(t.channel_timeout)
+        except socket.timeout:
+            raise SSHException("Timeout opening channel.") from None
+        client = cls(native, Channel(t))
         client._transport = t
-        client.sock = Channel(t)
         return client
 
     @property
@@ -60,21 +63,20 @@ class SFTPClient:
             raise OSError("Socket is closed")
         return self._native
 
-    @staticmethod
-    def asked(operation: _native.Operation[_T]) -> _T:
-        """Waits for what was asked; what the server refuses is an ``OSError``."""
+    def asked(self, operation: _native.Operation[_T]) -> _T:
+        """Waits for what was asked, for as long as the channel's timeout allows; what the server refuses is an
+        ``OSError``."""
         with translated():
-            return operation.wait()
+            return operation.wait(self.sock.gettimeout())
 
-    def get_channel(self) -> Channel | None:
-        """What stands for its channel: its name, its number, and whether it is closed. No data go over it."""
+    def get_channel(self) -> Channel:
+        """What stands for its channel: its name, its number, its timeout, and whether it is closed. No data go over it."""
         return self.sock
 
     def close(self) -> None:
         """Ends the session, once the files that are open are closed."""
         self._native = None
-        if self.sock is not None:
-            self.sock.close()
+        self.sock.close()
 
     # Directories.
 
@@ -172,7 +174,7 @@ class SFTPClient:
         plain = mode.replace("U", "").replace("w", "") if {"w", "x"} <= set(mode) else mode.replace("U", "")
         found, reads, writes, _ = flags(plain)
         path = self._path(filename)
-        raw = Raw(self.asked(self.native.open(path, found, None)), text(path), mode, reads, writes)
+        raw = Raw(self, self.asked(self.native.open(path, found, None)), text(path), mode, reads, writes)
         if "a" in mode:
             raw.seek(0, io.SEEK_END)
         return SFTPFile(self, raw, plain, bufsize)

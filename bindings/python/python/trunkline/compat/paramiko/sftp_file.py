@@ -5,52 +5,32 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
-from ..._files import FileStat, attributes, remote
+from ..._files import attributes, remote
 from ..._sftp import RemoteFile
 from .file import BufferedFile
 from .sftp_attr import SFTPAttributes
-from .ssh_exception import SSHException, translated
+from .ssh_exception import SSHException
 
 if TYPE_CHECKING:
+    from ... import _native
     from .sftp_client import SFTPClient
+
+_T = TypeVar("_T")
 
 
 class Raw(RemoteFile):
-    """An open file without a buffer, whose errors are Paramiko's."""
+    """An open file without a buffer, whose errors and limits are Paramiko's."""
 
-    def readinto(self, buffer: Any) -> int:
-        with translated():
-            return super().readinto(buffer)
+    def __init__(
+        self, sftp: SFTPClient, native: _native.RemoteFile, name: str, mode: str, reads: bool, writes: bool
+    ) -> None:
+        super().__init__(native, name, mode, reads, writes)
+        self._sftp = sftp
 
-    def readall(self) -> bytes:
-        with translated():
-            return super().readall()
-
-    def write(self, data: Any) -> int:
-        with translated():
-            return super().write(data)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        with translated():
-            return super().seek(offset, whence)
-
-    def truncate(self, size: int | None = None) -> int:
-        with translated():
-            return super().truncate(size)
-
-    def flush(self) -> None:
-        with translated():
-            super().flush()
-
-    def stat(self) -> FileStat:
-        with translated():
-            return super().stat()
-
-    def close(self) -> None:
-        with translated():
-            super().close()
+    def _done(self, operation: _native.Operation[_T]) -> _T:
+        return self._sftp.asked(operation)
 
 
 class SFTPFile(BufferedFile):
@@ -135,10 +115,12 @@ class SFTPFile(BufferedFile):
         """Nothing: writing writes behind."""
 
     def settimeout(self, timeout: float | None) -> None:
-        """Nothing: keepalive finds a server that is gone."""
+        """How many seconds an answer of the server's may take, in all of the SFTP session."""
+        self.sftp.sock.settimeout(timeout)
 
     def gettimeout(self) -> float | None:
-        return None
+        return self.sftp.sock.gettimeout()
 
     def setblocking(self, blocking: bool) -> None:
-        """Nothing."""
+        """``False`` is a timeout of 0."""
+        self.sftp.sock.setblocking(blocking)

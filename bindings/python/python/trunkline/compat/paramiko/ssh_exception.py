@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -136,19 +137,22 @@ def as_os_error(error: _errors.FileError) -> OSError:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raises the engine's errors as Paramiko's."""
+    """Raises the engine's errors as Paramiko's, which have no cause; what the engine says remains their ``__context__``."""
     try:
         yield
     except _errors.FileError as error:
-        raise as_os_error(error) from error
-    except _errors.AuthenticationError as error:
-        raise AuthenticationException("Authentication failed.") from error
+        raise as_os_error(error) from None
+    except _errors.AuthenticationError:
+        raise AuthenticationException("Authentication failed.") from None
     except _errors.TimeoutError as error:
-        raise socket.timeout(str(error)) from error
+        raise socket.timeout(str(error)) from None
     except _errors.LimitError as error:
         if error.reason:
-            raise ChannelException(error.reason, CONNECTION_FAILED_CODE.get(error.reason, "(unknown code)")) from error
+            raise ChannelException(error.reason, CONNECTION_FAILED_CODE.get(error.reason, "(unknown code)")) from None
         # What was asked of a channel that is open.
-        raise SSHException("Channel closed.") from error
+        raise SSHException("Channel closed.") from None
     except _errors.Error as error:
-        raise SSHException(str(error)) from error
+        raise SSHException(str(error)) from None
+    except builtins.TimeoutError as error:
+        # Of a wait, not of the engine.
+        raise socket.timeout(str(error)) from None

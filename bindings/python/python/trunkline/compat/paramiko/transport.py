@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import itertools
 import logging
@@ -81,6 +82,8 @@ class Transport:
         self._met: PKey | None = None
         #: Whether a client tells of each address that cannot be connected to.
         self.of_client = False
+        #: What failed in a thread of its own.
+        self._failure: Exception | None = None
         #: What has led a part of the way in.
         self._so_far: list[dict[str, Any]] = []
         self._security = SecurityOptions(self)
@@ -132,13 +135,26 @@ class Transport:
         """Looks at the server, with a connection that ends behind the key exchange: ``get_remote_server_key`` then tells its
         host key, and the log-in, which connects again, is refused by a server that shows another. Over a given ``sock``,
         which there is one of, it does nothing: the log-in connects."""
-        if self._over is None and self._met is None:
+        if event is not None:
+            self._begin(event, functools.partial(self.start_client, timeout=timeout))
+        elif self._over is None and self._met is None:
             login = self._login_with("nobody", timeout=None, verify=None)
             limits = [limit for limit in (timeout, self.banner_timeout) if limit is not None]
             with self._connecting():
                 self._met = login.meet(min(limits, default=None))
-        if event is not None:
-            event.set()
+
+    def _begin(self, event: threading.Event, work: Callable[[], object]) -> None:
+        """Does it in a thread, which sets the event at the end; ``get_exception`` tells what failed."""
+
+        def run() -> None:
+            try:
+                work()
+            except Exception as error:
+                self._failure = error
+            finally:
+                event.set()
+
+        threading.Thread(target=run, name="paramiko-login", daemon=True).start()
 
     def connect(
         self,
@@ -191,21 +207,24 @@ class Transport:
 
     def _step(self, method: str, username: str, event: threading.Event | None, **credentials: Any) -> list[str]:
         """Logs in with this, and with what has led a part of the way before. Each attempt is a connection of its own."""
+        if event is not None:
+            self._begin(event, functools.partial(self._step, method, username, None, **credentials))
+            return []
         together: dict[str, Any] = {"keys": [], "password": None, "handler": None}
         for step in (*self._so_far, credentials):
             together["keys"] = [*together["keys"], *step.get("keys", ())]
             together.update({name: value for name, value in step.items() if name != "keys"})
         try:
-            return self.log_in(username, event=event, **together)
+            return self.log_in(username, **together)
         except AuthenticationException as error:
-            cause = error.__cause__
+            cause = error.__context__
             if not isinstance(cause, _errors.AuthenticationError):
                 raise
             if cause.partial:
                 self._so_far.append(credentials)
                 return list(cause.allowed)
             if method == "none" or method not in cause.allowed:
-                raise BadAuthenticationType("Bad authentication type", list(cause.allowed)) from error
+                raise BadAuthenticationType("Bad authentication type", list(cause.allowed)) from None
             raise
 
     def log_in(
@@ -217,7 +236,6 @@ class Transport:
         handler: Handler | None = None,
         agent: str | None = None,
         timeout: float | None = None,
-        event: threading.Event | None = None,
     ) -> list[str]:
         """Connects and logs in with whatever of this the server takes: keys, the agent's and these, a password, answers.
 
@@ -248,8 +266,6 @@ class Transport:
             raise
         if self._keepalive:
             self._host.keep_alive(self._keepalive)
-        if event is not None:
-            event.set()
         return []
 
     @contextmanager
@@ -261,7 +277,7 @@ class Transport:
             if self.of_client:
                 raise
             why = next(iter(error.errors.values()))
-            raise SSHException(f"Unable to connect to {self._address[0]}: {why}") from error
+            raise SSHException(f"Unable to connect to {self._address[0]}: {why}") from None
 
     def _login_with(
         self,
@@ -316,8 +332,8 @@ class Transport:
     def open_session(
         self, window_size: int | None = None, max_packet_size: int | None = None, timeout: float | None = None
     ) -> Channel:
-        """A session, for one command."""
-        return self.open_channel("session")
+        """A session, for one command, which has ``timeout`` seconds to start."""
+        return self.open_channel("session", timeout=timeout)
 
     def open_channel(
         self,
@@ -331,16 +347,22 @@ class Transport:
         """A "session", or a "direct-tcpip" tunnel to ``dest_addr``, which the server connects to."""
         if not self.is_active():
             raise SSHException("SSH session not active")
+        limit = self.channel_timeout if timeout is None else timeout
         if kind == "session":
-            return Channel(self)
+            channel = Channel(self)
+            channel.open_timeout = limit
+            return channel
         if kind != "direct-tcpip":
             code = OPEN_FAILED_UNKNOWN_CHANNEL_TYPE
             raise ChannelException(code, CONNECTION_FAILED_CODE[code])
         if dest_addr is None:
             raise ValueError("a direct-tcpip channel needs dest_addr")
         origin = src_addr or ("127.0.0.1", 0)
-        with translated():
-            return Channel(self, self.host().tunnel(dest_addr[0], dest_addr[1], (origin[0], origin[1])).wait())
+        try:
+            with translated():
+                return Channel(self, self.host().tunnel(dest_addr[0], dest_addr[1], (origin[0], origin[1])).wait(limit))
+        except socket.timeout:
+            raise SSHException("Timeout opening channel.") from None
 
     def open_sftp_client(self) -> SFTPClient:
         """An SFTP session."""
@@ -353,8 +375,8 @@ class Transport:
         try:
             with translated():
                 listener = host.listen((address, port)).wait()
-        except SSHException as error:
-            raise SSHException("TCP forwarding request denied") from error
+        except SSHException:
+            raise SSHException("TCP forwarding request denied") from None
         bound = listener.port() or port
         with self._lock:
             self._listeners[address, bound] = listener
@@ -520,8 +542,9 @@ class Transport:
         return cast("tuple[str, int]", self.sock.getpeername()) if known else self._address  # type: ignore[union-attr]
 
     def get_exception(self) -> Exception | None:
-        """Nothing: failures are raised where they matter."""
-        return None
+        """What failed last of what an event was to tell the end of, once; other failures are raised where they matter."""
+        failure, self._failure = self._failure, None
+        return failure
 
     def get_banner(self) -> bytes | None:
         """What the server said to whoever logged in; it goes to ``logging``, too."""

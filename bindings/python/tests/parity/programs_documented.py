@@ -1,0 +1,240 @@
+"""Programs for Paramiko that hold its documentation to its word: limits of time, events, and what errors say of others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .programs_paramiko import Program, See, _client, kind, raised
+
+
+def told(call: Callable[[], object]) -> list[str]:
+    """The classes of the exceptions that a traceback shows of a call."""
+    try:
+        call()
+    except Exception as error:
+        shown: list[str] = []
+        each: BaseException | None = error
+        while each is not None:
+            shown.append(type(each).__name__)
+            each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+        return shown
+    return []
+
+
+def causes(paramiko: Any, see: See, about: Any) -> None:
+    wrong = paramiko.Ed25519Key.from_private_key_file(about["other_key"])
+    see(told(lambda: _client(paramiko, about, key_filename=None, pkey=wrong)))
+    see(told(lambda: _client(paramiko, about, key_filename=about["other_key"])))
+    see(told(lambda: _client(paramiko, about, key_filename=None)))
+    see(told(lambda: _client(paramiko, about, key_filename=None, password="x")))
+    see(told(lambda: _client(paramiko, about, key_filename="/no/such/key")))
+    see(told(lambda: _client(paramiko, about, key_filename=about["encrypted"])))
+    see(told(lambda: _client(paramiko, about, key_filename=about["encrypted"], passphrase="wrong")))
+    see(told(lambda: _client(paramiko, about, port=about["unused"])))
+    see(told(lambda: paramiko.SSHClient().connect("no-such-host.invalid", username="x")))
+    see(told(lambda: paramiko.SSHClient().connect(about["address"], port=about["port"], username="x", password="y")))
+    see(told(lambda: paramiko.Ed25519Key.from_private_key_file(about["encrypted"], "wrong")))
+    client = _client(paramiko, about)
+    transport, sftp = client.get_transport(), client.open_sftp()
+    for name, *arguments in (
+        ("stat", "/none"),
+        ("open", "/none"),
+        ("listdir", "/none"),
+        ("chdir", "/none"),
+        ("mkdir", "/"),
+        ("rename", "/none", "/other"),
+        ("get", "/none", os.path.join(about["folder"], "none")),
+    ):
+        see(name, told(lambda: getattr(sftp, name)(*arguments)))  # noqa: B023
+    see(told(lambda: transport.open_channel("direct-tcpip", ("127.0.0.1", about["unused"]), ("127.0.0.1", 0))))
+    see(told(lambda: transport.open_session().invoke_subsystem("none")))
+    client.close()
+    see(told(transport.open_session), told(lambda: sftp.listdir(".")))
+
+
+def writing(paramiko: Any, see: See, about: Any) -> None:
+    """To a command that does not read, and one that does."""
+    client = _client(paramiko, about)
+    transport = client.get_transport()
+    channel = transport.open_session()
+    see(channel.send_ready())
+    channel.exec_command("sleep 100")
+    see(channel.send_ready(), channel.send(b""))
+    channel.settimeout(0.3)
+
+    def flood() -> None:
+        # More than any window.
+        for _ in range(64):
+            channel.sendall(b"x" * 1_000_000)
+
+    see(kind(flood), channel.send_ready(), kind(lambda: channel.sendall(b"y")), kind(lambda: channel.send(b"y")))
+    channel.settimeout(0.0)
+    see(kind(lambda: channel.send(b"y")))
+    channel.close()
+    channel = transport.open_session()
+    channel.exec_command("wc -c")
+    channel.settimeout(10)
+    channel.sendall(b"x" * 3_000_000)
+    channel.sendall("ää")
+    channel.shutdown_write()
+    see(channel.makefile("rb").read())
+    stdin, _, _ = client.exec_command("sleep 100", timeout=0.3)
+    see(kind(lambda: stdin.write(b"x" * 8_000_000)))
+    client.close()
+
+
+def before_the_start(paramiko: Any, see: See, about: Any) -> None:
+    """What may be done with a session whose command comes later."""
+    client = _client(paramiko, about)
+    channel = client.get_transport().open_session()
+    channel.settimeout(0.05)
+    see(kind(lambda: channel.recv(1)), kind(lambda: channel.recv_stderr(1)), channel.recv_ready(), channel.closed)
+    channel.settimeout(None)
+    came: list[bytes] = []
+    readers = [
+        threading.Thread(target=lambda: came.append(channel.recv(10))),
+        threading.Thread(target=lambda: came.append(b"%d" % channel.recv_exit_status())),
+    ]
+    for reader in readers:
+        reader.start()
+    channel.exec_command("echo late; exit 4")
+    for reader in readers:
+        reader.join()
+    see(sorted(came))
+    channel = client.get_transport().open_session()
+    reader = threading.Thread(target=lambda: came.append(channel.recv(10)))
+    reader.start()
+    client.close()
+    reader.join()
+    see(came[-1])
+
+
+def let_go(paramiko: Any, see: See, about: Any) -> None:
+    """What ends with the last who has it."""
+    client = _client(paramiko, about)
+    see(client.exec_command("cat; echo end")[1].read())
+    stdin, stdout, _ = client.exec_command("cat; echo end", bufsize=100)
+    stdin.write("last")
+    del stdin
+    see(stdout.read(), stdout.channel.eof_sent)
+    channel = client.get_transport().open_session()
+    channel.exec_command("cat")
+    for word in ("one", "two"):
+        channel.makefile("w").write(word)
+    see(bool(channel.eof_sent), channel.shutdown_write(), channel.makefile().read())
+    client.close()
+
+    def commands() -> Any:
+        return _client(paramiko, about).exec_command("cat; sleep 0.1; echo there")
+
+    see(commands()[1].read())
+    see(_client(paramiko, about).open_sftp().listdir(about["folder"]))
+    with open(os.path.join(about["folder"], "words"), "w") as words:
+        words.write("some")
+    see(_client(paramiko, about).open_sftp().open(words.name).read())
+
+
+def sizes(paramiko: Any, see: See, about: Any) -> None:
+    client = _client(paramiko, about)
+    channel = client.get_transport().open_session()
+    channel.get_pty("xterm", 90, 30, 800, 600)
+    look = "print(struct.unpack('4H', fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8))), flush=True)"
+    channel.exec_command(f'python3 -c "import fcntl, struct, termios\n{look}\ninput()\n{look}"')
+    output = channel.makefile("rb")
+    see(output.readline())
+    channel.resize_pty(91, 31, 801, 601)
+    channel.sendall("\n")
+    # Behind the echo.
+    see(output.read().split(b"\r\n")[-2:], channel.recv_exit_status())
+    client.close()
+
+
+def slow_answers(paramiko: Any, see: See, about: Any) -> None:
+    """Limits for what the server is to do, set in all the ways that there are."""
+    client = _client(paramiko, about)
+    sftp = client.open_sftp()
+    fifo = os.path.join(about["folder"], "fifo")
+    os.mkfifo(fifo)
+    see(sftp.get_channel().gettimeout())
+    sftp.get_channel().settimeout(0.3)
+    # Nobody writes: the server waits.
+    see(told(lambda: sftp.open(fifo))[0])
+    client.close()
+    client = _client(paramiko, about)
+    sftp = client.open_sftp()
+    file = sftp.open(os.path.join(about["folder"], "file"), "w+")
+    file.settimeout(20)
+    see(file.gettimeout(), sftp.get_channel().gettimeout())
+    file.setblocking(False)
+    see(file.gettimeout())
+    file.setblocking(True)
+    see(file.gettimeout(), file.write("x"), file.close())
+    client.close()
+
+
+def deaf_server(paramiko: Any, see: See, about: Any) -> None:
+    """A server that no longer answers."""
+    client = _client(paramiko, about)
+    _, stdout, _ = client.exec_command("read pid rest < /proc/$PPID/stat; echo $pid")
+    server = int(stdout.read())
+    os.kill(server, signal.SIGSTOP)
+    try:
+        transport = client.get_transport()
+        see(raised(lambda: client.exec_command("true", timeout=0.3)))
+        see(raised(lambda: transport.open_session(timeout=0.3).exec_command("true")))
+        transport.channel_timeout = 0.3
+        see(raised(lambda: client.invoke_shell()), raised(client.open_sftp))
+        see(raised(lambda: transport.open_channel("direct-tcpip", ("127.0.0.1", about["unused"]), ("127.0.0.1", 0))))
+    finally:
+        os.kill(server, signal.SIGKILL)
+    client.close()
+
+
+on_openssh: dict[str, Program] = {
+    "what errors say of others": causes,
+    "writing to commands": writing,
+    "sessions before their start": before_the_start,
+    "what is let go": let_go,
+    "sizes of terminals": sizes,
+    "slow answers": slow_answers,
+    "a deaf server": deaf_server,
+}
+
+
+def events(paramiko: Any, see: See, about: Any) -> None:
+    address = ("127.0.0.1", about["paramiko"])
+
+    def begun() -> Any:
+        transport, done = paramiko.Transport(address), threading.Event()
+        see(transport.start_client(done), done.wait(10), transport.is_active(), transport.get_exception())
+        return transport
+
+    transport, done = begun(), threading.Event()
+    see(transport.auth_password("me", "wrong", done), done.wait(10), transport.is_authenticated())
+    done.clear()
+    see(transport.auth_password("me", "sesame", done), done.wait(10), transport.is_authenticated())
+    transport.close()
+    transport, done = begun(), threading.Event()
+    # The server takes its time.
+    see(transport.auth_password("slow", "x", done), done.is_set(), transport.is_authenticated())
+    transport.close()
+    transport, done = begun(), threading.Event()
+    key = paramiko.Ed25519Key.from_private_key_file(about["other_key"])
+    see(transport.auth_publickey("keyonly", key, done), done.wait(10), transport.is_authenticated())
+    transport.close()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        transport, done = paramiko.Transport(server.getsockname()), threading.Event()
+        see(transport.start_client(done))
+        connection, _ = server.accept()
+        server.close()
+        connection.close()
+        see(done.wait(10), transport.is_active(), type(transport.get_exception()).__name__)
+        transport.close()
+
+
+on_paramiko: dict[str, Program] = {"events of log-ins": events}
