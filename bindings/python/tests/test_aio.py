@@ -57,9 +57,26 @@ def test_a_hundred_commands_at_once_need_no_threads(on_box: OnBox) -> None:
     on_box(body)
 
 
+def test_what_opens_something_is_awaited_or_entered(on_box: OnBox, tmp_path: Path) -> None:
+    async def body(box: aio.Connection) -> None:
+        async with box.sftp() as entered, entered.open(tmp_path / "file", "wb") as file:
+            await file.write(b"content")
+        with pytest.raises(ValueError, match="closed"):
+            await entered.listdir()
+        sftp = await asyncio.create_task(box.sftp())
+        assert await asyncio.wait_for(sftp.read_bytes(tmp_path / "file"), 30) == b"content"
+        with pytest.raises(FileNotFoundError):
+            async with sftp.open(tmp_path / "none"):
+                pytest.fail("it is not there")
+        first, second = await asyncio.gather(box.start("echo 1"), box.start("echo 2"))
+        assert [(await each.communicate())[0] for each in (first, second)] == ["1\n", "2\n"]
+
+    on_box(body)
+
+
 def test_lines_come_by_async_for(on_box: OnBox) -> None:
     async def body(box: aio.Connection) -> None:
-        async with await box.start("while read line; do echo got $line; done; printf end") as process:
+        async with box.start("while read line; do echo got $line; done; printf end") as process:
             await process.stdin.write("one\n")
             assert await process.stdout.readline() == "got one\n"
             await process.stdin.write("two\n")
@@ -155,9 +172,9 @@ def test_a_group_answers_as_hosts_complete(testbed: Testbed, tmp_path: Path) -> 
 def test_files_are_read_written_listed_and_copied(on_box: OnBox, tmp_path: Path) -> None:
     async def body(box: aio.Connection) -> None:
         content = os.urandom(5_000_000)
-        async with await box.sftp() as sftp:
+        async with box.sftp() as sftp:
             await sftp.mkdir(tmp_path / "a/b", parents=True)
-            async with await sftp.open(tmp_path / "a/file", "w+b") as file:
+            async with sftp.open(tmp_path / "a/file", "w+b") as file:
                 await file.write(content)
                 await file.seek(0)
                 assert await file.read(10) == content[:10]
@@ -178,7 +195,7 @@ def test_files_are_read_written_listed_and_copied(on_box: OnBox, tmp_path: Path)
 
 def test_ports_are_forwarded(on_box: OnBox, testbed: Testbed) -> None:
     async def body(box: aio.Connection) -> None:
-        async with await box.forward_local(0, ("127.0.0.1", testbed.ports[0])) as forward:
+        async with box.forward_local(0, ("127.0.0.1", testbed.ports[0])) as forward:
             reader, writer = await asyncio.open_connection("127.0.0.1", forward.port)
             assert (await reader.readline()).startswith(b"SSH-2.0-OpenSSH")
             writer.close()

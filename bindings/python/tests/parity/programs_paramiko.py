@@ -703,6 +703,13 @@ def questions(paramiko: Any, see: See, about: Any) -> None:
     transport = _transport(paramiko, about)
     see(raised(lambda: transport.auth_interactive("me", handler), "allowed_types"))
     transport.close()
+    transport = _transport(paramiko, about)
+
+    def raising(*_: Any) -> list[str]:
+        raise ValueError("no idea")
+
+    see(raised(lambda: transport.auth_interactive("asked", raising)))
+    transport.close()
 
 
 def steps(paramiko: Any, see: See, about: Any) -> None:

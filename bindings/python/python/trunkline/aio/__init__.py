@@ -6,7 +6,7 @@
     async def main():
         async with aio.connect("db1") as db1:
             print((await db1.run("uptime")).stdout)
-            async with await db1.start("tail -F /var/log/syslog") as log:
+            async with db1.start("tail -F /var/log/syslog") as log:
                 async for line in log.stdout:
                     print(line, end="")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
@@ -13,6 +13,7 @@ from .._forward import Address, BaseForward, address
 from .._options import ConnectOptions, Options
 from .._result import Command, CompletedProcess, Run, RunOptions, Start, StartOptions, Terminal, command_line
 from ._bridge import begin, outcome
+from ._opening import Opening
 from ._process import Process
 from ._sftp import SFTP
 
@@ -21,9 +22,20 @@ if TYPE_CHECKING:
 
 
 @takes(Options)
-def connect(destination: str, *, wait: bool = True, **options: Unpack[ConnectOptions]) -> Connecting:
-    """As ``trunkline.connect``: to be awaited, or entered by ``async with``."""
-    return Connecting(destination, Options(**options), wait)
+def connect(destination: str, *, wait: bool = True, **options: Unpack[ConnectOptions]) -> Opening[Connection]:
+    """As ``trunkline.connect``: to be awaited, or entered by ``async with``, as is everything here that opens something."""
+    return Opening(_connected(destination, Options(**options), wait))
+
+
+async def _connected(destination: str, options: Options, wait: bool) -> Connection:
+    connection = Connection(destination, options)
+    if wait:
+        try:
+            await outcome(connection._connecting())
+        except BaseException:
+            connection.close()
+            raise
+    return connection
 
 
 class Forward(BaseForward):
@@ -44,39 +56,6 @@ class Forward(BaseForward):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await outcome(self._native.close(False))
-
-
-class Connecting:
-    """A connection that is to be made."""
-
-    def __init__(self, destination: str, options: Options, wait: bool) -> None:
-        self._destination = destination
-        self._options = options
-        self._wait = wait
-        self._connection: Connection | None = None
-
-    async def _connect(self) -> Connection:
-        connection = Connection(self._destination, self._options)
-        if self._wait:
-            try:
-                await outcome(connection._connecting())
-            except BaseException:
-                connection.close()
-                raise
-        return connection
-
-    def __await__(self) -> Generator[Any, Any, Connection]:
-        return self._connect().__await__()
-
-    async def __aenter__(self) -> Connection:
-        self._connection = await self._connect()
-        return self._connection
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._connection is not None:
-            self._connection.close()
 
 
 class Connection(BaseConnection):
@@ -103,38 +82,47 @@ class Connection(BaseConnection):
         return run.completed(await outcome(run.on(self._use())))
 
     @overload
-    async def start(self, command: Command, *, encoding: str = "utf-8", **options: Unpack[StartOptions]) -> Process[str]: ...
+    def start(
+        self, command: Command, *, encoding: str = "utf-8", **options: Unpack[StartOptions]
+    ) -> Opening[Process[str]]: ...
 
     @overload
-    async def start(self, command: Command, *, encoding: None, **options: Unpack[StartOptions]) -> Process[bytes]: ...
+    def start(self, command: Command, *, encoding: None, **options: Unpack[StartOptions]) -> Opening[Process[bytes]]: ...
 
     @takes(Start)
-    async def start(
+    def start(
         self, command: Command, *, encoding: str | None = "utf-8", **options: Unpack[StartOptions]
-    ) -> Process[Any]:
+    ) -> Opening[Process[Any]]:
         """As ``trunkline.Connection.start``."""
-        return await self._start(Start(command_line(command), encoding, **options))
+        return self._start(Start(command_line(command), encoding, **options))
 
-    async def shell(
+    def shell(
         self,
         *,
         env: Mapping[str, str] | None = None,
         terminal: Terminal | bool = True,
         encoding: str | None = "utf-8",
-    ) -> Process[Any]:
+    ) -> Opening[Process[Any]]:
         """Starts the login shell, on a terminal unless ``terminal`` is ``False``."""
-        return await self._start(Start(None, encoding, env=env, terminal=terminal))
+        return self._start(Start(None, encoding, env=env, terminal=terminal))
 
-    async def _start(self, start: Start) -> Process[Any]:
-        process: Process[Any] = Process(await outcome(self._use().start(start.wanted)), start)
-        self._keep(process)
-        return process
+    def _start(self, start: Start) -> Opening[Process[Any]]:
+        async def begun() -> Process[Any]:
+            process: Process[Any] = Process(await outcome(self._use().start(start.wanted)), start)
+            self._keep(process)
+            return process
 
-    async def sftp(self) -> SFTP:
+        return Opening(begun())
+
+    def sftp(self) -> Opening[SFTP]:
         """Opens an SFTP session, without waiting for it: its first operation leaves at once."""
-        sftp = SFTP(await outcome(self._use().sftp()))
-        self._keep(sftp)
-        return sftp
+
+        async def opened() -> SFTP:
+            sftp = SFTP(await outcome(self._use().sftp()))
+            self._keep(sftp)
+            return sftp
+
+        return Opening(opened())
 
     @takes(copying)
     async def get(
@@ -150,23 +138,26 @@ class Connection(BaseConnection):
         """As ``SFTP.put``, over as many sessions and connections as are worth having."""
         return copied(await outcome(self._use().copy(paths(sources), remote(target), True, copying(**options))))
 
-    async def forward_local(self, listen: Address, target: Address) -> Forward:
+    def forward_local(self, listen: Address, target: Address) -> Opening[Forward]:
         """As ``trunkline.Connection.forward_local``."""
-        return await self._forward(False, listen, target)
+        return self._forward(False, listen, target)
 
-    async def forward_remote(self, listen: Address, target: Address) -> Forward:
+    def forward_remote(self, listen: Address, target: Address) -> Opening[Forward]:
         """As ``trunkline.Connection.forward_remote``."""
-        return await self._forward(True, listen, target)
+        return self._forward(True, listen, target)
 
-    async def forward_socks(self, listen: Address = 0) -> Forward:
+    def forward_socks(self, listen: Address = 0) -> Opening[Forward]:
         """As ``trunkline.Connection.forward_socks``."""
-        return await self._forward(False, listen, None)
+        return self._forward(False, listen, None)
 
-    async def _forward(self, remote: bool, listen: Address, target: Address | None) -> Forward:
-        where = None if target is None else address(target)
-        forward = Forward(await outcome(self._use().forward(remote, address(listen), where)))
-        self._keep(forward)
-        return forward
+    def _forward(self, remote: bool, listen: Address, target: Address | None) -> Opening[Forward]:
+        async def begun() -> Forward:
+            where = None if target is None else address(target)
+            forward = Forward(await outcome(self._use().forward(remote, address(listen), where)))
+            self._keep(forward)
+            return forward
+
+        return Opening(begun())
 
     async def stats(self) -> list[Lane]:
         """The host's connections."""

@@ -31,6 +31,7 @@ from .._files import (
     tree,
 )
 from ._bridge import outcome
+from ._opening import Opening
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -50,14 +51,18 @@ class SFTP:
 
     # Files.
 
-    async def open(self, path: RemotePath, mode: str = "rb") -> RemoteFile:
+    def open(self, path: RemotePath, mode: str = "rb") -> Opening[RemoteFile]:
         """Opens a file of bytes, with the built-in ``open``'s modes. Reading reads ahead and writing writes behind: a
         write's failure is told by a later one, by ``flush`` or by ``close``."""
-        found, _, _, _ = flags(mode)
-        file = RemoteFile(await outcome(self._use().open(remote(path), found, None)))
-        if "a" in mode:
-            await file.seek(0, os.SEEK_END)
-        return file
+
+        async def opened() -> RemoteFile:
+            found, _, _, _ = flags(mode)
+            file = RemoteFile(await outcome(self._use().open(remote(path), found, None)))
+            if "a" in mode:
+                await file.seek(0, os.SEEK_END)
+            return file
+
+        return Opening(opened())
 
     async def read_bytes(self, path: RemotePath) -> bytes:
         """All of a file."""

@@ -81,7 +81,8 @@ class Login:
 
     def _host(self, explicit: Explicit, over: _native.Session | _native.Handover | None = None) -> _native.PrivateHost:
         keys = [key.native for key in self.keys]
-        return _native.PrivateHost(explicit, keys, self._judge, self._answer, over, self.handler)
+        handler = None if self.handler is None else self._handled
+        return _native.PrivateHost(explicit, keys, self._judge, self._answer, over, handler)
 
     def _ready(self, host: _native.PrivateHost, first: float | None, then: float | None) -> _native.PrivateHost:
         try:
@@ -138,6 +139,14 @@ class Login:
             return False
         self.believed = key
         return True
+
+    def _handled(self, title: str, instructions: str, prompts: Sequence[tuple[str, bool]]) -> Sequence[str] | None:
+        """The handler's answers; what it raises is raised by the log-in."""
+        try:
+            return self.handler(title, instructions, prompts) if self.handler is not None else None
+        except Exception as error:
+            self._refused.append(error)
+            return None
 
     def _answer(self, kind: str, text: str, echo: bool) -> str | None:
         if kind == "passphrase":
