@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -138,10 +138,15 @@ pub(crate) fn time(command: &mut Command) -> anyhow::Result<f64> {
 fn time_with_output(command: &mut Command) -> anyhow::Result<(f64, String)> {
     command.stdin(Stdio::null()).stderr(Stdio::piped());
     let begun = Instant::now();
-    let output = command.spawn().and_then(std::process::Child::wait_with_output);
+    let output = command.spawn().and_then(Child::wait_with_output);
     let elapsed = begun.elapsed();
     let name = command.get_program().display().to_string();
     let output = output.with_context(|| format!("running {name}"))?;
+    Ok((elapsed.as_secs_f64(), printed(&name, output)?))
+}
+
+/// What a program has printed, if it succeeded.
+pub(crate) fn printed(name: &str, output: Output) -> anyhow::Result<String> {
     let complaint = String::from_utf8_lossy(&output.stderr);
     ensure!(
         output.status.success(),
@@ -149,7 +154,27 @@ fn time_with_output(command: &mut Command) -> anyhow::Result<(f64, String)> {
         output.status,
         complaint.trim()
     );
-    Ok((elapsed.as_secs_f64(), String::from_utf8(output.stdout)?))
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// Starts programs all at once and waits for all: the seconds that took, and how each ended. Their output goes nowhere.
+pub(crate) fn time_at_once(
+    count: usize,
+    command: impl Fn() -> Command,
+) -> anyhow::Result<(f64, Vec<Output>)> {
+    let begun = Instant::now();
+    let children: Vec<Child> = (0..count)
+        .map(|_| {
+            command()
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+        })
+        .collect::<Result<_, _>>()?;
+    let ended = children.into_iter().map(Child::wait_with_output);
+    let outputs = ended.collect::<Result<_, _>>()?;
+    Ok((begun.elapsed().as_secs_f64(), outputs))
 }
 
 /// What a program has used.

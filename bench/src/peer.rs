@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use trunkline_testkit::Sshd;
+
+use crate::measure::printed;
 
 /// A client library, as a program.
 #[derive(Debug, Clone)]
@@ -153,14 +155,6 @@ pub(crate) fn numbers(mut command: Command, limit: Duration) -> anyhow::Result<O
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    let output = child.wait_with_output()?;
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "{name}: {}: {}",
-        output.status,
-        complaint.trim()
-    );
-    let text = String::from_utf8(output.stdout)?;
+    let text = printed(&name, child.wait_with_output()?)?;
     Ok(Some(text.lines().map(str::parse).collect::<Result<_, _>>()?))
 }

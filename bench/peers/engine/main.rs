@@ -1,16 +1,20 @@
 //! The engine as a program: `bench-peer-engine TASK ADDRESS USER KEY KNOWN_HOSTS [ARGUMENT...]`, with the tasks that
 //! bench/README.md describes for all peers.
 
+#[path = "../process.rs"]
+mod process;
+
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::task::JoinSet;
 use trunkline::config::{Request, World};
 use trunkline::{Command, Engine, Host, Interaction, Session};
+
+use process::{SETTLE, WELL_UNDER_WAY, address, print_times, raise_file_limit, resident};
 
 /// The task runs on the runtime's own threads, as in a program with more than one thing to do: the thread of
 /// `main` would be woken by the kernel for each piece of data.
@@ -123,16 +127,15 @@ impl Client {
     /// Connections to 127.0.0.1, 127.0.0.2 and so on, each of which has run a command.
     async fn idle(&self, port: u16, count: u32) -> anyhow::Result<()> {
         raise_file_limit()?;
-        let address = |n: u32| SocketAddr::new(IpAddr::from(Ipv4Addr::from(0x7f00_0001 + n)), port);
         // The first connection brings the program's own pages in, which are no connection's.
-        let first = self.host(address(0)).await?;
+        let first = self.host(address(0, port)).await?;
         run_true(&first).await?;
         tokio::time::sleep(SETTLE).await;
         let before = resident()?;
         let mut connecting = JoinSet::new();
         let mut hosts = Vec::new();
         for n in 1..=count {
-            let host = self.host(address(n)).await?;
+            let host = self.host(address(n, port)).await?;
             connecting.spawn(async move { run_true(&host).await.map(|()| host) });
             if connecting.len() >= 32
                 && let Some(host) = connecting.join_next().await
@@ -176,10 +179,6 @@ impl Client {
 
 /// Commands of the task `together`.
 const AT_ONCE: usize = 100;
-/// How long buffers may take to be given back, and rates to be noticed.
-const SETTLE: Duration = Duration::from_millis(2500);
-/// By then a download has left its start behind.
-const WELL_UNDER_WAY: u64 = 64 << 20;
 
 async fn run_true(host: &Host) -> anyhow::Result<()> {
     let output = host.run(&Command::exec("true")).await?;
@@ -204,26 +203,4 @@ async fn read_until(session: &mut Session, limit: u64) -> u64 {
         bytes += pieces.drain(..).map(|piece| piece.len() as u64).sum::<u64>();
     }
     bytes
-}
-
-fn print_times(times: &[Duration]) {
-    for time in times {
-        println!("{}", time.as_nanos());
-    }
-}
-
-/// Bytes of memory that the process has in use (`VmRSS`).
-fn resident() -> anyhow::Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .context("no VmRSS")?;
-    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
-    Ok(kilobytes * 1024)
-}
-
-fn raise_file_limit() -> anyhow::Result<()> {
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
 }

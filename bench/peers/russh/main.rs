@@ -1,17 +1,21 @@
 //! russh as a program: `bench-peer-russh TASK ADDRESS USER KEY KNOWN_HOSTS [ARGUMENT...]`, with the tasks that
 //! bench/README.md describes for all peers. It takes any host key, which spares it a look-up.
 
+#[path = "../process.rs"]
+mod process;
+
 use std::borrow::Cow;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use russh::client::{self, Handle, Msg};
 use russh::keys::{PrivateKeyWithHashAlg, PublicKeyOrCertificate, load_secret_key};
 use russh::{Channel, ChannelMsg, Preferred, cipher};
 use tokio::task::JoinSet;
+
+use process::{SETTLE, WELL_UNDER_WAY, address, print_times, raise_file_limit, resident};
 
 /// The task runs on the runtime's own threads, as in a program with more than one thing to do: the thread of
 /// `main` would be woken by the kernel for each piece of data.
@@ -98,15 +102,14 @@ impl Client {
 
     async fn idle(&self, port: u16, count: u32) -> anyhow::Result<()> {
         raise_file_limit()?;
-        let address = |n: u32| SocketAddr::new(IpAddr::from(Ipv4Addr::from(0x7f00_0001 + n)), port);
-        let first = self.connect(address(0)).await?;
+        let first = self.connect(address(0, port)).await?;
         run_true(&first).await?;
         tokio::time::sleep(SETTLE).await;
         let before = resident()?;
         let mut connecting = JoinSet::new();
         let mut handles = Vec::new();
         for n in 1..=count {
-            let (client, address) = (self.clone(), address(n));
+            let (client, address) = (self.clone(), address(n, port));
             connecting.spawn(async move {
                 let handle = client.connect(address).await?;
                 run_true(&handle).await?;
@@ -150,9 +153,6 @@ impl Client {
     }
 }
 
-const SETTLE: Duration = Duration::from_millis(2500);
-const WELL_UNDER_WAY: u64 = 64 << 20;
-
 async fn start(handle: &Handle<Trusting>, command: &str) -> anyhow::Result<Channel<Msg>> {
     let channel = handle.channel_open_session().await?;
     channel.exec(true, command).await?;
@@ -191,26 +191,4 @@ async fn read_until(channel: &mut Channel<Msg>, limit: u64) -> u64 {
         }
     }
     bytes
-}
-
-fn print_times(times: &[Duration]) {
-    for time in times {
-        println!("{}", time.as_nanos());
-    }
-}
-
-/// Bytes of memory that the process has in use (`VmRSS`).
-fn resident() -> anyhow::Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .context("no VmRSS")?;
-    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
-    Ok(kilobytes * 1024)
-}
-
-fn raise_file_limit() -> anyhow::Result<()> {
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
 }

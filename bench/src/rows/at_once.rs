@@ -1,11 +1,10 @@
 //! Many stock ssh commands at once on one host, more than a connection may have sessions.
 
-use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::process::{Command, Output};
 
 use super::{OPENSSH, Outcome, Row, STOCK_SSH, Table, Target, Verdict};
 use crate::lab::Lab;
-use crate::measure::{self, Contestant, in_turns};
+use crate::measure::{self, Contestant, in_turns, time_at_once};
 
 pub(super) const ROW: Row = Row {
     name: "at-once",
@@ -65,22 +64,9 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     })
 }
 
-/// Starts all, waits for all: the seconds that took, and how many exited with 0 and said nothing.
+/// [`COMMANDS`] commands: the seconds that they took, and how many exited with 0 and said nothing.
 fn all_at_once(command: impl Fn() -> Command) -> anyhow::Result<(f64, usize)> {
-    let begun = Instant::now();
-    let children: Vec<Child> = (0..COMMANDS)
-        .map(|_| {
-            command()
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::piped())
-                .spawn()
-        })
-        .collect::<Result<_, _>>()?;
-    let mut well = 0;
-    for child in children {
-        let output = child.wait_with_output()?;
-        well += usize::from(output.status.success() && output.stderr.is_empty());
-    }
-    Ok((begun.elapsed().as_secs_f64(), well))
+    let (seconds, outputs) = time_at_once(COMMANDS, command)?;
+    let well = |output: &&Output| output.status.success() && output.stderr.is_empty();
+    Ok((seconds, outputs.iter().filter(well).count()))
 }

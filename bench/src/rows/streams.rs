@@ -1,13 +1,12 @@
 //! Several programs on one host, each with the output of a command that writes as fast as it can.
 
-use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::process::Command;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 
 use super::{OPENSSH, Outcome, Row, TRUNKLINE_SSH, Table, Target, Verdict, ratio};
 use crate::lab::Lab;
-use crate::measure::{self, Aside, Contestant, in_turns};
+use crate::measure::{self, Aside, Contestant, in_turns, printed, time_at_once};
 
 pub(super) const ROW: Row = Row {
     name: "streams",
@@ -46,7 +45,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     };
     for count in [4, 8] {
         let (clients, sshd) = (Aside::default(), Aside::default());
-        let mebibytes = bytes as f64 / MIB * f64::from(count);
+        let mebibytes = bytes as f64 / MIB * count as f64;
         let contestant = |name: &'static str, start: &'_ dyn Fn() -> Command| -> anyhow::Result<Vec<f64>> {
             let shared = daemon.pid().context("the daemon has ended")?;
             let before = (
@@ -54,7 +53,10 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
                 measure::cpu_of(shared)?,
                 measure::cpu_of_family(servers)?,
             );
-            let seconds = all_at_once(count, start)?;
+            let (seconds, outputs) = time_at_once(count, start)?;
+            for output in outputs {
+                printed("a client", output)?;
+            }
             let own = measure::cpu_of_children()? - before.0 + measure::cpu_of(shared)? - before.1;
             let theirs = measure::cpu_of_family(servers)?.saturating_sub(before.2);
             clients.note(name, vec![1e3 * own.as_secs_f64() / mebibytes]);
@@ -116,24 +118,4 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
 fn with(mut command: Command, words: &[&str]) -> Command {
     command.args(words);
     command
-}
-
-/// Starts all, waits for all: the seconds that took.
-fn all_at_once(count: u32, command: &dyn Fn() -> Command) -> anyhow::Result<f64> {
-    let begun = Instant::now();
-    let children: Vec<Child> = (0..count)
-        .map(|_| {
-            command()
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::piped())
-                .spawn()
-        })
-        .collect::<Result<_, _>>()?;
-    for child in children {
-        let output = child.wait_with_output()?;
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{}: {}", output.status, complaint.trim());
-    }
-    Ok(begun.elapsed().as_secs_f64())
 }

@@ -14,6 +14,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
+use trunkline::metrics::host_label;
 use trunkline::{Engine, ErrorKind, HostStatus};
 
 use crate::protocol::{Program, Reply};
@@ -139,9 +140,6 @@ struct Present {
     since: SystemTime,
 }
 
-/// So many hosts are told apart; the others share the label `other`.
-const MOST_HOSTS: usize = 200;
-
 /// What is added up for a host's label.
 #[derive(Debug, Default)]
 struct Host {
@@ -176,12 +174,7 @@ impl Present {
         all.sort_by(|a, b| a.host.original_host.cmp(&b.host.original_host));
         let mut hosts = BTreeMap::<String, Host>::new();
         for status in all {
-            let name = &status.host.original_host;
-            let label = if hosts.contains_key(name) || hosts.len() < MOST_HOSTS {
-                name.as_str()
-            } else {
-                "other"
-            };
+            let label = host_label(&status.host.original_host, &hosts);
             hosts.entry(label.to_owned()).or_default().add(&status);
         }
         hosts

@@ -1,6 +1,7 @@
 //! Counters of what an engine and its connections have done. Cheap enough to be always on; read by `trunkline ls`, and by
 //! whoever collects them for Prometheus: an engine has its own, and nothing is global.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -115,8 +116,17 @@ struct HostTraffic {
     received: u64,
 }
 
-/// So many hosts have traffic of their own; the others share the label `other`.
+/// So many hosts are told apart; the others share the label `other`.
 const MOST_HOSTS: usize = 200;
+
+/// The label under which a host counts in `counted`: its name, or the one that it shares with others where there are many.
+pub fn host_label<'a, L: Borrow<str> + Ord, T>(host: &'a str, counted: &BTreeMap<L, T>) -> &'a str {
+    if counted.len() < MOST_HOSTS || counted.contains_key(host) {
+        host
+    } else {
+        "other"
+    }
+}
 
 impl Default for Metrics {
     fn default() -> Self {
@@ -140,11 +150,7 @@ impl Metrics {
     /// A connection has begun, whose bytes count among the host's.
     pub(crate) fn count(self: &Arc<Self>, host: &str, connection: &Arc<ConnectionMetrics>) -> Counted {
         let mut hosts = self.hosts();
-        let label: Arc<str> = match hosts.get_key_value(host) {
-            Some((label, _)) => label.clone(),
-            None if hosts.len() < MOST_HOSTS => host.into(),
-            None => "other".into(),
-        };
+        let label: Arc<str> = host_label(host, &hosts).into();
         let traffic = hosts.entry(label.clone()).or_default();
         traffic.open.push(connection.clone());
         drop(hosts);

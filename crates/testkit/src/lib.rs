@@ -8,6 +8,7 @@
 //! | a server that breaks the protocol in a known way | [`hostile::Misbehaviour`] |
 //! | a server whose every message the test writes itself | [`hostile::RawServer`] |
 //! | a second, well-behaved implementation with strange commands | [`hostile::RusshServer`] |
+//! | content for files and streams | [`noise`] |
 //!
 //! Every fixture starts on a free loopback port or in a temporary folder of its own, is ready for use when its
 //! `start` returns, and takes everything it started with it when it is dropped. A fixture kept in a `static` is
@@ -38,6 +39,7 @@ mod error;
 pub mod hostile;
 mod keys;
 mod log;
+mod noise;
 mod port;
 mod process;
 mod program;
@@ -50,6 +52,7 @@ pub use dropbear::{Dropbear, DropbearBuilder};
 pub use error::Error;
 pub use keys::{Authority, KeyPair, KeyType};
 pub use log::ServerLog;
+pub use noise::noise;
 pub use relay::{Direction, Relay};
 pub use ssh_config::{HostEntry, ssh, write_ssh_config};
 pub use sshd::{LogLevel, Sshd, SshdBuilder, make_privilege_separation_folder};

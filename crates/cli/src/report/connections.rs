@@ -251,22 +251,33 @@ pub(crate) fn bytes(count: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use trunkline_control::protocol::{Handshake, Transport};
 
     use super::*;
 
-    fn handshake() -> Handshake {
-        Handshake {
-            // Not yet: it is 0 s old whenever this is run.
-            since: u64::MAX,
-            server: "SSH-2.0-OpenSSH_9.2".into(),
-            kex: "curve25519-sha256".into(),
-            host_key: "ssh-ed25519".into(),
-            cipher: "aes128-gcm@openssh.com".into(),
-            mac: None,
-            compressed: false,
-            greeting: String::new(),
+    /// A connection without sessions, whose age is 0 s whenever this is run.
+    pub(crate) fn idle_connection() -> ConnectionReport {
+        ConnectionReport {
+            handshake: Some(Handshake {
+                since: u64::MAX,
+                server: "SSH-2.0-OpenSSH_9.2".into(),
+                kex: "curve25519-sha256".into(),
+                host_key: "ssh-ed25519".into(),
+                cipher: "aes128-ctr".into(),
+                mac: Some("hmac-sha2-256".into()),
+                compressed: true,
+                greeting: String::new(),
+            }),
+            rtt: Some(Duration::from_micros(1540)),
+            sessions: 0,
+            tunnels: 0,
+            spares: 1,
+            busy: false,
+            rate: 0,
+            sent: 3 << 20,
+            received: 5 << 10,
+            closes_in: Some(Duration::from_secs(90)),
         }
     }
 
@@ -279,16 +290,9 @@ mod tests {
             sharing: String::new(),
             mux_sockets: Vec::new(),
             connections: vec![ConnectionReport {
-                handshake: Some(handshake()),
-                rtt: Some(Duration::from_micros(1540)),
                 sessions: 2,
-                tunnels: 0,
-                spares: 1,
-                busy: false,
-                rate: 0,
-                sent: 3 << 20,
-                received: 5 << 10,
                 closes_in: Some(Duration::from_secs(599)),
+                ..idle_connection()
             }],
             master: None,
         }

@@ -1,9 +1,12 @@
 //! Metrics over HTTP: GET /metrics, and nothing else.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
+use std::io;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -48,23 +51,11 @@ async fn on_socket(metrics: &Arc<Metrics>, place: &Place) {
         Ok(listener) => listener,
         Err(error) => return tracing::warn!("no metrics on {}: {error}", path.display()),
     };
-    let clients = Arc::new(Semaphore::new(CLIENTS));
-    loop {
-        let Ok(turn) = clients.clone().acquire_owned().await else {
-            return;
-        };
-        match listener.accept().await {
-            Ok((stream, _)) if check_peer(&stream).is_ok() => {
-                let metrics = metrics.clone();
-                tokio::spawn(async move {
-                    answer(stream, metrics, false).await;
-                    drop(turn);
-                });
-            }
-            Ok(_) => {}
-            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
-        }
-    }
+    let accept = |cx: &mut Context<'_>| {
+        let accepted = listener.poll_accept(cx);
+        accepted.map_ok(|(stream, _)| check_peer(&stream).is_ok().then_some(stream))
+    };
+    answer_all(metrics, false, accept).await;
 }
 
 async fn on_port(metrics: &Arc<Metrics>, port: u16) {
@@ -72,19 +63,27 @@ async fn on_port(metrics: &Arc<Metrics>, port: u16) {
         Ok(listener) => listener,
         Err(error) => return tracing::warn!("no metrics on port {port}: {error}"),
     };
+    let accept = |cx: &mut Context<'_>| listener.poll_accept(cx).map_ok(|(stream, _)| Some(stream));
+    answer_all(metrics, true, accept).await;
+}
+
+/// Answers the clients that `accept` brings: none for one that may not ask.
+async fn answer_all<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    metrics: &Arc<Metrics>,
+    checks_host: bool,
+    accept: impl Fn(&mut Context<'_>) -> Poll<io::Result<Option<S>>>,
+) {
     let clients = Arc::new(Semaphore::new(CLIENTS));
-    loop {
-        let Ok(turn) = clients.clone().acquire_owned().await else {
-            return;
-        };
-        match listener.accept().await {
-            Ok((stream, _)) => {
+    while let Ok(turn) = clients.clone().acquire_owned().await {
+        match poll_fn(&accept).await {
+            Ok(Some(stream)) => {
                 let metrics = metrics.clone();
                 tokio::spawn(async move {
-                    answer(stream, metrics, true).await;
+                    answer(stream, metrics, checks_host).await;
                     drop(turn);
                 });
             }
+            Ok(None) => {}
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }

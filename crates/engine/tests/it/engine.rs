@@ -1,38 +1,20 @@
 //! The engine against stock servers: what a program that uses it sees.
 
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use trunkline::config::{Request, World};
 use trunkline::memory::HostId;
-use trunkline::{Command, Engine, Error, ErrorKind, Execution, ExitStatus, Host, Interaction, Settings};
+use trunkline::{Command, Engine, Error, ErrorKind, Execution, ExitStatus, Interaction, Settings};
 use trunkline_testkit::hostile::{Misbehaviour, RawServer};
 use trunkline_testkit::{Relay, Sshd, write_ssh_config};
 
-fn engine() -> Engine {
-    Engine::new(Settings::default(), Default::default())
-}
-
-fn request(config: &Path, alias: &str) -> Request {
-    let mut request = Request::new(alias.parse().unwrap(), Arc::new(World::current().unwrap()));
-    request.ssh_args = vec!["-F".into(), config.into()];
-    request
-}
-
-async fn host(engine: &Engine, sshd: &Sshd) -> Host {
-    engine
-        .host_for(&request(&sshd.ssh_config(), sshd.alias()), &Interaction::none())
-        .await
-        .unwrap()
-}
+use crate::site::{engine, host_of, request};
 
 #[tokio::test]
 async fn a_command_runs_and_says_how_it_ended() {
     let sshd = Sshd::start_default().unwrap();
     let engine = engine();
-    let host = host(&engine, &sshd).await;
+    let host = host_of(&engine, &sshd).await;
     let output = host
         .run(&Command::exec("echo out; echo err >&2; exit 3"))
         .await
@@ -48,7 +30,7 @@ async fn a_command_runs_and_says_how_it_ended() {
 async fn everything_shares_one_connection() {
     let sshd = Sshd::start_default().unwrap();
     let engine = engine();
-    let host = host(&engine, &sshd).await;
+    let host = host_of(&engine, &sshd).await;
     for _ in 0..20 {
         assert_eq!(host.run(&Command::exec("echo hi")).await.unwrap().stdout, b"hi\n");
     }
@@ -70,7 +52,7 @@ async fn everything_shares_one_connection() {
 async fn more_sessions_than_max_sessions_get_more_connections() {
     let sshd = Sshd::builder().config("MaxSessions 2").start().unwrap();
     let engine = engine();
-    let host = host(&engine, &sshd).await;
+    let host = host_of(&engine, &sshd).await;
     let mut running = tokio::task::JoinSet::new();
     for n in 0..7 {
         let host = host.clone();
@@ -88,7 +70,7 @@ async fn more_sessions_than_max_sessions_get_more_connections() {
 async fn streams_are_binary_clean_and_flow_both_ways() {
     let sshd = Sshd::start_default().unwrap();
     let engine = engine();
-    let host = host(&engine, &sshd).await;
+    let host = host_of(&engine, &sshd).await;
     let session = host.start(&Command::exec("cat")).await.unwrap();
     let mut parts = session.into_parts();
     let input: Vec<u8> = (0..4_000_000u32).flat_map(u32::to_le_bytes).collect();
@@ -108,7 +90,7 @@ async fn streams_are_binary_clean_and_flow_both_ways() {
 async fn a_reader_that_never_reads_holds_up_nobody_else() {
     let sshd = Sshd::start_default().unwrap();
     let engine = engine();
-    let host = host(&engine, &sshd).await;
+    let host = host_of(&engine, &sshd).await;
     let connection = host.connection();
     let stalled = connection.start(&Command::exec("cat /dev/zero"));
     for _ in 0..5 {
@@ -127,7 +109,7 @@ async fn a_lost_connection_says_that_the_command_may_have_started() {
     let config = sshd.ssh_config_via("relayed", relay.addr()).unwrap();
     let engine = engine();
     let host = engine
-        .host_for(&request(&config, "relayed"), &Interaction::none())
+        .host_for(&request(&config, "relayed", &[]), &Interaction::none())
         .await
         .unwrap();
     let mut session = host
@@ -151,7 +133,7 @@ async fn a_lost_connection_says_that_the_command_may_have_started() {
 async fn an_unknown_host_key_is_refused_before_anything_is_signed() {
     let sshd = Sshd::start_default().unwrap();
     let empty = sshd.dir().join("no_known_hosts");
-    let mut request = request(&sshd.ssh_config(), sshd.alias());
+    let mut request = request(&sshd.ssh_config(), sshd.alias(), &[]);
     request.ssh_args.extend([
         "-o".into(),
         format!("UserKnownHostsFile={}", empty.display()).into(),
@@ -171,7 +153,7 @@ async fn an_unknown_host_key_is_refused_before_anything_is_signed() {
 async fn a_refused_port_and_a_missing_key_are_named() {
     let sshd = Sshd::start_default().unwrap();
     let engine = engine();
-    let mut wrong = request(&sshd.ssh_config(), sshd.alias());
+    let mut wrong = request(&sshd.ssh_config(), sshd.alias(), &[]);
     wrong.ssh_args.extend(["-p".into(), "1".into()]);
     let host = engine.host_for(&wrong, &Interaction::none()).await.unwrap();
     let error = host.run(&Command::exec("true")).await.unwrap_err();
@@ -180,7 +162,7 @@ async fn a_refused_port_and_a_missing_key_are_named() {
         "connecting to 127.0.0.1 port 1: Connection refused"
     );
 
-    let mut keyless = request(&sshd.ssh_config(), sshd.alias());
+    let mut keyless = request(&sshd.ssh_config(), sshd.alias(), &[]);
     keyless.ssh_args = vec![
         "-F".into(),
         sshd.ssh_config().into(),
@@ -203,7 +185,7 @@ async fn a_refused_port_and_a_missing_key_are_named() {
 async fn a_server_that_hangs_up_on_the_early_flight_is_asked_step_by_step_from_then_on() {
     let server = RawServer::misbehaving(Misbehaviour::CloseAfterNewKeys).unwrap();
     let engine = engine();
-    let request = request(&server.ssh_config(), "raw");
+    let request = request(&server.ssh_config(), "raw", &[]);
     let host = engine.host_for(&request, &Interaction::none()).await.unwrap();
     let config = host.config();
     let id = HostId::of(config);
@@ -252,7 +234,7 @@ async fn a_server_that_is_too_busy_is_tried_again_for_whoever_waits() {
     write_ssh_config(&config, [sshd.host_entry("busy").at(address)]).unwrap();
     let engine = engine();
     let host = engine
-        .host_for(&request(&config, "busy"), &Interaction::none())
+        .host_for(&request(&config, "busy", &[]), &Interaction::none())
         .await
         .unwrap();
     let output = host.run(&Command::exec("echo in")).await.unwrap();
@@ -267,7 +249,7 @@ async fn idle_connections_close() {
         ..Settings::default()
     };
     let engine = Engine::new(settings, Default::default());
-    let host = host(&engine, &sshd).await;
+    let host = host_of(&engine, &sshd).await;
     host.run(&Command::exec("true")).await.unwrap();
     let connection = host.connection();
     let end = connection.ended().await;
@@ -289,7 +271,7 @@ async fn hosts_on_their_way_through_a_jump_host_leave_it_its_handshake() {
     };
     let engine = Engine::new(settings, Default::default());
     let host = engine
-        .host_for(&request(&config, "target"), &Interaction::none())
+        .host_for(&request(&config, "target", &[]), &Interaction::none())
         .await
         .unwrap();
     let output = tokio::time::timeout(Duration::from_secs(60), host.run(&Command::exec("echo there"))).await;

@@ -6,23 +6,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tokio::io::AsyncWriteExt as _;
-use trunkline::config::{Request, World};
+use trunkline::config::Request;
 use trunkline::prompt::{Answer, Prompt, PromptKind, Prompter};
 use trunkline::{Command, Engine, Error, ErrorKind, Execution, ExitStatus, Interaction, Output, Settings};
 use trunkline_testkit::hostile::{Fields, Payload, RawServer, Wire, number};
 use trunkline_testkit::{Agent, HostEntry, Sshd, write_ssh_config};
 
+use crate::site::{engine, request};
+
 use ErrorKind::{Authentication, HostKey, Limit, Network, Peer, Timeout};
 use Execution::{DidNotStart, MayHaveStarted};
-
-fn request(config: &Path, alias: &str, options: &[&str]) -> Request {
-    let mut request = Request::new(alias.parse().unwrap(), Arc::new(World::current().unwrap()));
-    request.ssh_args = vec!["-F".into(), config.into()];
-    for option in options {
-        request.ssh_args.extend(["-o".into(), option.into()]);
-    }
-    request
-}
 
 async fn run_with(settings: Settings, request: &Request) -> Result<Output, Error> {
     let engine = Engine::new(settings, Default::default());
@@ -327,7 +320,7 @@ async fn sshds_own_refusal_says_the_same_each_time() {
         identities: stranger.host_entry("x").identities,
         ..sshd.host_entry("closed").with("IdentitiesOnly yes")
     }]);
-    let engine = Engine::new(Settings::default(), Default::default());
+    let engine = engine();
     let host = engine
         .host_for(&request(&config, "closed", &[]), &Interaction::none())
         .await
@@ -495,7 +488,7 @@ async fn a_server_without_sessions_started_nothing() {
 #[tokio::test]
 async fn a_connection_that_this_side_closes_says_that_its_command_may_have_started() {
     let sshd = Sshd::start_default().unwrap();
-    let engine = Engine::new(Settings::default(), Default::default());
+    let engine = engine();
     let asked = request(&sshd.ssh_config(), sshd.alias(), &[]);
     let host = engine.host_for(&asked, &Interaction::none()).await.unwrap();
     let mut session = host.start(&Command::exec("cat")).await.unwrap();
@@ -508,7 +501,7 @@ async fn a_connection_that_this_side_closes_says_that_its_command_may_have_start
 #[tokio::test]
 async fn a_command_that_is_withdrawn_before_it_left_never_runs() {
     let sshd = Sshd::start_default().unwrap();
-    let engine = Engine::new(Settings::default(), Default::default());
+    let engine = engine();
     let asked = request(&sshd.ssh_config(), sshd.alias(), &[]);
     let host = engine.host_for(&asked, &Interaction::none()).await.unwrap();
     let marker = sshd.dir().join("it-ran");
@@ -568,7 +561,7 @@ async fn a_key_goes_to_the_agent_only_when_its_user_allows_it() {
             sshd.alias(),
             &[&options[0], &options[1], "BatchMode=no"],
         );
-        let engine = Engine::new(Settings::default(), Default::default());
+        let engine = engine();
         let interaction = Interaction::new(Arc::new(Says(says)), |_| {});
         let host = engine.host_for(&asked, &interaction).await.unwrap();
         let output = host.run(&Command::exec("true")).await.unwrap();

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use trunkline::config::{Forward, ForwardTarget, Listen, Request, World};
+use trunkline::config::{Forward, ForwardTarget, Listen};
 use trunkline::{
     Command, Engine, Error, ErrorKind, ForwardEvent, ForwardHandle, Host, Interaction, Settings,
 };
 use trunkline_testkit::{Agent, KeyConstraints, Relay, Sshd};
+
+use crate::site::{engine, host_of, host_with, request};
 
 /// Long enough for the slowest machine; what takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -20,19 +22,10 @@ fn payload() -> Vec<u8> {
     (0..12_500_000u32).flat_map(u32::to_le_bytes).collect()
 }
 
-async fn host_with(engine: &Engine, config: &Path, alias: &str, options: &[&str]) -> Host {
-    let mut request = Request::new(alias.parse().unwrap(), Arc::new(World::current().unwrap()));
-    request.ssh_args = vec!["-F".into(), config.into()];
-    for option in options {
-        request.ssh_args.extend(["-o".into(), option.into()]);
-    }
-    engine.host_for(&request, &Interaction::none()).await.unwrap()
-}
-
 /// A server, and a host of a new engine that reaches it.
 async fn connected(options: &[&str]) -> (Sshd, Host) {
     let sshd = Sshd::start_default().unwrap();
-    let engine = Engine::new(Settings::default(), Default::default());
+    let engine = engine();
     let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), options).await;
     (sshd, host)
 }
@@ -307,7 +300,7 @@ async fn what_is_cut_off_does_not_look_complete() {
     let sshd = Sshd::start_default().unwrap();
     let relay = Relay::to(sshd.addr()).unwrap();
     let config = sshd.ssh_config_via("relayed", relay.addr()).unwrap();
-    let engine = Engine::new(Settings::default(), Default::default());
+    let engine = engine();
     let host = host_with(&engine, &config, "relayed", &[]).await;
     let handle = host
         .forward_local(&Forward {
@@ -513,7 +506,7 @@ async fn a_socks_port_of_the_server_goes_where_it_is_permitted() {
 async fn what_a_socks_port_permits_is_said_by_the_command_that_brought_it() {
     let (allowed, other) = (echo_port().await, echo_port().await);
     let sshd = Sshd::start_default().unwrap();
-    let engine = Engine::new(Settings::default(), Default::default());
+    let engine = engine();
     for (permitted, refused) in [(allowed, other), (other, allowed)] {
         let option = format!("PermitRemoteOpen=127.0.0.1:{permitted}");
         let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &[&option]).await;
@@ -603,7 +596,7 @@ async fn a_remote_forwarding_outlives_its_connection() {
     let sshd = Sshd::start_default().unwrap();
     let relay = Relay::to(sshd.addr()).unwrap();
     let config = sshd.ssh_config_via("relayed", relay.addr()).unwrap();
-    let engine = Engine::new(Settings::default(), Default::default());
+    let engine = engine();
     let host = host_with(&engine, &config, "relayed", &[]).await;
     let forward = Forward {
         listen: Listen::Tcp { host: None, port: 0 },
@@ -635,7 +628,7 @@ async fn a_connection_is_idle_once_its_remote_forwarding_is_closed() {
         ..Settings::default()
     };
     let engine = Engine::new(settings, Default::default());
-    let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &[]).await;
+    let host = host_of(&engine, &sshd).await;
     let forward = Forward {
         listen: Listen::Tcp { host: None, port: 0 },
         target: to_port(echo_port().await),
@@ -657,7 +650,7 @@ fn agent_option(agent: &Agent) -> String {
 async fn a_session_uses_the_agent_that_it_was_lent() {
     let sshd = Sshd::start_default().unwrap();
     let agent = Agent::with_keys(sshd.client_keys()).unwrap();
-    let engine = Engine::new(Settings::default(), Default::default());
+    let engine = engine();
     let options = [agent_option(&agent), "ForwardAgent=yes".into()];
     let options = options.each_ref().map(String::as_str);
     let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &options).await;
@@ -676,7 +669,7 @@ async fn a_session_uses_the_agent_that_it_was_lent() {
 async fn another_agent_is_lent_where_forward_agent_names_it() {
     let sshd = Sshd::start_default().unwrap();
     let agent = Agent::start().unwrap();
-    let engine = Engine::new(Settings::default(), Default::default());
+    let engine = engine();
     let option = format!("ForwardAgent={}", agent.socket().display());
     let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &[&option]).await;
     let output = host
@@ -701,7 +694,7 @@ async fn a_lent_agent_knows_where_it_is_lent_to() {
         ..KeyConstraints::default()
     };
     agent.add(&sshd.client_keys()[0], &constraints).unwrap();
-    let engine = Engine::new(Settings::default(), Default::default());
+    let engine = engine();
     let options = [agent_option(&agent), "ForwardAgent=yes".into()];
     let options = options.each_ref().map(String::as_str);
     let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &options).await;
@@ -717,7 +710,7 @@ async fn a_lent_agent_knows_where_it_is_lent_to() {
 async fn a_host_that_gets_no_agent_is_not_asked_to_take_it() {
     let sshd = Sshd::start_default().unwrap();
     let agent = Agent::with_keys(sshd.client_keys()).unwrap();
-    let engine = Engine::new(Settings::default(), Default::default());
+    let engine = engine();
     let host = host_with(
         &engine,
         &sshd.ssh_config(),
@@ -756,7 +749,7 @@ fn impostor() -> (Sshd, [String; 2]) {
 async fn a_server_of_unverified_identity_gets_no_agent() {
     let (sshd, [lax, known]) = impostor();
     let agent = Agent::with_keys(sshd.client_keys()).unwrap();
-    let engine = Engine::new(Settings::default(), Default::default());
+    let engine = engine();
     let options = [&agent_option(&agent), "ForwardAgent=yes", &lax, &known];
     let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &options).await;
     let socket = Command::exec("echo \"[$SSH_AUTH_SOCK]\"").agent_forwarding(true);
@@ -801,7 +794,7 @@ async fn nothing_leans_on_a_server_that_was_not_verified() {
                 "listener",
             ],
         };
-        let engine = Engine::new(Settings::default(), Default::default());
+        let engine = engine();
         for what in asked {
             let host = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &[&lax, &known]).await;
             if warm {
@@ -825,7 +818,7 @@ async fn nothing_leans_on_a_server_that_was_not_verified() {
                 "listener" => is_disabled(host.listen_remote(&tcp(0)).await),
                 "local" | "dynamic" => {
                     // Each client is sent away where nothing was known of the server when it began.
-                    let cold = Engine::new(Settings::default(), Default::default());
+                    let cold = crate::site::engine();
                     let host = host_with(&cold, &sshd.ssh_config(), sshd.alias(), &[&lax, &known]).await;
                     let handle = match *what {
                         "local" => host.forward_local(&forward(tcp(0))).await,
@@ -867,7 +860,7 @@ async fn nothing_leans_on_a_server_that_was_not_verified() {
 #[tokio::test]
 async fn exit_on_forward_failure_means_nothing_runs_on_a_server_that_was_not_verified() {
     let (sshd, [lax, known]) = impostor();
-    let engine = Engine::new(Settings::default(), Default::default());
+    let engine = engine();
     let all = [lax.as_str(), known.as_str(), "ExitOnForwardFailure=yes"];
     let strict = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &all).await;
     let plain = host_with(&engine, &sshd.ssh_config(), sshd.alias(), &[&lax, &known]).await;
@@ -890,7 +883,7 @@ async fn exit_on_forward_failure_means_nothing_runs_on_a_server_that_was_not_ver
 #[tokio::test]
 async fn everybody_who_shares_an_unverified_connection_is_told_once() {
     let (sshd, [lax, known]) = impostor();
-    let engine = Engine::new(Settings::default(), Default::default());
+    let engine = engine();
     for _ in 0..2 {
         let told = Arc::new(std::sync::Mutex::new(Vec::new()));
         let interaction = {
@@ -899,11 +892,7 @@ async fn everybody_who_shares_an_unverified_connection_is_told_once() {
                 told.lock().unwrap().push(text.to_owned());
             })
         };
-        let mut request = Request::new(sshd.alias().parse().unwrap(), Arc::new(World::current().unwrap()));
-        request.ssh_args = vec!["-F".into(), sshd.ssh_config().into()];
-        for option in [&lax, &known] {
-            request.ssh_args.extend(["-o".into(), option.into()]);
-        }
+        let request = request(&sshd.ssh_config(), sshd.alias(), &[&lax, &known]);
         let host = engine.host_for(&request, &interaction).await.unwrap();
         for _ in 0..2 {
             host.run(&Command::exec("true")).await.unwrap();

@@ -7,32 +7,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use trunkline::config::{HostConfig, Request, World};
+use trunkline::config::HostConfig;
 use trunkline::keys::KeyFile;
 use trunkline::prompt::{Answer, Prompt, Prompter};
 use trunkline::transfer::{CopyOptions, Location, Progress, copy};
-use trunkline::{Command, Engine, Error, ErrorKind, Execution, Host, Interaction, Login, Session, Settings};
+use trunkline::{Command, Engine, Error, ErrorKind, Execution, Host, Interaction, Login, Session};
 use trunkline_testkit::Sshd;
 use zeroize::Zeroizing;
 
-fn engine() -> Engine {
-    Engine::new(Settings::default(), Default::default())
-}
-
-fn request(sshd: &Sshd) -> Request {
-    let world = Arc::new(World::current().unwrap());
-    let mut request = Request::new(sshd.alias().parse().unwrap(), world);
-    request.ssh_args = vec!["-F".into(), sshd.ssh_config().into()];
-    request
-}
-
-async fn host(engine: &Engine, sshd: &Sshd, interaction: &Interaction) -> Host {
-    engine.host_for(&request(sshd), interaction).await.unwrap()
-}
+use crate::site::{engine, host_of, request};
 
 /// A host with a connection, beside which the server takes no other: the user's keys are gone.
 async fn host_behind_a_shut_door(engine: &Engine, sshd: &Sshd) -> Host {
-    let host = host(engine, sshd, &Interaction::none()).await;
+    let host = host_of(engine, sshd).await;
     host.warm().await.unwrap();
     shut(sshd);
     host
@@ -162,7 +149,9 @@ async fn a_password_that_works_once_is_enough() {
         password: "once".into(),
     });
     let engine = engine();
-    let host = host(&engine, &sshd, &Interaction::new(asks, |_| {})).await;
+    let request = request(&sshd.ssh_config(), sshd.alias(), &[]);
+    let interaction = Interaction::new(asks, |_| {});
+    let host = engine.host_for(&request, &interaction).await.unwrap();
     // All at once and cold: nothing else is tried before the first log-in has come to its end.
     let mut commands = JoinSet::new();
     for n in 0..15 {
@@ -180,7 +169,7 @@ async fn a_place_that_becomes_free_is_taken_while_the_server_takes_no_connection
         .start()
         .unwrap();
     let engine = engine();
-    let host = host(&engine, &sshd, &Interaction::none()).await;
+    let host = host_of(&engine, &sshd).await;
     let first = running(&host, "cat").await;
     // The only one that may be on its way, and will never log in.
     let _waiting = TcpStream::connect(sshd.addr()).await.unwrap();
@@ -198,7 +187,7 @@ async fn a_place_that_becomes_free_is_taken_while_the_server_takes_no_connection
 async fn a_first_log_in_that_is_refused_fails_for_all_who_wait_for_it_and_is_not_tried_for_each() {
     let sshd = Sshd::start_default().unwrap();
     let engine = engine();
-    let host = host(&engine, &sshd, &Interaction::none()).await;
+    let host = host_of(&engine, &sshd).await;
     shut(&sshd);
     let mut commands = JoinSet::new();
     for _ in 0..30 {

@@ -7,5 +7,6 @@ mod forward;
 mod further_log_in;
 mod private_host;
 mod sftp;
+mod site;
 mod transfer;
 mod tune;

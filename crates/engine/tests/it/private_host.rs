@@ -15,9 +15,7 @@ use trunkline::{
 use trunkline_testkit::{KeyPair, KeyType, Relay, Sshd};
 use zeroize::Zeroizing;
 
-fn engine() -> Engine {
-    Engine::new(Default::default(), Default::default())
-}
+use crate::site::engine;
 
 fn config(sshd: &Sshd) -> HostConfig {
     let mut config = HostConfig::explicit(&sshd.addr().ip().to_string(), sshd.port(), sshd.user()).unwrap();

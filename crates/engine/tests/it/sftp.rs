@@ -1,44 +1,17 @@
 //! SFTP against stock servers: what a program that uses the engine sees.
 
 use std::io::{SeekFrom, Write as _};
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
-use trunkline::config::{Request, World};
 use trunkline::sftp::{FileAttributes, FileType, OpenFlags, Permissions, Sftp, StatusCode};
-use trunkline::{Engine, Error, ErrorKind, Execution, Host, Interaction, Settings};
+use trunkline::{Error, ErrorKind, Execution};
 use trunkline_testkit::{Relay, Sshd};
 
-/// A host, with the engine that paces its connections.
-struct Site {
-    host: Host,
-    _engine: Engine,
-}
-
-impl std::ops::Deref for Site {
-    type Target = Host;
-
-    fn deref(&self) -> &Host {
-        &self.host
-    }
-}
-
-async fn host_at(config: &Path, alias: &str) -> Site {
-    let engine = Engine::new(Settings::default(), Default::default());
-    let mut request = Request::new(alias.parse().unwrap(), Arc::new(World::current().unwrap()));
-    request.ssh_args = vec!["-F".into(), config.into()];
-    let host = engine.host_for(&request, &Interaction::none()).await.unwrap();
-    Site {
-        host,
-        _engine: engine,
-    }
-}
+use crate::site::Site;
 
 async fn sftp(sshd: &Sshd) -> Sftp {
-    let host = host_at(&sshd.ssh_config(), sshd.alias()).await;
-    host.sftp().await.unwrap()
+    Site::of(sshd).await.sftp().await.unwrap()
 }
 
 fn path(folder: &tempfile::TempDir, name: &str) -> String {
@@ -221,7 +194,7 @@ async fn a_server_without_the_subsystem_refuses_it_by_name() {
         .config("Subsystem other /bin/cat")
         .start()
         .unwrap();
-    let host = host_at(&sshd.ssh_config(), sshd.alias()).await;
+    let host = Site::of(&sshd).await;
     let error = match host.sftp().await {
         Ok(sftp) => sftp.stat("/").await.unwrap_err(),
         Err(error) => error,
@@ -234,7 +207,7 @@ async fn a_lost_connection_leaves_an_operation_that_may_have_happened() {
     let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let relay = Relay::to(sshd.addr()).unwrap();
     let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
-    let sftp = host_at(&config, "through").await.sftp().await.unwrap();
+    let sftp = Site::at(&config, "through").await.sftp().await.unwrap();
     sftp.ready().await.unwrap();
     relay.stall();
     let name = path(&folder, "d");

@@ -10,41 +10,13 @@ use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use trunkline::config::{Request, World};
 use trunkline::sftp::Sftp;
 use trunkline::transfer::{CopyEvent, CopyOptions, FilterRule, Location, Progress, Snapshot, copy};
 use trunkline::tune::{self, Choice};
 use trunkline::{Engine, Error, Host, Interaction, Settings};
-use trunkline_testkit::{Dropbear, Relay, Sshd};
+use trunkline_testkit::{Dropbear, Relay, Sshd, noise};
 
-/// A host, with the engine that paces its connections.
-struct Site {
-    host: Host,
-    _engine: Engine,
-}
-
-impl std::ops::Deref for Site {
-    type Target = Host;
-
-    fn deref(&self) -> &Host {
-        &self.host
-    }
-}
-
-async fn host_at(config: &Path, alias: &str) -> Site {
-    let engine = Engine::new(Settings::default(), Default::default());
-    let mut request = Request::new(alias.parse().unwrap(), Arc::new(World::current().unwrap()));
-    request.ssh_args = vec!["-F".into(), config.into()];
-    let host = engine.host_for(&request, &Interaction::none()).await.unwrap();
-    Site {
-        host,
-        _engine: engine,
-    }
-}
-
-async fn host(sshd: &Sshd) -> Site {
-    host_at(&sshd.ssh_config(), sshd.alias()).await
-}
+use crate::site::{Site, engine, request};
 
 fn there(host: &Host, path: &Path) -> Location {
     Location::Host(host.clone(), Bytes::copy_from_slice(path.as_os_str().as_bytes()))
@@ -107,31 +79,17 @@ async fn copied(from: &Location, to: &Location, options: &CopyOptions) -> Snapsh
     snapshot
 }
 
-/// Numbers that do not repeat, so that a piece in the wrong place is seen.
-fn content(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
-}
-
 /// A tree of everything that a copy has to bear.
 fn plant(root: &Path) {
     std::fs::create_dir_all(root.join("deep/er/still")).unwrap();
     std::fs::create_dir(root.join("empty")).unwrap();
     std::fs::write(root.join("nothing"), b"").unwrap();
-    std::fs::write(root.join("deep/with space\nand line"), content(5, 1)).unwrap();
-    std::fs::write(root.join(OsStr::from_bytes(b"deep/\xff\xfe")), content(70_000, 2)).unwrap();
-    std::fs::write(root.join("deep/er/large"), content(9_000_001, 3)).unwrap();
-    std::fs::write(root.join("deep/er/still/-rf *"), content(300_000, 4)).unwrap();
+    std::fs::write(root.join("deep/with space\nand line"), noise(5, 1)).unwrap();
+    std::fs::write(root.join(OsStr::from_bytes(b"deep/\xff\xfe")), noise(70_000, 2)).unwrap();
+    std::fs::write(root.join("deep/er/large"), noise(9_000_001, 3)).unwrap();
+    std::fs::write(root.join("deep/er/still/-rf *"), noise(300_000, 4)).unwrap();
     for n in 0..150 {
-        std::fs::write(root.join(format!("deep/small-{n}")), content(n * 37, n as u64)).unwrap();
+        std::fs::write(root.join(format!("deep/small-{n}")), noise(n * 37, n as u64)).unwrap();
     }
     symlink("/nowhere/at all", root.join("dangling")).unwrap();
     symlink("deep", root.join("to a folder")).unwrap();
@@ -207,7 +165,7 @@ fn assert_same(left: &Path, right: &Path) {
 #[tokio::test]
 async fn a_tree_comes_and_goes_as_it_is() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host(&sshd).await;
+    let host = Site::of(&sshd).await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
     plant(&source);
     let snapshot = copied(&there(&host, &source), &here(&down), &recursive()).await;
@@ -230,7 +188,7 @@ async fn a_tree_goes_from_server_to_server_through_this_machine() {
     let place = tempfile::tempdir().unwrap();
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     plant(&source);
-    let (from, to) = (host(&one).await, host(&two).await);
+    let (from, to) = (Site::of(&one).await, Site::of(&two).await);
     copied(&there(&from, &source), &there(&to, &target), &recursive()).await;
     assert_same(&source, &target);
 }
@@ -238,7 +196,7 @@ async fn a_tree_goes_from_server_to_server_through_this_machine() {
 #[tokio::test]
 async fn dropbear_is_a_server_too() {
     let (dropbear, place) = (Dropbear::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host_at(&dropbear.ssh_config(), dropbear.alias()).await;
+    let host = Site::at(&dropbear.ssh_config(), dropbear.alias()).await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
     plant(&source);
     copied(&there(&host, &source), &here(&down), &recursive()).await;
@@ -250,9 +208,9 @@ async fn dropbear_is_a_server_too() {
 #[tokio::test]
 async fn several_sessions_share_a_file_and_bring_it_whole() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host(&sshd).await;
+    let host = Site::of(&sshd).await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
-    std::fs::write(&source, content(60_000_000, 5)).unwrap();
+    std::fs::write(&source, noise(60_000_000, 5)).unwrap();
     let mut options = CopyOptions::default();
     options.streams = Some(4);
     // Slow enough for the others to open meanwhile.
@@ -271,9 +229,9 @@ async fn a_long_way_gets_more_sessions_than_a_short_one() {
     let relay = Relay::to(sshd.addr()).unwrap();
     relay.set_rtt(Duration::from_millis(50));
     let config = sshd.ssh_config_via("far", relay.addr()).unwrap();
-    let far = host_at(&config, "far").await;
+    let far = Site::at(&config, "far").await;
     let [source, up] = ["source", "up"].map(|name| place.path().join(name));
-    std::fs::write(&source, content(60_000_000, 5)).unwrap();
+    std::fs::write(&source, noise(60_000_000, 5)).unwrap();
     let snapshot = copied(&here(&source), &there(&far, &up), &CopyOptions::default()).await;
     assert!(snapshot.streams >= 4, "{snapshot:?}");
     assert!(std::fs::read(&source).unwrap() == std::fs::read(&up).unwrap());
@@ -282,7 +240,7 @@ async fn a_long_way_gets_more_sessions_than_a_short_one() {
 #[tokio::test]
 async fn what_fails_is_told_and_the_rest_is_copied() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host(&sshd).await;
+    let host = Site::of(&sshd).await;
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     std::fs::create_dir(&source).unwrap();
     for name in ["a", "b", "c"] {
@@ -329,7 +287,7 @@ async fn what_fails_is_told_and_the_rest_is_copied() {
 #[tokio::test]
 async fn patterns_match_on_the_server_and_choose_here() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host(&sshd).await;
+    let host = Site::of(&sshd).await;
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     for folder in [&source, &target] {
         std::fs::create_dir(folder).unwrap();
@@ -379,7 +337,7 @@ async fn patterns_match_on_the_server_and_choose_here() {
 #[tokio::test]
 async fn what_is_there_already_is_left_out_when_asked() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host(&sshd).await;
+    let host = Site::of(&sshd).await;
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     plant(&source);
     let (from, to) = (there(&host, &source.join(".")), here(&target));
@@ -410,10 +368,10 @@ async fn a_lost_session_is_replaced_and_its_ranges_come_again() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let relay = Relay::to(sshd.addr()).unwrap();
     let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
-    let host = host_at(&config, "through").await;
+    let host = Site::at(&config, "through").await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
     plant(&source);
-    std::fs::write(source.join("larger"), content(50_000_000, 9)).unwrap();
+    std::fs::write(source.join("larger"), noise(50_000_000, 9)).unwrap();
     for (from, to) in [
         (there(&host, &source), here(&down)),
         (here(&source), there(&host, &up)),
@@ -448,13 +406,10 @@ async fn disturbed(settings: Settings, disturb: impl AsyncFn(&Relay, trunkline_t
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let relay = Relay::to(sshd.addr()).unwrap();
     let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
-    let engine = Engine::new(settings, Default::default());
-    let mut request = Request::new("through".parse().unwrap(), Arc::new(World::current().unwrap()));
-    request.ssh_args = vec!["-F".into(), config.into()];
-    let host = engine.host_for(&request, &Interaction::none()).await.unwrap();
+    let host = Site::with(Engine::new(settings, Default::default()), &config, "through").await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
     plant(&source);
-    std::fs::write(source.join("larger"), content(30_000_000, 9)).unwrap();
+    std::fs::write(source.join("larger"), noise(30_000_000, 9)).unwrap();
     for (from, to, direction) in [
         (there(&host, &source), here(&down), ToClient),
         (here(&source), there(&host, &up), ToServer),
@@ -509,8 +464,8 @@ async fn a_path_that_goes_dark_is_left_for_another_connection() {
 #[tokio::test]
 async fn a_source_that_shrinks_is_copied_to_an_end_that_was_met() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host(&sshd).await;
-    let whole = content(100_000_000, 21);
+    let host = Site::of(&sshd).await;
+    let whole = noise(100_000_000, 21);
     for upload in [false, true] {
         let [source, target] = ["source", "target"].map(|name| place.path().join(format!("{name}-{upload}")));
         std::fs::write(&source, &whole).unwrap();
@@ -546,13 +501,13 @@ async fn a_source_that_shrinks_is_copied_to_an_end_that_was_met() {
 #[tokio::test]
 async fn ten_thousand_small_files_come_and_go() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host(&sshd).await;
+    let host = Site::of(&sshd).await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
     for folder in 0..50 {
         let folder = source.join(format!("{folder}"));
         std::fs::create_dir_all(&folder).unwrap();
         for n in 0..200 {
-            std::fs::write(folder.join(format!("{n}")), content(n, n as u64)).unwrap();
+            std::fs::write(folder.join(format!("{n}")), noise(n, n as u64)).unwrap();
         }
     }
     copied(&there(&host, &source), &here(&down), &recursive()).await;
@@ -565,12 +520,12 @@ async fn ten_thousand_small_files_come_and_go() {
 async fn five_sparse_gibibytes_take_no_room_on_either_end() {
     const SIZE: u64 = 5 << 30;
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host(&sshd).await;
+    let host = Site::of(&sshd).await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
     let places = [0, 1 << 30, (3 << 30) + 12_345, SIZE - 100_000];
     let file = std::fs::File::create(&source).unwrap();
     for at in places {
-        file.write_all_at(&content(100_000, at), at).unwrap();
+        file.write_all_at(&noise(100_000, at), at).unwrap();
     }
     copied(&here(&source), &there(&host, &up), &CopyOptions::default()).await;
     copied(&there(&host, &source), &here(&down), &CopyOptions::default()).await;
@@ -582,7 +537,7 @@ async fn five_sparse_gibibytes_take_no_room_on_either_end() {
         for at in places {
             let mut piece = vec![0; 100_000];
             copy.read_exact_at(&mut piece, at).unwrap();
-            assert!(piece == content(100_000, at), "at {at}");
+            assert!(piece == noise(100_000, at), "at {at}");
         }
     }
 }
@@ -590,9 +545,9 @@ async fn five_sparse_gibibytes_take_no_room_on_either_end() {
 #[tokio::test]
 async fn a_cut_copy_goes_on_from_what_both_ends_have() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host(&sshd).await;
+    let host = Site::of(&sshd).await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
-    std::fs::write(&source, content(100_000_000, 11)).unwrap();
+    std::fs::write(&source, noise(100_000_000, 11)).unwrap();
     for (from, to, target) in [
         (there(&host, &source), here(&down), &down),
         (here(&source), there(&host, &up), &up),
@@ -627,9 +582,9 @@ async fn a_cut_copy_goes_on_from_what_both_ends_have() {
 #[tokio::test]
 async fn a_part_that_is_wrong_is_not_gone_on_from() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host(&sshd).await;
+    let host = Site::of(&sshd).await;
     let [source, down] = ["source", "down"].map(|name| place.path().join(name));
-    let whole = content(40_000_000, 13);
+    let whole = noise(40_000_000, 13);
     std::fs::write(&source, &whole).unwrap();
     let progress = Arc::new(Progress::default());
     let mut options = CopyOptions::default();
@@ -834,12 +789,12 @@ async fn a_server_can_write_nowhere_but_into_the_target() {
 #[tokio::test]
 async fn a_file_that_has_no_end_between_servers_fails_by_itself() {
     let sshd = Sshd::start_default().unwrap();
-    let site = host(&sshd).await;
+    let site = Site::of(&sshd).await;
     let place = tempfile::tempdir().unwrap();
     for (length, fits) in [(29, true), (29 + 64 * 1024, true), (5_000_000, false)] {
         let server = Invented {
             names: [("/s", vec![("log", FILE)])].into(),
-            content: content(length, 5),
+            content: noise(length, 5),
             size: 29,
             link: String::new(),
         };
@@ -854,7 +809,7 @@ async fn a_file_that_has_no_end_between_servers_fails_by_itself() {
         let copied = std::fs::read(target.join("log"));
         if fits {
             assert_eq!(failures, [""; 0]);
-            assert!(copied.unwrap() == content(length, 5));
+            assert!(copied.unwrap() == noise(length, 5));
         } else {
             assert!(
                 failures[0].contains("it grew by more than 64 KiB"),
@@ -877,7 +832,7 @@ async fn a_file_that_is_shorter_or_longer_than_the_server_says_ends_where_it_end
     ] {
         let server = Invented {
             names: BTreeMap::new(),
-            content: content(length, 3),
+            content: noise(length, 3),
             size,
             link: String::new(),
         };
@@ -885,7 +840,7 @@ async fn a_file_that_is_shorter_or_longer_than_the_server_says_ends_where_it_end
         let from = Location::Session(server.session(), "/f".into());
         copied(&from, &here(&target), &CopyOptions::default()).await;
         assert!(
-            std::fs::read(&target).unwrap() == content(length, 3),
+            std::fs::read(&target).unwrap() == noise(length, 3),
             "{length} {size}"
         );
     }
@@ -893,7 +848,7 @@ async fn a_file_that_is_shorter_or_longer_than_the_server_says_ends_where_it_end
 
 /// Lines that compress as a web server's log does.
 fn text(length: usize) -> Vec<u8> {
-    let numbers = content(length, 7);
+    let numbers = noise(length, 7);
     let mut lines = String::with_capacity(length + 200);
     for number in numbers.chunks_exact(8) {
         let [a, b, c, d, e, f, ..] = *number else { break };
@@ -914,7 +869,7 @@ fn text(length: usize) -> Vec<u8> {
 async fn through_a_narrow_link(
     upload: bool,
     data: &[u8],
-    args: &[&str],
+    options: &[&str],
     tuned: Option<Choice>,
 ) -> (u64, Snapshot) {
     use trunkline_testkit::Direction::{ToClient, ToServer};
@@ -922,13 +877,9 @@ async fn through_a_narrow_link(
     let relay = Relay::to(sshd.addr()).unwrap();
     relay.set_rate(ToServer, Some(1_000_000));
     relay.set_rate(ToClient, Some(1_000_000));
-    let engine = Engine::new(Settings::default(), Default::default());
-    let mut request = Request::new("narrow".parse().unwrap(), Arc::new(World::current().unwrap()));
-    request.ssh_args = vec![
-        "-F".into(),
-        sshd.ssh_config_via("narrow", relay.addr()).unwrap().into(),
-    ];
-    request.ssh_args.extend(args.iter().map(Into::into));
+    let engine = engine();
+    let config = sshd.ssh_config_via("narrow", relay.addr()).unwrap();
+    let request = request(&config, "narrow", options);
     let config = engine.resolve(&request).await.unwrap();
     tune::remember(tuned.as_ref(), engine.memory(), &config);
     let host = engine
@@ -965,11 +916,11 @@ async fn what_compresses_is_compressed_over_a_narrow_link() {
 
 #[tokio::test]
 async fn what_does_not_compress_or_must_not_be_is_left_as_it_is() {
-    let (random, text) = (content(8_000_000, 5), text(8_000_000));
+    let (random, text) = (noise(8_000_000, 5), text(8_000_000));
     let (up, down, forbidden) = tokio::join!(
         through_a_narrow_link(true, &random, &[], None),
         through_a_narrow_link(false, &random, &[], None),
-        through_a_narrow_link(true, &text, &["-oCompression=no"], None)
+        through_a_narrow_link(true, &text, &["Compression=no"], None)
     );
     for (bytes, snapshot) in [up, down, forbidden] {
         assert!(!snapshot.compressed);
@@ -983,12 +934,9 @@ async fn small_files_move_to_connections_that_compress_too() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let relay = Relay::to(sshd.addr()).unwrap();
     relay.set_rate(ToServer, Some(1_000_000));
-    let engine = Engine::new(Settings::default(), Default::default());
-    let mut request = Request::new("narrow".parse().unwrap(), Arc::new(World::current().unwrap()));
-    request.ssh_args = vec![
-        "-F".into(),
-        sshd.ssh_config_via("narrow", relay.addr()).unwrap().into(),
-    ];
+    let engine = engine();
+    let config = sshd.ssh_config_via("narrow", relay.addr()).unwrap();
+    let request = request(&config, "narrow", &[]);
     let host = engine
         .host_for_copies(&request, &Interaction::none())
         .await
@@ -1017,7 +965,7 @@ async fn a_server_without_extensions_takes_and_gives_a_tree_and_takes_it_again()
         Sshd::builder().config(&subsystem).start().unwrap(),
         tempfile::tempdir().unwrap(),
     );
-    let host = host(&sshd).await;
+    let host = Site::of(&sshd).await;
     let [source, down, up] = ["source", "down", "up"].map(|name| place.path().join(name));
     plant(&source);
     let mut options = recursive();
@@ -1035,8 +983,8 @@ async fn a_source_that_another_file_replaces_is_never_copied_as_a_mixture() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let relay = Relay::to(sshd.addr()).unwrap();
     let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
-    let host = host_at(&config, "through").await;
-    let [first, second] = [31, 32].map(|seed| content(60_000_000 + seed as usize, seed));
+    let host = Site::at(&config, "through").await;
+    let [first, second] = [31, 32].map(|seed| noise(60_000_000 + seed as usize, seed));
     for upload in [false, true] {
         let [source, other, target] =
             ["source", "other", "target"].map(|name| place.path().join(format!("{name}-{upload}")));
@@ -1074,11 +1022,11 @@ async fn a_source_that_another_file_replaces_is_never_copied_as_a_mixture() {
 #[tokio::test]
 async fn where_nothing_can_be_written_each_file_is_named() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host(&sshd).await;
+    let host = Site::of(&sshd).await;
     let source = place.path().join("source");
     std::fs::create_dir(&source).unwrap();
     std::fs::write(source.join("small"), "x").unwrap();
-    std::fs::write(source.join("large"), content(5_000_000, 5)).unwrap();
+    std::fs::write(source.join("large"), noise(5_000_000, 5)).unwrap();
     symlink("small", source.join("link")).unwrap();
     // Whoever asks, root too: nobody makes files in /proc.
     let nowhere = Path::new("/proc/self");
@@ -1103,11 +1051,11 @@ async fn small_files_count_when_the_server_has_them() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let relay = Relay::to(sshd.addr()).unwrap();
     let config = sshd.ssh_config_via("through", relay.addr()).unwrap();
-    let host = host_at(&config, "through").await;
+    let host = Site::at(&config, "through").await;
     let source = place.path().join("source");
     std::fs::create_dir(&source).unwrap();
     for n in 0..200 {
-        std::fs::write(source.join(format!("{n}")), content(40_000, n)).unwrap();
+        std::fs::write(source.join(format!("{n}")), noise(40_000, n)).unwrap();
     }
     let progress = Arc::new(Progress::default());
     host.sftp().await.unwrap().ready().await.unwrap();
@@ -1154,7 +1102,7 @@ fn planting(outside: &Path) -> Invented {
 #[tokio::test]
 async fn nothing_is_made_below_a_link_whichever_way_a_copy_goes_and_whoever_made_it() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host(&sshd).await;
+    let host = Site::of(&sshd).await;
     let outside = place.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
     for (found, up) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -1184,7 +1132,7 @@ async fn nothing_is_made_below_a_link_whichever_way_a_copy_goes_and_whoever_made
 #[tokio::test]
 async fn of_two_sources_with_one_name_the_first_is_copied_and_the_other_named() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host(&sshd).await;
+    let host = Site::of(&sshd).await;
     for folder in ["a/d", "b/d"] {
         std::fs::create_dir_all(place.path().join(folder)).unwrap();
         std::fs::write(place.path().join(folder).join("same"), folder).unwrap();
@@ -1210,7 +1158,7 @@ async fn of_two_sources_with_one_name_the_first_is_copied_and_the_other_named() 
 async fn a_folder_is_not_copied_into_itself_through_a_server_either() {
     let (one, two) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
     let place = tempfile::tempdir().unwrap();
-    let (one, two) = (host(&one).await, host(&two).await);
+    let (one, two) = (Site::of(&one).await, Site::of(&two).await);
     let source = place.path().join("source");
     std::fs::create_dir_all(source.join("inner")).unwrap();
     std::fs::write(source.join("f"), "f").unwrap();
@@ -1248,8 +1196,8 @@ async fn cut(from: &Location, to: &Location, folder: &Path) -> PathBuf {
 #[tokio::test]
 async fn a_part_that_is_not_ours_alone_is_never_written_to() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host(&sshd).await;
-    let whole = content(40_000_000, 13);
+    let host = Site::of(&sshd).await;
+    let whole = noise(40_000_000, 13);
     let source = place.path().join("source");
     std::fs::write(&source, &whole).unwrap();
     for up in [false, true] {
@@ -1291,8 +1239,8 @@ async fn a_part_that_is_not_ours_alone_is_never_written_to() {
 #[tokio::test]
 async fn two_copies_of_one_file_at_once_do_not_share_a_part() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host(&sshd).await;
-    let whole = content(30_000_000, 17);
+    let host = Site::of(&sshd).await;
+    let whole = noise(30_000_000, 17);
     let source = place.path().join("source");
     std::fs::write(&source, &whole).unwrap();
     for up in [false, true] {
@@ -1339,7 +1287,7 @@ fn look(path: &Path, preserved: bool) -> Option<Kind> {
 #[tokio::test]
 async fn what_a_file_replaces_becomes_what_scp_makes_of_it() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host(&sshd).await;
+    let host = Site::of(&sshd).await;
     let source = place.path().join("source");
     std::fs::write(&source, "new content").unwrap();
     std::fs::set_permissions(&source, std::fs::Permissions::from_mode(0o751)).unwrap();
@@ -1438,7 +1386,7 @@ async fn what_a_file_replaces_becomes_what_scp_makes_of_it() {
 #[tokio::test]
 async fn other_names_of_a_local_file_stay_names_of_it() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host(&sshd).await;
+    let host = Site::of(&sshd).await;
     let [source, target, other] = ["source", "target", "other"].map(|name| place.path().join(name));
     std::fs::write(&source, "new").unwrap();
     std::fs::write(&target, "what was there").unwrap();
@@ -1450,11 +1398,11 @@ async fn other_names_of_a_local_file_stay_names_of_it() {
 #[tokio::test]
 async fn pipes_are_read_to_their_end_and_written_to() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let host = host(&sshd).await;
+    let host = Site::of(&sshd).await;
     let [fifo, up, source] = ["fifo", "up", "source"].map(|name| place.path().join(name));
     let made = std::process::Command::new("mkfifo").arg(&fifo).status().unwrap();
     assert!(made.success());
-    let whole = content(5_000_000, 3);
+    let whole = noise(5_000_000, 3);
     let (path, data) = (fifo.clone(), whole.clone());
     let writing = tokio::task::spawn_blocking(move || std::fs::write(path, data).unwrap());
     copied(&here(&fifo), &there(&host, &up), &CopyOptions::default()).await;
@@ -1471,9 +1419,9 @@ async fn pipes_are_read_to_their_end_and_written_to() {
 async fn checksums_are_compared_between_two_servers_too() {
     let (one, two) = (Sshd::start_default().unwrap(), Sshd::start_default().unwrap());
     let place = tempfile::tempdir().unwrap();
-    let (one, two) = (host(&one).await, host(&two).await);
+    let (one, two) = (Site::of(&one).await, Site::of(&two).await);
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
-    std::fs::write(&source, content(9_000_000, 5)).unwrap();
+    std::fs::write(&source, noise(9_000_000, 5)).unwrap();
     let (from, to) = (there(&one, &source), there(&two, &target));
     let mut options = CopyOptions::default();
     options.checksum = true;
@@ -1497,7 +1445,7 @@ async fn what_neither_server_may_read_is_not_the_same() {
     let [one, two] = [(); 2].map(|()| Sshd::builder().config(&force).start().unwrap());
     let place = tempfile::tempdir().unwrap();
     std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let (one, two) = (host(&one).await, host(&two).await);
+    let (one, two) = (Site::of(&one).await, Site::of(&two).await);
     let [source, target] = ["source", "target"].map(|name| place.path().join(name));
     for (path, text) in [(&source, "one"), (&target, "two")] {
         std::fs::write(path, text).unwrap();

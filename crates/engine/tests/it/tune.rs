@@ -6,23 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use trunkline::config::{Request, World};
+use trunkline::config::Request;
 use trunkline::transfer::{CopyOptions, Location, Progress, copy};
 use trunkline::tune::{self, Choice, Rates, Report, Step, TuneOptions, tune};
-use trunkline::{Engine, Error, Interaction, Settings};
-
+use trunkline::{Engine, Error, Interaction};
 use trunkline_testkit::{Direction, Dropbear, Relay, Sshd};
 
-fn request(config: &Path, alias: &str, options: &[&str]) -> Request {
-    let mut request = Request::new(alias.parse().unwrap(), Arc::new(World::current().unwrap()));
-    request.ssh_args = vec!["-F".into(), config.into()];
-    request.ssh_args.extend(options.iter().map(Into::into));
-    request
-}
-
-fn engine() -> Engine {
-    Engine::new(Settings::default(), Default::default())
-}
+use crate::site::{engine, request};
 
 fn options(seconds: u64, folder: &Path) -> TuneOptions {
     let mut options = TuneOptions::new(false);
@@ -50,7 +40,7 @@ async fn every_cipher_that_both_ends_have_is_measured_and_nothing_is_left_on_the
     let request = request(
         &sshd.ssh_config(),
         sshd.alias(),
-        &["-o", "Ciphers=aes128-ctr,aes256-gcm@openssh.com"],
+        &["Ciphers=aes128-ctr,aes256-gcm@openssh.com"],
     );
     let report = tuned(&engine, &request, &options(6, folder.path())).await;
     for cipher in ["aes128-ctr", "aes256-gcm@openssh.com"] {
@@ -80,7 +70,7 @@ async fn compression_is_measured_on_a_narrow_link_and_the_figures_decide() {
         relay.set_rate(direction, Some(500_000));
     }
     let config = sshd.ssh_config_via("narrow", relay.addr()).unwrap();
-    let request = request(&config, "narrow", &["-o", "Ciphers=aes128-ctr"]);
+    let request = request(&config, "narrow", &["Ciphers=aes128-ctr"]);
     let report = tuned(&engine(), &request, &options(10, folder.path())).await;
     // Whether it pays is up to this machine, too: it has to compress faster than the link carries.
     let row = |compression: bool| {
@@ -177,7 +167,7 @@ async fn copies_use_what_is_remembered_but_for_what_the_caller_sets() {
     let asked = request(
         &sshd.ssh_config(),
         sshd.alias(),
-        &["-c", "aes192-ctr", "-oCompression no"],
+        &["Ciphers=aes192-ctr", "Compression=no"],
     );
     let host = engine
         .host_for_copies(&asked, &Interaction::none())
@@ -197,7 +187,7 @@ async fn copies_use_what_is_remembered_but_for_what_the_caller_sets() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rsync_is_run_three_times_with_each_of_its_options() {
     let (sshd, folder) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
-    let request = request(&sshd.ssh_config(), sshd.alias(), &["-o", "Ciphers=aes128-ctr"]);
+    let request = request(&sshd.ssh_config(), sshd.alias(), &["Ciphers=aes128-ctr"]);
     // Little data, so that all of it fits in however slow the machine is.
     let mut options = options(120, folder.path());
     options.bytes = 128 << 20;
@@ -221,7 +211,7 @@ async fn a_server_that_only_does_sftp_is_measured_without_rsync_and_the_report_s
         .start()
         .unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let request = request(&sshd.ssh_config(), sshd.alias(), &["-o", "Ciphers=aes128-ctr"]);
+    let request = request(&sshd.ssh_config(), sshd.alias(), &["Ciphers=aes128-ctr"]);
     let report = tuned(&engine(), &request, &options(4, folder.path())).await;
     assert!(report.ciphers[0].incompressible.both().is_some());
     assert!(report.rsync.is_empty());

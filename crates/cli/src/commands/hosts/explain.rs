@@ -195,11 +195,8 @@ fn document(explained: &Explanation) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use trunkline_control::protocol::ConnectionReport;
-
     use super::*;
+    use crate::report::connections::tests::idle_connection;
 
     fn explanation() -> Explanation {
         Explanation {
@@ -222,27 +219,7 @@ mod tests {
             sharing: vec![("user".into(), "jo".into()), ("proxy".into(), String::new())],
             sharing_key: "0123456789abcdef".into(),
             memory: vec![("server".into(), "SSH-2.0-\u{1b}[2J".into())],
-            connections: vec![ConnectionReport {
-                handshake: Some(Handshake {
-                    since: u64::MAX,
-                    server: "SSH-2.0-OpenSSH_9.2".into(),
-                    kex: "curve25519-sha256".into(),
-                    host_key: "ssh-ed25519".into(),
-                    cipher: "aes128-ctr".into(),
-                    mac: Some("hmac-sha2-256".into()),
-                    compressed: true,
-                    greeting: String::new(),
-                }),
-                rtt: Some(Duration::from_micros(1540)),
-                sessions: 0,
-                tunnels: 0,
-                spares: 1,
-                busy: false,
-                rate: 0,
-                sent: 3 << 20,
-                received: 5 << 10,
-                closes_in: Some(Duration::from_secs(90)),
-            }],
+            connections: vec![idle_connection()],
         }
     }
 

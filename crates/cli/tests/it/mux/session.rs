@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::thread;
 
 use rustix::process::{Signal, kill_process};
-use trunkline_testkit::{Relay, write_ssh_config};
+use trunkline_testkit::{Relay, noise, write_ssh_config};
 
 use super::stock::Stock;
 use crate::home::{assert_status, end_of, finish, finish_with, server, sshd, text, wait_until};
@@ -47,13 +47,13 @@ fn a_gigabyte_passes_both_ways_unchanged() {
     let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     thread::scope(|scope| {
         scope.spawn(move || {
-            let mut block = megabyte();
+            let mut block = noise(1 << 20, 1);
             for nth in 0..BLOCKS {
                 block[..8].copy_from_slice(&nth.to_le_bytes());
                 input.write_all(&block).unwrap();
             }
         });
-        let (mut expected, mut block) = (megabyte(), vec![0; 1 << 20]);
+        let (mut expected, mut block) = (noise(1 << 20, 1), vec![0; 1 << 20]);
         for nth in 0..BLOCKS {
             expected[..8].copy_from_slice(&nth.to_le_bytes());
             output.read_exact(&mut block).unwrap();
@@ -66,16 +66,6 @@ fn a_gigabyte_passes_both_ways_unchanged() {
     });
     assert_eq!(end_of(&mut child, "ssh").code(), Some(0));
     stock.assert_logins(1);
-}
-
-/// A megabyte in which every byte occurs.
-fn megabyte() -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let words = std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        state.to_le_bytes()
-    });
-    words.take((1 << 20) / 8).flatten().collect()
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use trunkline_testkit::{Direction, Relay, Sshd, write_ssh_config};
+use trunkline_testkit::{Direction, Relay, Sshd, noise, write_ssh_config};
 
 use super::stock;
 use crate::home::{Home, assert_status, end_of, finish, program, server, sshd, text, wait_until};
@@ -118,27 +118,13 @@ impl Bench {
     }
 }
 
-/// Bytes that no compression makes much smaller.
-fn noise(len: usize) -> Vec<u8> {
-    let mut state = 0x2545_f491_4f6c_dd1d_u64;
-    let mut bytes = Vec::with_capacity(len);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend(state.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
-
 #[test]
 fn scp_copies_both_ways_with_both_protocols() {
     for way in WAYS {
         let bench = Bench::new(server(), way);
         let folder = bench.folder("files");
         let file = folder.join("file");
-        fs::write(&file, noise(3_000_000)).unwrap();
+        fs::write(&file, noise(3_000_000, 1)).unwrap();
         for protocol in ["-s", "-O"] {
             let (there, back) = (folder.join("there"), folder.join("back"));
             let up = finish(
@@ -170,7 +156,7 @@ fn sftp_works_through_a_batch() {
     for way in WAYS {
         let bench = Bench::new(server(), way);
         let folder = bench.folder("files");
-        fs::write(folder.join("file"), noise(1_000_000)).unwrap();
+        fs::write(folder.join("file"), noise(1_000_000, 1)).unwrap();
         let batch = bench.home.path("batch");
         let lines = [
             "mkdir sub",
@@ -213,7 +199,7 @@ fn git_clones_fetches_pulls_and_pushes_with_protocol_2_and_two_remotes() {
         let url = |bare: &str| format!("{}:{}", bench.server.alias(), root.join(bare).display());
         bench.git(&root, &["clone", "-q", &url("one.git"), "work"]);
         let work = root.join("work");
-        fs::write(work.join("file"), noise(300_000)).unwrap();
+        fs::write(work.join("file"), noise(300_000, 1)).unwrap();
         bench.git(&work, &["add", "."]);
         bench.git(&work, &["commit", "-q", "-m", "first"]);
         bench.git(&work, &["push", "-q", "origin", "HEAD:main"]);
@@ -241,7 +227,7 @@ fn rsync_copies_trees_both_ways() {
         let bench = Bench::new(server(), way);
         let from = bench.folder("from/deep");
         for n in 0..200 {
-            fs::write(from.join(format!("{n}")), noise(n * 37)).unwrap();
+            fs::write(from.join(format!("{n}")), noise(n * 37, 1)).unwrap();
         }
         let from = from.parent().unwrap();
         let [there, back] = ["there", "back"].map(|name| bench.folder(name));
@@ -281,7 +267,7 @@ fn rsync_goes_on_where_a_lost_connection_has_cut_it_off() {
         let bench = Bench::with_hosts(server, way, vec![entry]);
         let folder = bench.folder("files");
         let file = folder.join("file");
-        fs::write(&file, noise(LEN)).unwrap();
+        fs::write(&file, noise(LEN, 1)).unwrap();
         for direction in [Direction::ToServer, Direction::ToClient] {
             let target = folder.join(format!("{direction:?}"));
             let ends = match direction {

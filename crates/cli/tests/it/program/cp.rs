@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use rustix::process::{Pid, Signal, kill_process};
-use trunkline_testkit::Sshd;
+use trunkline_testkit::{Sshd, noise};
 
 use crate::home::{Home, assert_status, describe, finish, server, sshd, text, wait_until};
 
@@ -23,28 +23,52 @@ fn cp(home: &Home, server: &Sshd) -> Command {
     command
 }
 
-fn at(server: &Sshd, path: &Path) -> String {
-    format!("{}:{}", server.alias(), path.display())
+/// Servers whose users' homes are folders of their own, and a configuration with all of them.
+struct Site {
+    home: Home,
+    _servers: Vec<Sshd>,
 }
 
-/// Numbers that do not repeat, so that a piece in the wrong place is seen.
-fn content(length: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
+impl Site {
+    fn new(names: &[&str]) -> Self {
+        let home = Home::new();
+        let mut config = String::new();
+        let servers = names.iter().map(|name| {
+            let place = home.path(name);
+            fs::create_dir(&place).unwrap();
+            let subsystem = format!(
+                "Subsystem sftp /usr/lib/openssh/sftp-server -d {}",
+                place.display()
+            );
+            let server = sshd().alias(name).config(&subsystem).start().unwrap();
+            config += &fs::read_to_string(server.ssh_config()).unwrap();
+            server
+        });
+        let servers = servers.collect();
+        config += "Host down*\n Hostname 127.0.0.1\n Port 1\n";
+        fs::write(home.path("config"), config).unwrap();
+        Self {
+            home,
+            _servers: servers,
+        }
     }
-    bytes.truncate(length);
-    bytes
+
+    fn cp(&self) -> Command {
+        let mut command = self.home.trunkline();
+        command.args(["cp", "-F"]).arg(self.home.path("config"));
+        command.current_dir(self.home.path(""));
+        command
+    }
+}
+
+fn at(server: &Sshd, path: &Path) -> String {
+    format!("{}:{}", server.alias(), path.display())
 }
 
 fn tree(root: &Path) {
     fs::create_dir_all(root.join("a/b")).unwrap();
     fs::write(root.join("a/one"), "one").unwrap();
-    fs::write(root.join("a/b/two words"), content(3_000_000)).unwrap();
+    fs::write(root.join("a/b/two words"), noise(3_000_000, 1)).unwrap();
 }
 
 #[test]
@@ -209,31 +233,15 @@ fn progress_that_goes_into_a_file_is_in_lines() {
 
 #[test]
 fn progress_is_that_of_all_hosts_together() {
-    let home = Home::new();
-    fs::write(home.path("source"), content(3_000_000)).unwrap();
-    let mut config = String::new();
-    let servers = ["one", "other"].map(|name| {
-        let place = home.path(name);
-        fs::create_dir(&place).unwrap();
-        let subsystem = format!(
-            "Subsystem sftp /usr/lib/openssh/sftp-server -d {}",
-            place.display()
-        );
-        let server = sshd().alias(name).config(&subsystem).start().unwrap();
-        config += &fs::read_to_string(server.ssh_config()).unwrap();
-        server
-    });
-    fs::write(home.path("config"), config).unwrap();
-    let mut copy = home.trunkline();
-    copy.args(["cp", "--progress", "--bwlimit", "1M", "-H", "one,other", "-F"])
-        .args([home.path("config"), home.path("source")])
-        .arg(":copy");
-    let output = finish(&mut copy);
+    let site = Site::new(&["one", "other"]);
+    fs::write(site.home.path("source"), noise(3_000_000, 1)).unwrap();
+    let options = ["--progress", "--bwlimit", "1M", "-H", "one,other"];
+    let output = finish(site.cp().args(options).args(["source", ":copy"]));
     assert_status(&output, 0);
     for name in ["one", "other"] {
         assert_eq!(
-            fs::read(home.path(name).join("copy")).unwrap(),
-            content(3_000_000)
+            fs::read(site.home.path(name).join("copy")).unwrap(),
+            noise(3_000_000, 1)
         );
     }
     // At that rate there is a line in the middle.
@@ -244,7 +252,6 @@ fn progress_is_that_of_all_hosts_together() {
             .any(|line| line.contains("/5.72 MiB ") && line.ends_with("/2")),
         "{words}"
     );
-    drop(servers);
 }
 
 #[test]
@@ -310,7 +317,7 @@ fn killed_and_gone_on(rounds: usize, upload: bool, whom: fn(&Home, u32) -> Pid) 
     let (server, home) = (server(), Home::new());
     let (source, target) = (home.path("source"), home.path("target"));
     tree(&source);
-    fs::write(source.join("large"), content(24_000_000)).unwrap();
+    fs::write(source.join("large"), noise(24_000_000, 1)).unwrap();
     let ends = || -> [String; 2] {
         let inside = |path: &PathBuf| path.join(".");
         if upload {
@@ -448,9 +455,9 @@ fn on_a_full_disk_a_file_is_whole_or_named() {
     for folder in [&source, &up, &down] {
         fs::create_dir(folder).unwrap();
     }
-    fs::write(source.join("large"), content(12_000_000)).unwrap();
+    fs::write(source.join("large"), noise(12_000_000, 1)).unwrap();
     for n in 0..40 {
-        fs::write(source.join(format!("small-{n}")), content(50_000)).unwrap();
+        fs::write(source.join(format!("small-{n}")), noise(50_000, 1)).unwrap();
     }
     let [seen_up, seen_down] = ["seen-up", "seen-down"].map(|name| home.path(name));
     let wrapper = on_a_small_disk(&up, &seen_up, "/usr/lib/openssh/sftp-server");
@@ -491,7 +498,7 @@ fn without_room_for_a_file_the_others_are_copied_and_nothing_half_is_left() {
     let server = sshd().config(&subsystem).start().unwrap();
     let source = home.path("source");
     tree(&source);
-    fs::write(source.join("large"), content(12_000_000)).unwrap();
+    fs::write(source.join("large"), noise(12_000_000, 1)).unwrap();
     let (up, down) = (home.path("up"), home.path("down"));
     let upload = finish(
         cp(&home, &server)
@@ -511,7 +518,7 @@ fn without_room_for_a_file_the_others_are_copied_and_nothing_half_is_left() {
         assert!(words.contains("large") && words.contains("1 failed"), "{words}");
         assert_eq!(
             fs::read(target.join("a/b/two words")).unwrap(),
-            content(3_000_000)
+            noise(3_000_000, 1)
         );
         assert_eq!(
             fs::read_dir(&target).unwrap().count(),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
+use trunkline_testkit::noise;
 
 use super::cp_targets::{Direction, Place, User, ends};
 use crate::home::{assert_status, describe, finish, text};
@@ -74,13 +75,6 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Numbers that do not repeat.
-fn content(length: usize) -> Vec<u8> {
-    (0..length / 4)
-        .flat_map(|n| u32::try_from(n).unwrap().to_le_bytes())
-        .collect()
-}
-
 /// Whoever is stopped by a closed folder where the tests are root's, too.
 fn ordinary_user() -> User {
     if is_root() { User::Nobody } else { User::Own }
@@ -110,7 +104,7 @@ fn a_full_disk_is_named_leaves_the_old_file_and_the_copy_resumes_when_there_is_r
             for in_place in [false, true] {
                 let case = format!("{direction:?} {length} in place: {in_place}");
                 let source = place.home.path("source");
-                fs::write(&source, content(length)).unwrap();
+                fs::write(&source, noise(length, 1)).unwrap();
                 give(&source);
                 let folder = disk.here("folder");
                 fs::create_dir(&folder).unwrap();
@@ -152,7 +146,7 @@ fn a_full_disk_is_named_leaves_the_old_file_and_the_copy_resumes_when_there_is_r
                 let again = copy();
                 assert_status(&again, 0);
                 assert!(
-                    fs::read(folder.join("target")).unwrap() == content(length),
+                    fs::read(folder.join("target")).unwrap() == noise(length, 1),
                     "{case}"
                 );
                 assert_eq!(names(&folder), ["target"], "{case}");
@@ -175,7 +169,7 @@ fn a_file_that_fails_while_it_is_written_in_place_is_said_to_be_incomplete() {
     let little = "sh -c 'trap \"\" XFSZ; ulimit -f 8192; exec \"$@\"' sh";
     let place = Place::new(ordinary_user(), little);
     let source = place.home.path("source");
-    fs::write(&source, content(12 * MIB)).unwrap();
+    fs::write(&source, noise(12 * MIB, 1)).unwrap();
     give(&source);
     for direction in [Direction::Up, Direction::Down, Direction::Between] {
         for in_place in [false, true] {

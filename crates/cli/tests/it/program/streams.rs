@@ -7,22 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
 use rustix::fs::{OFlags, fcntl_getfl};
+use trunkline_testkit::noise;
 
 use crate::home::{Home, assert_status, fifo, finish, finish_with, server, text, wait_until};
-
-/// Bytes without a pattern that a lost or doubled block could hide in.
-fn noise(len: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
 
 #[test]
 fn output_and_errors_stay_apart() {
@@ -36,7 +23,7 @@ fn output_and_errors_stay_apart() {
 #[test]
 fn fifty_megabytes_pass_both_ways_unchanged_from_a_pipe_and_a_file() {
     let (server, home) = (server(), Home::new());
-    let sent = noise(50 << 20);
+    let sent = noise(50 << 20, 1);
     let output = finish_with(home.ssh(&server).args([server.alias(), "cat"]), &sent);
     assert_status(&output, 0);
     assert!(
@@ -206,7 +193,7 @@ fn input_that_nobody_reads_does_not_hold_up_the_end() {
     let (server, home) = (server(), Home::new());
     let output = finish_with(
         home.ssh(&server).args([server.alias(), "exit 6"]),
-        &noise(8 << 20),
+        &noise(8 << 20, 1),
     );
     assert_status(&output, 6);
     // Nor does an input that stays open.

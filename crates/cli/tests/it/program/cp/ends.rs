@@ -2,13 +2,15 @@
 
 use std::fs;
 
-use super::{at, content, cp};
+use trunkline_testkit::noise;
+
+use super::{at, cp};
 use crate::home::{Home, assert_status, describe, finish, server, text};
 
 #[test]
 fn pipes_go_to_a_file_there_and_come_from_one() {
     let (server, home) = (server(), Home::new());
-    fs::write(home.path("large"), content(3_000_000)).unwrap();
+    fs::write(home.path("large"), noise(3_000_000, 1)).unwrap();
     fs::create_dir(home.path("there")).unwrap();
     let there = at(&server, &home.path("there"));
     // In the shell that users of pipes have, which has process substitution.
@@ -34,7 +36,7 @@ fn pipes_go_to_a_file_there_and_come_from_one() {
             .current_dir(home.path(""));
         assert_status(&finish(&mut shell), 0);
         assert!(
-            fs::read(home.path(made)).unwrap() == content(3_000_000),
+            fs::read(home.path(made)).unwrap() == noise(3_000_000, 1),
             "{script}"
         );
     }
@@ -48,7 +50,7 @@ fn pipes_go_to_a_file_there_and_come_from_one() {
         .env("F", server.ssh_config())
         .current_dir(home.path(""));
     assert_status(&finish(&mut shell), 0);
-    let expected = [b"head\n", &content(3_000_000)[..], b"tail\n"].concat();
+    let expected = [b"head\n", &noise(3_000_000, 1)[..], b"tail\n"].concat();
     assert!(fs::read(home.path("both")).unwrap() == expected);
 }
 

@@ -1,49 +1,9 @@
 //! Copies to and from many hosts.
 
 use std::fs;
-use std::process::Command;
 
-use trunkline_testkit::Sshd;
-
-use crate::home::{Home, assert_status, describe, finish, sshd, text};
-
-/// Servers whose users' homes are folders of their own, and a configuration with all of them.
-struct Site {
-    home: Home,
-    _servers: Vec<Sshd>,
-}
-
-impl Site {
-    fn new(names: &[&str]) -> Self {
-        let home = Home::new();
-        let mut config = String::new();
-        let servers = names.iter().map(|name| {
-            let place = home.path(name);
-            fs::create_dir(&place).unwrap();
-            let subsystem = format!(
-                "Subsystem sftp /usr/lib/openssh/sftp-server -d {}",
-                place.display()
-            );
-            let server = sshd().alias(name).config(&subsystem).start().unwrap();
-            config += &fs::read_to_string(server.ssh_config()).unwrap();
-            server
-        });
-        let servers = servers.collect();
-        config += "Host down*\n Hostname 127.0.0.1\n Port 1\n";
-        fs::write(home.path("config"), config).unwrap();
-        Self {
-            home,
-            _servers: servers,
-        }
-    }
-
-    fn cp(&self) -> Command {
-        let mut command = self.home.trunkline();
-        command.args(["cp", "-F"]).arg(self.home.path("config"));
-        command.current_dir(self.home.path(""));
-        command
-    }
-}
+use super::Site;
+use crate::home::{assert_status, describe, finish, text};
 
 #[test]
 fn files_of_many_hosts_come_into_folders_of_their_own() {

@@ -4,8 +4,9 @@ use std::fs;
 use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
+use trunkline_testkit::noise;
 
-use super::{at, content, cp};
+use super::{at, cp};
 use crate::home::{Home, assert_status, describe, finish, server, text, wait_until};
 
 #[test]
@@ -66,7 +67,7 @@ fn of_many_files_that_fail_alike_ten_are_named() {
 #[test]
 fn an_interrupted_copy_says_how_to_go_on() {
     let (server, home) = (server(), Home::new());
-    fs::write(home.path("source"), content(30_000_000)).unwrap();
+    fs::write(home.path("source"), noise(30_000_000, 1)).unwrap();
     let mut copy = cp(&home, &server)
         .args(["--bwlimit", "9M"])
         .arg(home.path("source"))
@@ -101,5 +102,5 @@ fn an_interrupted_copy_says_how_to_go_on() {
         "{}",
         describe(&again)
     );
-    assert!(fs::read(home.path("target")).unwrap() == content(30_000_000));
+    assert!(fs::read(home.path("target")).unwrap() == noise(30_000_000, 1));
 }

@@ -1,0 +1,68 @@
+//! Engines, and hosts of theirs that are found as a user's are: by an ssh_config.
+
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::Arc;
+
+use trunkline::config::{Request, World};
+use trunkline::{Engine, Host, Interaction, Settings};
+use trunkline_testkit::Sshd;
+
+/// An engine that remembers nothing beyond its own end.
+pub(crate) fn engine() -> Engine {
+    Engine::new(Settings::default(), Default::default())
+}
+
+/// `ssh -F CONFIG -o OPTION... ALIAS`.
+pub(crate) fn request(config: &Path, alias: &str, options: &[&str]) -> Request {
+    let mut request = Request::new(alias.parse().unwrap(), Arc::new(World::current().unwrap()));
+    request.ssh_args = vec!["-F".into(), config.into()];
+    for option in options {
+        request.ssh_args.extend(["-o".into(), option.into()]);
+    }
+    request
+}
+
+/// The host that `ssh -F CONFIG -o OPTION... ALIAS` would speak to.
+pub(crate) async fn host_with(engine: &Engine, config: &Path, alias: &str, options: &[&str]) -> Host {
+    let request = request(config, alias, options);
+    engine.host_for(&request, &Interaction::none()).await.unwrap()
+}
+
+/// The same for a server's own configuration.
+pub(crate) async fn host_of(engine: &Engine, sshd: &Sshd) -> Host {
+    host_with(engine, &sshd.ssh_config(), sshd.alias(), &[]).await
+}
+
+/// A host, with the engine that paces its connections.
+pub(crate) struct Site {
+    host: Host,
+    _engine: Engine,
+}
+
+impl Site {
+    /// A host of a new engine.
+    pub(crate) async fn at(config: &Path, alias: &str) -> Self {
+        Self::with(engine(), config, alias).await
+    }
+
+    /// A host of this engine, which nobody else needs.
+    pub(crate) async fn with(engine: Engine, config: &Path, alias: &str) -> Self {
+        Self {
+            host: host_with(&engine, config, alias, &[]).await,
+            _engine: engine,
+        }
+    }
+
+    pub(crate) async fn of(sshd: &Sshd) -> Self {
+        Self::at(&sshd.ssh_config(), sshd.alias()).await
+    }
+}
+
+impl Deref for Site {
+    type Target = Host;
+
+    fn deref(&self) -> &Host {
+        &self.host
+    }
+}
