@@ -91,11 +91,20 @@ fn lock_alone(lock: &std::fs::File) -> bool {
     false
 }
 
+/// Why a client is not let in.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PeerError {
+    #[error("cannot tell whose it is: {0}")]
+    Unknown(#[source] io::Error),
+    #[error("uid {0} is not the daemon's")]
+    Stranger(u32),
+}
+
 /// Nobody but the owner of the daemon is served, whatever the modes of folder and socket.
-pub(crate) fn check_peer(stream: &UnixStream) -> anyhow::Result<()> {
-    let peer = stream.peer_cred()?;
+pub(crate) fn check_peer(stream: &UnixStream) -> Result<(), PeerError> {
+    let peer = stream.peer_cred().map_err(PeerError::Unknown)?;
     if peer.uid() != rustix::process::getuid().as_raw() {
-        anyhow::bail!("uid {} is not the daemon's", peer.uid());
+        return Err(PeerError::Stranger(peer.uid()));
     }
     Ok(())
 }

@@ -273,7 +273,7 @@ impl Sockets {
                     self.clients.spawn(async move {
                         let served = Served::new(&socket);
                         if let Err(error) = client::serve(stream, &sockets, &socket).await {
-                            tracing::warn!(path = %socket.path.display(), "a mux client was dropped: {error:#}");
+                            tracing::warn!(path = %socket.path.display(), "a mux client was dropped: {error}");
                         }
                         drop(served);
                     });

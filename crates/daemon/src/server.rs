@@ -19,7 +19,7 @@ use trunkline::{Engine, Error, ErrorKind, HostStatus, Interaction};
 use trunkline_control::private::Connections;
 use zeroize::Zeroizing;
 
-use crate::claim::{Claim, check_peer};
+use crate::claim::{Claim, PeerError, check_peer};
 use crate::completing;
 use crate::copy;
 use crate::listening::Waiting;
@@ -34,7 +34,7 @@ use crate::protocol::{
 use crate::reports::{address, engine_request};
 use crate::session;
 use crate::session::log::Log;
-use crate::socket::{FrameReader, FrameWriter, split};
+use crate::socket::{FrameError, FrameReader, FrameWriter, split};
 use crate::status;
 use crate::stop::Stop;
 use crate::tuning;
@@ -149,7 +149,7 @@ pub async fn run_private(mut connections: Connections, place: Place, engine: Eng
         let service = service.clone();
         clients.spawn(async move {
             if let Err(error) = serve(stream, &service).await {
-                tracing::warn!("{error}");
+                tracing::warn!("a client was dropped: {error}");
             }
         });
     }
@@ -158,8 +158,21 @@ pub async fn run_private(mut connections: Connections, place: Place, engine: Eng
     engine.shut_down(settle / 2).await;
 }
 
+/// Why a client was dropped.
+#[derive(Debug, thiserror::Error)]
+enum Dropped {
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("it did not begin with hello")]
+    NoHello,
+    #[error("it left before it was answered")]
+    Left,
+}
+
 /// Serves one client.
-async fn serve(stream: UnixStream, service: &Service) -> anyhow::Result<()> {
+async fn serve(stream: UnixStream, service: &Service) -> Result<(), Dropped> {
     check_peer(&stream)?;
     let (mut reader, writer) = split(stream);
     let Some(protocol) = greet(&mut reader, &writer, service).await? else {
@@ -202,7 +215,7 @@ async fn greet(
     reader: &mut FrameReader,
     writer: &FrameWriter,
     service: &Service,
-) -> anyhow::Result<Option<u32>> {
+) -> Result<Option<u32>, Dropped> {
     let hello = async {
         tokio::select! {
             biased;
@@ -212,7 +225,7 @@ async fn greet(
     };
     let protocol = match tokio::time::timeout(HELLO_LIMIT, hello).await {
         Ok(Ok(Some(Request::Hello { protocol, .. }))) => protocol,
-        Ok(Ok(Some(_))) => anyhow::bail!("it did not begin with hello"),
+        Ok(Ok(Some(_))) => return Err(Dropped::NoHello),
         Ok(Err(error)) => return Err(error.into()),
         Ok(Ok(None)) | Err(_) => return Ok(None),
     };
@@ -226,20 +239,14 @@ async fn greet(
     Ok(writer.send(&welcome).await.is_ok().then_some(protocol))
 }
 
+/// Serves a welcomed client's requests, one after the other.
 async fn talk(
     reader: &mut FrameReader,
     protocol: u32,
     service: &Service,
     replies: &mpsc::Sender<Reply>,
-) -> anyhow::Result<()> {
-    let Service {
-        engine,
-        stop,
-        mux,
-        masters,
-        ..
-    } = service;
-    let masters = masters.as_deref();
+) -> Result<(), Dropped> {
+    let Service { engine, stop, .. } = service;
     loop {
         // A client with nothing under way does not hold up the daemon's end.
         let request = tokio::select! {
@@ -255,10 +262,11 @@ async fn talk(
             Request::Session(session) => {
                 let fds = reader.take_fds();
                 let last = serve_session(reader, service, *session, fds, replies).await;
-                replies.send(last).await?;
+                send(replies, last).await?;
                 break;
             }
             Request::Warm { host, pin } => {
+                let masters = service.masters.as_deref();
                 serve_questions(reader, replies, Duration::ZERO, async |interaction, _| {
                     warm(engine, masters, &host, pin, interaction).await
                 })
@@ -279,76 +287,91 @@ async fn talk(
                 })
                 .await
             }
-            Request::MeasureMachine { each } => outcome(tuning::machine(each).await),
-            Request::Choices => tuning::choices(engine).await,
-            Request::Masters { of, action } => {
-                let served = crate::masters::serve(engine, &service.place, &of, action).await;
-                outcome(served.map(Reply::Masters))
-            }
-            Request::Aliases {
-                pattern,
-                world,
-                config_file,
-            } => outcome(lists::aliases(&pattern, &world, config_file.as_deref())),
-            Request::HostNames {
-                prefix,
-                world,
-                config_file,
-            } => outcome(completing::host_names(
-                engine,
-                &prefix,
-                &world,
-                config_file.as_deref(),
-            )),
-            Request::RemoteNames { host, folder, prefix } => {
-                outcome(completing::remote_names(engine, &host, &folder, &prefix).await)
-            }
-            Request::Inventory(request) => outcome(lists::inventory(&request).await),
-            Request::ConfigFile => outcome(lists::config_file()),
-            Request::MuxListen { host, path } => match mux {
-                Some(mux) => {
-                    let reply = outcome(mux.listen(host, path).await.map(|()| Reply::Done));
-                    if let Some(reason) = failure(&reply) {
-                        service.metrics.decline_mux(reason);
-                    }
-                    reply
-                }
-                None => outcome(Err(Error::Invalid(
-                    "stock ssh is served by the daemon only".into(),
-                ))),
-            },
-            Request::List => {
-                let mut hosts = list(engine, mux.as_deref());
-                if let Some(masters) = masters {
-                    hosts.extend(masters.list().await);
-                }
-                Reply::Hosts(hosts)
-            }
-            Request::Metrics { open_metrics } => Reply::Metrics(match open_metrics {
-                true => service.metrics.open_metrics(),
-                false => service.metrics.text(),
-            }),
-            Request::Status => {
-                let status = status::of_this_process(engine, &service.place, mux.as_deref(), service.since);
-                Reply::Status(Box::new(status))
-            }
-            Request::Check(host) => outcome(check(engine, masters, &host).await),
-            Request::Explain(host) => outcome(explain(engine, &host).await),
-            Request::Tuned { host, choice } => {
-                outcome(tuning::remember(engine, &host, choice.as_ref()).await)
-            }
-            Request::Close { host, at_once } => outcome(close(engine, masters, host.as_ref(), at_once).await),
             Request::Stop { at_once } => {
-                replies.send(Reply::Done).await?;
+                send(replies, Reply::Done).await?;
                 stop.ask(at_once);
                 break;
             }
-            // Leftovers of a session that has ended.
-            _ => continue,
+            request => match answer(service, request).await {
+                Some(reply) => reply,
+                None => continue,
+            },
         };
-        replies.send(reply).await?;
+        send(replies, reply).await?;
     }
     Ok(())
+}
+
+async fn send(replies: &mpsc::Sender<Reply>, reply: Reply) -> Result<(), Dropped> {
+    replies.send(reply).await.map_err(|_| Dropped::Left)
+}
+
+/// Answers what is asked without the user's being asked anything; nothing for what is left of a session that has ended.
+async fn answer(service: &Service, request: Request) -> Option<Reply> {
+    let Service {
+        engine, place, mux, ..
+    } = service;
+    let masters = service.masters.as_deref();
+    Some(match request {
+        Request::MeasureMachine { each } => outcome(tuning::machine(each).await),
+        Request::Choices => tuning::choices(engine).await,
+        Request::Tuned { host, choice } => outcome(tuning::remember(engine, &host, choice.as_ref()).await),
+        Request::Masters { of, action } => {
+            let served = crate::masters::serve(engine, place, &of, action).await;
+            outcome(served.map(Reply::Masters))
+        }
+        Request::Aliases {
+            pattern,
+            world,
+            config_file,
+        } => outcome(lists::aliases(&pattern, &world, config_file.as_deref())),
+        Request::HostNames {
+            prefix,
+            world,
+            config_file,
+        } => outcome(completing::host_names(
+            engine,
+            &prefix,
+            &world,
+            config_file.as_deref(),
+        )),
+        Request::RemoteNames { host, folder, prefix } => {
+            outcome(completing::remote_names(engine, &host, &folder, &prefix).await)
+        }
+        Request::Inventory(request) => outcome(lists::inventory(&request).await),
+        Request::ConfigFile => outcome(lists::config_file()),
+        Request::MuxListen { host, path } => {
+            let Some(mux) = mux else {
+                return Some(outcome(Err(Error::Invalid(
+                    "stock ssh is served by the daemon only".into(),
+                ))));
+            };
+            let reply = outcome(mux.listen(host, path).await.map(|()| Reply::Done));
+            if let Some(reason) = failure(&reply) {
+                service.metrics.decline_mux(reason);
+            }
+            reply
+        }
+        Request::List => {
+            let mut hosts = list(engine, mux.as_deref());
+            if let Some(masters) = masters {
+                hosts.extend(masters.list().await);
+            }
+            Reply::Hosts(hosts)
+        }
+        Request::Metrics { open_metrics } => Reply::Metrics(match open_metrics {
+            true => service.metrics.open_metrics(),
+            false => service.metrics.text(),
+        }),
+        Request::Status => {
+            let status = status::of_this_process(engine, place, mux.as_deref(), service.since);
+            Reply::Status(Box::new(status))
+        }
+        Request::Check(host) => outcome(check(engine, masters, &host).await),
+        Request::Explain(host) => outcome(explain(engine, &host).await),
+        Request::Close { host, at_once } => outcome(close(engine, masters, host.as_ref(), at_once).await),
+        _ => return None,
+    })
 }
 
 /// Connects to a host, by the system's ssh where it needs that.

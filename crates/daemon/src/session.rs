@@ -99,18 +99,7 @@ async fn try_run(
             .await
     };
     if let Some(SshClient { log_level: None, .. }) = request.ssh {
-        let level = match &host {
-            Ok(host) => host.config().log_level,
-            Err(_) => engine
-                .resolve(&asked)
-                .await
-                .map_or(LogLevel::Info, |config| config.log_level),
-        };
-        if level != LogLevel::Info {
-            let _ = client.replies.send(Reply::LogLevel(level)).await;
-        }
-        client.log.begin(level);
-        log_request(client.log, &asked);
+        begin_log(&client, engine, &asked, &host).await;
     }
     let host = match host.and_then(|host| goes_to_the_background_itself(host, request.ssh)) {
         Ok(host) => host,
@@ -133,7 +122,7 @@ async fn try_run(
     let question = question(&program, &config.original_host);
     opening.may_end(Box::pin(host.confirm_use(&question))).await?;
     let local_command = config.local_command.as_ref().filter(|_| request.ssh.is_some());
-    match &program {
+    match program {
         Program::Stdio(..) | Program::StdioSocket(_) => {
             if let Some(command) = local_command {
                 opening
@@ -144,18 +133,8 @@ async fn try_run(
             let _ = client.replies.send(begun(warm)).await;
             Ok(tunnel(streams, stream, client.replies, client.inputs).await)
         }
-        Program::Listen(address, port) => {
-            let listen = Listen::Tcp {
-                host: address.clone(),
-                port: *port,
-            };
-            opening.may_end(Box::pin(host.warm())).await?;
-            waiting
-                .listen(&host, &listen, client.replies, client.inputs)
-                .await
-        }
-        Program::ListenSocket(path) => {
-            let listen = Listen::Socket(path.into());
+        Program::Listen(..) | Program::ListenSocket(_) => {
+            let listen = listen(program)?;
             opening.may_end(Box::pin(host.warm())).await?;
             waiting
                 .listen(&host, &listen, client.replies, client.inputs)
@@ -233,6 +212,15 @@ async fn connect(host: &Host, program: &Program) -> Result<ChannelStream, Error>
         Program::Stdio(target, port) => host.direct_tcpip(target, *port, ("127.0.0.1", 0)).await,
         Program::StdioSocket(path) => host.direct_streamlocal(path).await,
         _ => Err(Error::Bug("a session is no tunnel")),
+    }
+}
+
+/// Where the server is to listen.
+fn listen(program: Program) -> Result<Listen, Error> {
+    match program {
+        Program::Listen(host, port) => Ok(Listen::Tcp { host, port }),
+        Program::ListenSocket(path) => Ok(Listen::Socket(path.into())),
+        _ => Err(Error::Bug("a session does not listen")),
     }
 }
 
@@ -321,6 +309,27 @@ impl Prepared<'_> {
             ExitStatus::Unknown => Exit::Unknown,
         }))
     }
+}
+
+/// Logs at the level that the configuration names, of which the client is told unless it is the usual one.
+async fn begin_log(
+    client: &Client<'_>,
+    engine: &Engine,
+    asked: &trunkline::config::Request,
+    host: &Result<Host, Error>,
+) {
+    let level = match host {
+        Ok(host) => host.config().log_level,
+        Err(_) => engine
+            .resolve(asked)
+            .await
+            .map_or(LogLevel::Info, |config| config.log_level),
+    };
+    if level != LogLevel::Info {
+        let _ = client.replies.send(Reply::LogLevel(level)).await;
+    }
+    client.log.begin(level);
+    log_request(client.log, asked);
 }
 
 /// What is asked for, and by which files.

@@ -1,5 +1,6 @@
 //! One client of a mux socket, from its hello to its end.
 
+use std::io;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -7,17 +8,40 @@ use tokio::net::UnixStream;
 use trunkline::{Error, Host};
 
 use super::info;
-use super::packets::Packets;
+use super::packets::{PacketError, Packets};
 use super::peer::Peer;
+use super::proxy::Offence;
 use super::wire::{Forward, Reply, Request, VERSION};
 use super::{Socket, Sockets};
-use crate::claim::check_peer;
+use crate::claim::{PeerError, check_peer};
 
 /// How long a client may take to introduce itself, which stock ssh does at once.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
 
+/// Why a client was dropped.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Dropped {
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    #[error(transparent)]
+    Packet(#[from] PacketError),
+    #[error(transparent)]
+    Proxy(#[from] Offence),
+    #[error("it speaks version {0}")]
+    Version(u32),
+    #[error("it did not begin with hello")]
+    NoHello,
+    #[error("it sent hello twice")]
+    SecondHello,
+    /// What it handed over cannot be used.
+    #[error("its descriptors: {0}")]
+    Descriptors(#[source] io::Error),
+    #[error(transparent)]
+    Streams(#[from] Error),
+}
+
 /// Serves one client.
-pub(super) async fn serve(stream: UnixStream, sockets: &Sockets, socket: &Socket) -> anyhow::Result<()> {
+pub(super) async fn serve(stream: UnixStream, sockets: &Sockets, socket: &Socket) -> Result<(), Dropped> {
     check_peer(&stream)?;
     let mut client = Client {
         peer: Peer::of(&stream),
@@ -95,11 +119,11 @@ impl Door<'_> {
 impl Client<'_> {
     /// Hears the client's hello, and answers it once the host is connected. A client that gets no answer makes a
     /// connection of its own, and asks its user what has to be asked (mux.c, `muxclient`); `false` then.
-    async fn greet(&mut self) -> anyhow::Result<bool> {
+    async fn greet(&mut self) -> Result<bool, Dropped> {
         match tokio::time::timeout(HELLO_LIMIT, self.packets.request()).await {
             Ok(Ok(Some((_, Request::Hello { version: VERSION })))) => {}
-            Ok(Ok(Some((_, Request::Hello { version })))) => anyhow::bail!("it speaks version {version}"),
-            Ok(Ok(Some(_))) => anyhow::bail!("it did not begin with hello"),
+            Ok(Ok(Some((_, Request::Hello { version })))) => return Err(Dropped::Version(version)),
+            Ok(Ok(Some(_))) => return Err(Dropped::NoHello),
             Ok(Err(error)) => return Err(error.into()),
             // It has left again, or never spoke.
             Ok(Ok(None)) | Err(_) => return Ok(false),
@@ -128,12 +152,12 @@ impl Client<'_> {
     }
 
     /// Does what is asked. Breaks when that was the client's last request.
-    async fn answer(&mut self, id: u32, request: Request) -> anyhow::Result<ControlFlow<()>> {
+    async fn answer(&mut self, id: u32, request: Request) -> Result<ControlFlow<()>, Dropped> {
         if !self.door.allows(&request).await {
             return self.deny(id, &request).await;
         }
         let reply = match request {
-            Request::Hello { .. } => anyhow::bail!("it sent hello twice"),
+            Request::Hello { .. } => return Err(Dropped::SecondHello),
             Request::AliveCheck => Reply::Alive {
                 pid: std::process::id(),
             },
@@ -174,7 +198,7 @@ impl Client<'_> {
     }
 
     /// What the user does not allow is not done. A client that wanted a session makes a connection of its own for it.
-    async fn deny(&mut self, id: u32, request: &Request) -> anyhow::Result<ControlFlow<()>> {
+    async fn deny(&mut self, id: u32, request: &Request) -> Result<ControlFlow<()>, Dropped> {
         // The descriptors are on their way; without them, the next request would begin in the wrong place.
         let descriptors = match request {
             Request::NewSession(_) => 3,
@@ -203,7 +227,7 @@ impl Client<'_> {
     }
 
     /// Says why a request is not done. A client that wanted a session makes a connection of its own for it.
-    pub(super) async fn refuse(&self, id: u32, why: &str) -> anyhow::Result<ControlFlow<()>> {
+    pub(super) async fn refuse(&self, id: u32, why: &str) -> Result<ControlFlow<()>, Dropped> {
         self.packets.reply(id, &Reply::Failure(why.into())).await?;
         Ok(ControlFlow::Continue(()))
     }

@@ -95,8 +95,8 @@ impl Packets {
     }
 
     /// Answers request `id`.
-    pub(super) async fn reply(&self, id: u32, reply: &Reply) -> io::Result<()> {
-        self.write(&reply.encode(id)).await
+    pub(super) async fn reply(&self, id: u32, reply: &Reply) -> Result<(), PacketError> {
+        Ok(self.write(&reply.encode(id)).await?)
     }
 
     async fn write(&self, bytes: &Bytes) -> io::Result<()> {

@@ -21,7 +21,7 @@ use trunkline::config::{ForwardAgent, Listen};
 use trunkline::{ChannelStream, Error, Host};
 use trunkline_proto::OpenFailure;
 
-use super::client::Client;
+use super::client::{Client, Dropped};
 use super::wire::{MAX_PACKET, Reply};
 use channel::{Door, Inside, Misuse};
 use listen::{GlobalRequest, Offer};
@@ -43,7 +43,7 @@ pub(super) fn decodes(packet: &Bytes) -> bool {
 
 /// Why a client in proxy mode is sent away.
 #[derive(Debug, thiserror::Error)]
-enum Offence {
+pub(super) enum Offence {
     #[error("the socket failed: {0}")]
     Io(#[from] std::io::Error),
     #[error("a packet of {0} bytes is too long")]
@@ -62,7 +62,7 @@ enum Offence {
 
 impl Client<'_> {
     /// Serves the client in proxy mode, to its end or the connection's.
-    pub(super) async fn proxy(&mut self, id: u32) -> anyhow::Result<ControlFlow<()>> {
+    pub(super) async fn proxy(&mut self, id: u32) -> Result<ControlFlow<()>, Dropped> {
         let host = match self.door.host().await {
             Ok(host) => host,
             Err(error) => return self.refuse(id, &error.to_string()).await,
@@ -96,7 +96,7 @@ impl Client<'_> {
         };
         tokio::select! {
             done = proxy.run(door.ending()) => done?,
-            failed = write(writer, packets) => match failed? {},
+            failed = write(writer, packets) => match failed.map_err(Offence::Io)? {},
             () = async { globals.await; std::future::pending().await } => {}
             error = connection.ended() => tracing::info!("a proxy client is sent away: {error}"),
         }

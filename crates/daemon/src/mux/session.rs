@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use trunkline::config::ForwardAgent;
 use trunkline::{ChannelStream, Command, Error, Execution, ExitStatus, Host, Pty, Session, TerminalSize};
 
-use super::client::{Client, Door};
+use super::client::{Client, Door, Dropped};
 use super::wire::{Address, NewSession, Reply};
 use crate::protocol::{self, Escapes, Stdio};
 use crate::stdio::Output;
@@ -21,14 +21,14 @@ use crate::terminal::modes::{self, WindowSize};
 impl Client<'_> {
     /// Runs a session (PROTOCOL.mux section 2). Until it has begun, a failure lets the client make a connection of its
     /// own; from then on it waits for the exit message or the socket's end.
-    pub(super) async fn session(&mut self, id: u32, request: NewSession) -> anyhow::Result<ControlFlow<()>> {
+    pub(super) async fn session(&mut self, id: u32, request: NewSession) -> Result<ControlFlow<()>, Dropped> {
         let Some(fds) = self.packets.descriptors(3).await? else {
             return self.without_descriptors(id).await;
         };
         // Open for as long as the session, to tell its user why it ended.
-        let stderr = fds[2].try_clone()?;
+        let stderr = fds[2].try_clone().map_err(Dropped::Descriptors)?;
         let terminal = match request.tty {
-            true => Some(Terminal::new(&fds[0])?),
+            true => Some(Terminal::new(&fds[0]).map_err(Dropped::Descriptors)?),
             false => None,
         };
         let command = command(&request, terminal.as_ref());
@@ -38,16 +38,16 @@ impl Client<'_> {
         // Escapes are obeyed in what a terminal's session is given from elsewhere, too (mux.c registers the filter for any
         // session that wants a terminal).
         let is_typed = request.tty && (request.escape.is_some() || rustix::termios::isatty(&fds[0]));
-        let mut streams = Streams::new([Stdio::Passed; 3], vec_of(&fds)?)?;
+        let passed = vec_of(&fds).map_err(Dropped::Descriptors)?;
+        let mut streams = Streams::new([Stdio::Passed; 3], passed)?;
         if is_typed {
             let forwards = self.door.socket.forwards.clone();
-            let [input, screen] = [fds[0].try_clone()?, fds[2].try_clone()?];
             let list = move || {
                 let forwards = forwards.clone();
                 async move { forwards.list().await }.boxed()
             };
-            let typed = TerminalInput::new(input, screen, request.escape, Box::new(list), begun)?;
-            streams = streams.typed(typed);
+            let typed = TerminalInput::new(&fds[0], &fds[2], request.escape, Box::new(list), begun);
+            streams = streams.typed(typed.map_err(Dropped::Descriptors)?);
         }
         drop(fds);
         // Before the command is on its way, which must not wait for whoever reads it.
@@ -129,7 +129,7 @@ impl Client<'_> {
     }
 
     /// Where one request ends and the next begins is not certain any more.
-    async fn without_descriptors(&self, id: u32) -> anyhow::Result<ControlFlow<()>> {
+    async fn without_descriptors(&self, id: u32) -> Result<ControlFlow<()>, Dropped> {
         let reply = Reply::Failure("the file descriptors did not come along".into());
         self.packets.reply(id, &reply).await?;
         Ok(ControlFlow::Break(()))
@@ -137,7 +137,7 @@ impl Client<'_> {
 
     /// Ends a session that did not begin. Only where it is certain that nothing has run may the client try again by
     /// itself; else it is made to exit with 255.
-    async fn fail(&mut self, id: u32, error: &Error, stderr: OwnedFd) -> anyhow::Result<ControlFlow<()>> {
+    async fn fail(&mut self, id: u32, error: &Error, stderr: OwnedFd) -> Result<ControlFlow<()>, Dropped> {
         if error.execution() == Execution::DidNotStart {
             return self.refuse(id, &error.to_string()).await;
         }
@@ -146,9 +146,9 @@ impl Client<'_> {
     }
 
     /// Tells the client's user that the server was not verified, as their ssh would have.
-    async fn warn(&mut self, host: &Host, stderr: OwnedFd) -> anyhow::Result<OwnedFd> {
+    async fn warn(&mut self, host: &Host, stderr: OwnedFd) -> Result<OwnedFd, Dropped> {
         for warning in host.warnings() {
-            let told = stderr.try_clone()?;
+            let told = stderr.try_clone().map_err(Dropped::Descriptors)?;
             let telling = async {
                 if let Ok(mut output) = Output::new(told) {
                     let _ = output.write_all(vec![format!("{warning}\r\n").into()]).await;
@@ -163,7 +163,7 @@ impl Client<'_> {
     }
 
     /// Tells the client's user why the session has ended, which the protocol has no words for.
-    async fn complain(&mut self, error: &Error, stderr: OwnedFd) -> anyhow::Result<ControlFlow<()>> {
+    async fn complain(&mut self, error: &Error, stderr: OwnedFd) -> Result<ControlFlow<()>, Dropped> {
         // The terminal may be raw. One that takes no more is told nothing.
         let telling = async {
             if let Ok(mut output) = Output::new(stderr) {
@@ -185,7 +185,7 @@ impl Client<'_> {
         &mut self,
         id: u32,
         target: &Address,
-    ) -> anyhow::Result<ControlFlow<()>> {
+    ) -> Result<ControlFlow<()>, Dropped> {
         let Some(fds) = self.packets.descriptors(2).await? else {
             return self.without_descriptors(id).await;
         };

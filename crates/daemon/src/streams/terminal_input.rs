@@ -35,15 +35,15 @@ impl TerminalInput {
     /// # Errors
     /// The descriptors cannot be used.
     pub(crate) fn new(
-        terminal: OwnedFd,
-        screen: OwnedFd,
+        terminal: &OwnedFd,
+        screen: &OwnedFd,
         escape: Option<u8>,
         list_forwards: ListForwards,
         begun: oneshot::Receiver<()>,
     ) -> std::io::Result<Self> {
         Ok(Self {
-            input: Input::new(terminal)?,
-            screen: Output::new(screen)?,
+            input: Input::new(terminal.try_clone()?)?,
+            screen: Output::new(screen.try_clone()?)?,
             escapes: EscapeFilter::new(escape, Available::Shared),
             list_forwards,
             begun,
