@@ -1,5 +1,6 @@
 //! A playbook of short tasks on hosts far away.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::Context as _;
@@ -98,15 +99,7 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
     // Minutes long, and beside the others no verdict's: once is enough.
     let once = || Ok(vec![run(&default, "unused", &mitogen)?]);
     samples.extend(in_turns(1, &mut [Contestant::new(MITOGEN, once)]));
-    for name in &names {
-        let mut exit = Command::new("ssh");
-        let path = format!("ControlPath={}/%C", folder.join("cp").display());
-        let _ = exit
-            .arg("-F")
-            .arg(&config)
-            .args(["-o", &path, "-O", "exit", name])
-            .output();
-    }
+    end_masters(&names, &config, &folder.join("cp"));
     let table = Table {
         title: "the playbook, warm".into(),
         unit: "s",
@@ -127,6 +120,19 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
         )],
         ..Outcome::default()
     })
+}
+
+/// Ends the masters that Ansible has left.
+fn end_masters(names: &[String], config: &Path, sockets: &Path) {
+    let path = format!("ControlPath={}/%C", sockets.display());
+    for name in names {
+        let mut exit = Command::new("ssh");
+        let _ = exit
+            .arg("-F")
+            .arg(config)
+            .args(["-o", &path, "-O", "exit", name])
+            .output();
+    }
 }
 
 /// Where Mitogen's strategies are.

@@ -116,27 +116,34 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
             unit: "GB/s",
             samples,
         };
-        let fastest = [OPENSSH, RUSSH, NODE]
-            .iter()
-            .filter_map(|name| speed.median(name))
-            .reduce(f64::max);
-        for who in [ENGINE, TRUNKLINE_SSH] {
-            outcome.verdicts.push(Verdict {
+        outcome.verdicts.extend(verdicts(kind, &speed, &cpu));
+        outcome.tables.extend([speed, cpu]);
+    }
+    Ok(outcome)
+}
+
+fn verdicts(kind: &str, speed: &Table, cpu: &Table) -> Vec<Verdict> {
+    let fastest = [OPENSSH, RUSSH, NODE]
+        .iter()
+        .filter_map(|name| speed.median(name))
+        .reduce(f64::max);
+    let of = |who| {
+        [
+            Verdict {
                 what: format!("{who}, {kind}: throughput"),
                 measured: ratio(speed.median(who), fastest),
                 target: Target::AtLeast(1.0),
                 unit: "of the fastest peer's",
-            });
-            outcome.verdicts.push(Verdict {
+            },
+            Verdict {
                 what: format!("{who}, {kind}: CPU time"),
                 measured: ratio(cpu.median(who), cpu.median(OPENSSH)),
                 target: Target::AtMost(0.5),
                 unit: "of OpenSSH's",
-            });
-        }
-        outcome.tables.extend([speed, cpu]);
-    }
-    Ok(outcome)
+            },
+        ]
+    };
+    [ENGINE, TRUNKLINE_SSH].into_iter().flat_map(of).collect()
 }
 
 /// Random bytes in memory, gone with the row.

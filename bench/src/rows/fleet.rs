@@ -115,27 +115,8 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
         unit: "s",
         samples,
     };
-    let mut verdicts = Vec::new();
-    for table in [&cold, &warm] {
-        for peer in [PARALLEL_SSH, SHELL] {
-            verdicts.push(Verdict {
-                what: format!("{}: trunkline run / {peer}", table.title),
-                measured: ratio(table.median(TRUNKLINE_RUN), table.median(peer)),
-                target: Target::AtMost(0.7),
-                unit: "of the peer's",
-            });
-        }
-    }
-    for table in [&cold, &warm] {
-        verdicts.push(Verdict {
-            what: format!("{}: {GROUP} / {PARALLEL_SSH}", table.title),
-            measured: ratio(table.median(GROUP), table.median(PARALLEL_SSH)),
-            target: Target::AtMost(0.7),
-            unit: "of the peer's",
-        });
-    }
     Ok(Outcome {
-        verdicts,
+        verdicts: verdicts(&[&cold, &warm]),
         tables: vec![cold, warm],
         notes: vec![
             "The hosts are as many loopback addresses of one sshd, whose MaxStartups is raised to 4,000.".into(),
@@ -147,6 +128,23 @@ fn measure(lab: &Lab) -> anyhow::Result<Outcome> {
         ],
         ..Outcome::default()
     })
+}
+
+fn verdicts(tables: &[&Table]) -> Vec<Verdict> {
+    let pairs = [
+        (TRUNKLINE_RUN, PARALLEL_SSH),
+        (TRUNKLINE_RUN, SHELL),
+        (GROUP, PARALLEL_SSH),
+    ];
+    let beside = |(who, peer)| {
+        tables.iter().map(move |table| Verdict {
+            what: format!("{}: {who} / {peer}", table.title),
+            measured: ratio(table.median(who), table.median(peer)),
+            target: Target::AtMost(0.7),
+            unit: "of the peer's",
+        })
+    };
+    pairs.into_iter().flat_map(beside).collect()
 }
 
 /// The seconds of the first run that a peer prints, and of the others.

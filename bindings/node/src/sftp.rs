@@ -177,8 +177,6 @@ impl SftpSession {
                 .ok_or_else(|| Fault::usage("a second path is missing"))
         };
         let attributes = || attributes(call.attributes.as_ref());
-        let offset = call.offset.unwrap_or_default() as u64;
-        let length = call.length.unwrap_or_default() as u64;
         let value = match call.op.as_str() {
             "open" => {
                 let flags = OpenFlags(call.flags.unwrap_or_default());
@@ -196,34 +194,8 @@ impl SftpSession {
                 }
                 Value::Null
             }
-            "read" => {
-                let length = length as usize;
-                let file = self.file(call.handle)?;
-                return Ok(Outcome::Bytes(file.read_at(offset, length).await?));
-            }
-            "write" => {
-                let data = call.data.as_deref().unwrap_or_default();
-                let file = self.file(call.handle)?;
-                file.write_at(offset, Bytes::copy_from_slice(data)).await?;
-                Value::Null
-            }
-            "fstat" => shown(&self.file(call.handle)?.stat().await?),
-            "fsetstat" => {
-                self.file(call.handle)?.setstat(attributes()).await?;
-                Value::Null
-            }
-            "fsync" => {
-                let file = self.file(call.handle);
-                let file = file.map_err(|_| not_open(StatusCode::NO_SUCH_FILE))?;
-                file.sync().await?;
-                Value::Null
-            }
-            "fstatvfs" => volume(&self.file(call.handle)?.statvfs().await?),
-            "copyData" => {
-                let (from, to) = (self.file(call.handle)?, self.file(call.target_handle)?);
-                let to_offset = call.target_offset.unwrap_or_default() as u64;
-                from.copy_data(offset, length, &to, to_offset).await?;
-                Value::Null
+            "read" | "write" | "fstat" | "fsetstat" | "fsync" | "fstatvfs" | "copyData" => {
+                return self.of_file(&call).await;
             }
             "homeDirectory" => text(&sftp.home_directory(path()?).await?),
             "usersGroups" => {
@@ -232,21 +204,7 @@ impl SftpSession {
                 json!({ "users": names.users, "groups": names.groups })
             }
             "readFile" => return Ok(Outcome::Bytes(sftp.read(path()?).await?)),
-            "readdir" => {
-                let folder = path()?;
-                let mut listing = sftp.read_dir(folder);
-                let mut names = Vec::new();
-                while let Some(entry) = listing.next().await {
-                    let entry = entry?;
-                    let name = String::from_utf8_lossy(&entry.path).into_owned();
-                    names.push(json!({ "filename": name, "attrs": shown(&entry.attributes) }));
-                }
-                for name in [".", ".."].iter().filter(|_| call.full == Some(true)) {
-                    let attributes = sftp.lstat(format!("{folder}/{name}")).await?;
-                    names.push(json!({ "filename": name, "attrs": shown(&attributes) }));
-                }
-                names.into()
-            }
+            "readdir" => list(&sftp, path()?, call.full == Some(true)).await?,
             "stat" => shown(&sftp.stat(path()?).await?),
             "lstat" => shown(&sftp.lstat(path()?).await?),
             "setstat" => {
@@ -291,6 +249,47 @@ impl SftpSession {
             "statvfs" => volume(&sftp.statvfs(path()?).await?),
             "get" => self.get(request, &sftp, path()?, target()?).await?,
             "put" => self.put(request, &sftp, path()?, target()?, attributes()).await?,
+            other => return Err(Fault::usage(&format!("unknown operation {other}"))),
+        };
+        Ok(Outcome::Value(value))
+    }
+
+    /// What is done with a file that is open.
+    async fn of_file(&self, call: &SftpCall) -> Result<Outcome, Fault> {
+        let offset = call.offset.unwrap_or_default() as u64;
+        let length = call.length.unwrap_or_default() as u64;
+        let value = match call.op.as_str() {
+            "read" => {
+                let length = length as usize;
+                let file = self.file(call.handle)?;
+                return Ok(Outcome::Bytes(file.read_at(offset, length).await?));
+            }
+            "write" => {
+                let data = call.data.as_deref().unwrap_or_default();
+                let file = self.file(call.handle)?;
+                file.write_at(offset, Bytes::copy_from_slice(data)).await?;
+                Value::Null
+            }
+            "fstat" => shown(&self.file(call.handle)?.stat().await?),
+            "fsetstat" => {
+                self.file(call.handle)?
+                    .setstat(attributes(call.attributes.as_ref()))
+                    .await?;
+                Value::Null
+            }
+            "fsync" => {
+                let file = self.file(call.handle);
+                let file = file.map_err(|_| not_open(StatusCode::NO_SUCH_FILE))?;
+                file.sync().await?;
+                Value::Null
+            }
+            "fstatvfs" => volume(&self.file(call.handle)?.statvfs().await?),
+            "copyData" => {
+                let (from, to) = (self.file(call.handle)?, self.file(call.target_handle)?);
+                let to_offset = call.target_offset.unwrap_or_default() as u64;
+                from.copy_data(offset, length, &to, to_offset).await?;
+                Value::Null
+            }
             other => return Err(Fault::usage(&format!("unknown operation {other}"))),
         };
         Ok(Outcome::Value(value))
@@ -445,6 +444,22 @@ fn volume(state: &StatVfs) -> Value {
 
 fn text(path: &Bytes) -> Value {
     String::from_utf8_lossy(path).into_owned().into()
+}
+
+/// The names in a directory with their attributes; with "." and ".." if `full`.
+async fn list(sftp: &Sftp, folder: &str, full: bool) -> Result<Value, Fault> {
+    let mut listing = sftp.read_dir(folder);
+    let mut names = Vec::new();
+    while let Some(entry) = listing.next().await {
+        let entry = entry?;
+        let name = String::from_utf8_lossy(&entry.path).into_owned();
+        names.push(json!({ "filename": name, "attrs": shown(&entry.attributes) }));
+    }
+    for name in [".", ".."].iter().filter(|_| full) {
+        let attributes = sftp.lstat(format!("{folder}/{name}")).await?;
+        names.push(json!({ "filename": name, "attrs": shown(&attributes) }));
+    }
+    Ok(names.into())
 }
 
 /// Attributes as `Stats` in `lib/sftp.js` takes them.

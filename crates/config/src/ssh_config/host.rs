@@ -349,6 +349,7 @@ impl HostConfig {
     /// # Errors
     /// [`ConfigError::Expansion`] for a token or variable that ssh would stop at, [`ConfigError::Jump`] for a jump
     /// host that is none; `Err(None)` for output without host, user or port.
+    #[expect(clippy::too_many_lines, reason = "a list: each field and its directive")]
     pub(crate) fn read(
         directives: Vec<Directive>,
         around: Surroundings<'_>,

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::path::Path;
 
 use trunkline_proto::HOST_KEY_ALGORITHMS;
 use trunkline_proto::cipher::Cipher;
@@ -132,6 +133,7 @@ impl HostConfig {
     ///
     /// Reads the first bytes of the `RevokedHostKeys` file, where there is one.
     #[must_use]
+    #[expect(clippy::too_many_lines, reason = "a list: each thing that only ssh does")]
     pub fn needs_system_ssh(&self) -> Vec<Reason> {
         let mut reasons = Vec::new();
         let mut add = |directive: &str, value: String, why: &str| {
@@ -199,16 +201,13 @@ impl HostConfig {
             let why = "text of one's own behind the identification is sent by ssh only";
             add("versionaddendum", text.clone(), why);
         }
-        if let Some(file) = &self.revoked_host_keys {
-            let mut start = [0; KRL_MAGIC.len()];
-            if File::open(file)
-                .and_then(|mut file| file.read_exact(&mut start))
-                .is_ok()
-                && start == KRL_MAGIC
-            {
-                let why = "the file is a binary revocation list, which ssh reads; a list of keys would do";
-                add("revokedhostkeys", file.display().to_string(), why);
-            }
+        if let Some(file) = self
+            .revoked_host_keys
+            .as_ref()
+            .filter(|file| is_binary_list(file))
+        {
+            let why = "the file is a binary revocation list, which ssh reads; a list of keys would do";
+            add("revokedhostkeys", file.display().to_string(), why);
         }
         if self.gssapi_key_exchange {
             add(
@@ -239,20 +238,9 @@ impl HostConfig {
                 "MD5 fingerprints are shown by ssh only",
             );
         }
-        for kind in &KINDS {
-            let configured = (kind.configured)(self);
-            // An AEAD cipher takes no MAC.
-            let is_aead = |name: &String| Cipher::from_name(name).is_some_and(Cipher::is_aead);
-            if kind.directive == "macs" && self.ciphers.iter().any(is_aead) {
-                continue;
-            }
-            if !configured.is_empty() && !configured.iter().any(|name| (kind.has)(name)) {
-                add(
-                    kind.directive,
-                    configured.join(","),
-                    "the engine has none of these",
-                );
-            }
+        for kind in KINDS.iter().filter(|kind| self.allows_none_of_ours(kind)) {
+            let configured = (kind.configured)(self).join(",");
+            add(kind.directive, configured, "the engine has none of these");
         }
         for directive in &self.not_understood {
             let why = "unknown value";
@@ -264,6 +252,17 @@ impl HostConfig {
         reasons
     }
 
+    /// Whether the configuration names algorithms of a kind, and the engine has none of them.
+    fn allows_none_of_ours(&self, kind: &Kind) -> bool {
+        let configured = (kind.configured)(self);
+        // An AEAD cipher takes no MAC.
+        let is_aead = |name: &String| Cipher::from_name(name).is_some_and(Cipher::is_aead);
+        if kind.directive == "macs" && self.ciphers.iter().any(is_aead) {
+            return false;
+        }
+        !configured.is_empty() && !configured.iter().any(|name| (kind.has)(name))
+    }
+
     /// GSSAPI merely enabled is not a reason, since distributions enable it for every host; that nothing else may be
     /// tried is one.
     fn needs_gssapi(&self) -> bool {
@@ -272,6 +271,13 @@ impl HostConfig {
             && !methods.is_empty()
             && methods.iter().all(|method| method.starts_with("gssapi-"))
     }
+}
+
+/// Whether a file is a key revocation list in OpenSSH's binary format (PROTOCOL.krl), of which the first bytes tell.
+fn is_binary_list(file: &Path) -> bool {
+    let mut start = [0; KRL_MAGIC.len()];
+    let read = File::open(file).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && start == KRL_MAGIC
 }
 
 #[cfg(test)]

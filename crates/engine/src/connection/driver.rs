@@ -497,14 +497,7 @@ impl Driver {
         if self.unverified
             && let Some(error) = self.disabled(&op)
         {
-            // Nothing will begin in a spare session, and whoever reads from it is to see its end.
-            if let Op::Begin { channel, .. } = &op
-                && let Some((id, mut port)) = channel.id().and_then(|id| self.ports.remove_entry(&id))
-            {
-                end_port(&mut port, &error, Execution::DidNotStart);
-                self.proto.close(id);
-            }
-            refuse(op, &error);
+            self.refuse_disabled(op, &error);
             return Ok(());
         }
         if !matches!(op, Op::Consumed { .. } | Op::Close { .. } | Op::Drain) {
@@ -537,16 +530,7 @@ impl Driver {
                     let _ = started.send(Err(self.closed("the server closed it")));
                 }
             },
-            Op::Accept { mut port } => {
-                if let Some(id) = port.shared.id().filter(|id| self.offered.remove(id)) {
-                    self.proto.accept(id);
-                    if let Some(started) = port.started.take() {
-                        let _ = started.send(Ok(()));
-                    }
-                    self.keep_time(id, &mut port);
-                    self.ports.insert(id, port);
-                }
-            }
+            Op::Accept { port } => self.accept(port),
             Op::Reject { id } => self.reject(id),
             Op::Request {
                 channel,
@@ -626,6 +610,19 @@ impl Driver {
         self.begin(id, port, requests);
     }
 
+    /// Takes a channel that the server has offered.
+    fn accept(&mut self, mut port: Box<Port>) {
+        let Some(id) = port.shared.id().filter(|id| self.offered.remove(id)) else {
+            return;
+        };
+        self.proto.accept(id);
+        if let Some(started) = port.started.take() {
+            let _ = started.send(Ok(()));
+        }
+        self.keep_time(id, &mut port);
+        self.ports.insert(id, port);
+    }
+
     /// Asks for what is to happen in a channel.
     fn begin(&mut self, id: ChannelId, mut port: Box<Port>, requests: &[ChannelRequest]) {
         port.hangs_up = runs_without_terminal(requests);
@@ -659,6 +656,17 @@ impl Driver {
             }
         }
         self.proto.close(id);
+    }
+
+    /// Refuses what this host may not do. Nothing will begin in a spare session, and whoever reads from it is to see its end.
+    fn refuse_disabled(&mut self, op: Op, why: &Error) {
+        if let Op::Begin { channel, .. } = &op
+            && let Some((id, mut port)) = channel.id().and_then(|id| self.ports.remove_entry(&id))
+        {
+            end_port(&mut port, why, Execution::DidNotStart);
+            self.proto.close(id);
+        }
+        refuse(op, why);
     }
 
     /// Why an operation is not done with a server that was not verified (sshconnect.c, `check_host_key`); `None` for

@@ -12,8 +12,8 @@ use trunkline_proto::signature::fingerprint;
 use trunkline_proto::wire::Reader;
 use zeroize::Zeroizing;
 
-use crate::agent::{Agent, Constraints};
-use crate::config::{HostConfig, IdentityFile};
+use crate::agent::{Agent, AgentError, Constraints, Identity};
+use crate::config::HostConfig;
 use crate::connection::login::KeySigner;
 use crate::error::Error;
 use crate::interaction::Interaction;
@@ -147,20 +147,7 @@ impl Identities {
     /// Asks the agent and looks at the files, behind the keys that the program gave. Missing files and agents are noted, not errors.
     pub(crate) async fn collect(host: &HostConfig, given: &[KeyFile]) -> Self {
         let mut notes = Vec::new();
-        let mut agent = None;
-        let mut held = Vec::new();
-        if let Some(socket) = &host.identity_agent {
-            match Agent::connect(socket).await {
-                Ok(mut connected) => match connected.identities().await {
-                    Ok(identities) => {
-                        held = identities;
-                        agent = Some(connected);
-                    }
-                    Err(error) => notes.push(error.to_string()),
-                },
-                Err(error) => notes.push(error.to_string()),
-            }
-        }
+        let (agent, held) = held_by_agent(host, &mut notes).await;
         let paths: Vec<(PathBuf, bool)> = host
             .identity_files
             .iter()
@@ -175,74 +162,37 @@ impl Identities {
             notes: file_notes,
         } = read.await.unwrap_or_default();
         notes.extend(file_notes);
-        let is_default = |path: &Path| {
-            let same = |file: &&IdentityFile| file.path == path;
-            host.identity_files
-                .iter()
-                .find(same)
-                .is_some_and(|file| file.is_default)
-        };
         let mut only_ssh = OnlySsh::default();
         for (path, algorithm) in refused {
             if host.accepts_key_type(&algorithm) {
-                only_ssh.add(is_default(&path));
+                only_ssh.add(is_default(host, &path));
             }
         }
         let files: Vec<KeyFile> = given.iter().cloned().chain(read).collect();
 
-        let agent_has = |blob: &Bytes| held.iter().any(|identity| identity.blob == *blob);
-        let mut candidates: Vec<Candidate> = Vec::new();
-        let mut add = |blob: &Bytes, signer: Signer| {
-            let key_type = match Reader::new(blob).name() {
-                Ok(name) if candidates.iter().all(|known| known.blob != *blob) => name,
-                // Sealed.
-                Err(_) if blob.is_empty() => "",
-                _ => return,
-            };
-            candidates.push(Candidate {
-                blob: blob.clone(),
-                key_type: key_type.to_owned(),
-                signer,
-            });
-        };
         // sshconnect2.c, pubkey_prepare: certificates; agent keys that are configured; other agent keys; files.
-        let beside = files.iter().filter_map(|file| file.certificate());
-        for certificate in certificates.iter().chain(beside) {
-            let Ok(parsed) = Certificate::parse(&certificate.blob) else {
-                continue;
-            };
-            let plain = Bytes::copy_from_slice(parsed.key_blob());
-            if agent_has(&certificate.blob) {
-                add(&certificate.blob, Signer::Agent(certificate.blob.clone()));
-            } else if agent_has(&plain) {
-                add(&certificate.blob, Signer::Agent(plain));
-            } else if let Some(file) = files
-                .iter()
-                .find(|f| f.has_private_half() && f.is_certified_by(certificate))
-            {
-                add(&certificate.blob, Signer::File(Box::new(file.clone())));
-            }
-        }
+        let mut ordered = Ordered::new(&held);
+        ordered.add_certificates(&certificates, &files);
         for public in files.iter().filter_map(|file| file.public_key()) {
-            if agent_has(&public.blob) {
-                add(&public.blob, Signer::Agent(public.blob.clone()));
+            if ordered.agent_has(&public.blob) {
+                ordered.add(&public.blob, Signer::Agent(public.blob.clone()));
             }
         }
         if !host.identities_only {
             for identity in &held {
-                add(&identity.blob, Signer::Agent(identity.blob.clone()));
+                ordered.add(&identity.blob, Signer::Agent(identity.blob.clone()));
             }
         }
         for file in &files {
             let Some(public) = file.public_key() else {
                 // sshconnect2.c, `userauth_pubkey`: tried in its turn, and asked about then.
                 if file.has_private_half() {
-                    add(&Bytes::new(), Signer::File(Box::new(file.clone())));
+                    ordered.add(&Bytes::new(), Signer::File(Box::new(file.clone())));
                 }
                 continue;
             };
             if let Some(why) = file.only_ssh_signs() {
-                if agent_has(&public.blob) {
+                if ordered.agent_has(&public.blob) {
                     continue;
                 }
                 let path = file.path().display();
@@ -250,14 +200,14 @@ impl Identities {
                     "{path} is {why}: add it to the agent (ssh-add), or use the system's ssh"
                 ));
                 if host.only_ssh_signs_with(file).is_some() {
-                    only_ssh.add(is_default(file.path()));
+                    only_ssh.add(is_default(host, file.path()));
                 }
             } else if file.has_private_half() {
-                add(&public.blob, Signer::File(Box::new(file.clone())));
+                ordered.add(&public.blob, Signer::File(Box::new(file.clone())));
             }
         }
         Self {
-            candidates: candidates.into(),
+            candidates: ordered.candidates,
             notes,
             only_ssh,
             agent,
@@ -447,6 +397,85 @@ impl Identities {
             interaction.warning(&error.to_string());
         }
     }
+}
+
+/// The candidates, as they are found, each key once.
+struct Ordered<'a> {
+    candidates: VecDeque<Candidate>,
+    /// What the agent has.
+    held: &'a [Identity],
+}
+
+impl<'a> Ordered<'a> {
+    fn new(held: &'a [Identity]) -> Self {
+        Self {
+            candidates: VecDeque::new(),
+            held,
+        }
+    }
+
+    fn agent_has(&self, blob: &Bytes) -> bool {
+        self.held.iter().any(|identity| identity.blob == *blob)
+    }
+
+    fn add(&mut self, blob: &Bytes, signer: Signer) {
+        let key_type = match Reader::new(blob).name() {
+            Ok(name) if self.candidates.iter().all(|known| known.blob != *blob) => name,
+            // Sealed.
+            Err(_) if blob.is_empty() => "",
+            _ => return,
+        };
+        self.candidates.push_back(Candidate {
+            blob: blob.clone(),
+            key_type: key_type.to_owned(),
+            signer,
+        });
+    }
+
+    /// Adds the certificates whose keys there are: those of their own, and those beside key files.
+    fn add_certificates(&mut self, certificates: &[PublicKey], files: &[KeyFile]) {
+        let beside = files.iter().filter_map(|file| file.certificate());
+        for certificate in certificates.iter().chain(beside) {
+            let Ok(parsed) = Certificate::parse(&certificate.blob) else {
+                continue;
+            };
+            let plain = Bytes::copy_from_slice(parsed.key_blob());
+            if self.agent_has(&certificate.blob) {
+                self.add(&certificate.blob, Signer::Agent(certificate.blob.clone()));
+            } else if self.agent_has(&plain) {
+                self.add(&certificate.blob, Signer::Agent(plain));
+            } else if let Some(file) = files
+                .iter()
+                .find(|file| file.has_private_half() && file.is_certified_by(certificate))
+            {
+                self.add(&certificate.blob, Signer::File(Box::new(file.clone())));
+            }
+        }
+    }
+}
+
+/// The user's agent and the keys that it has, if it can be asked.
+async fn held_by_agent(host: &HostConfig, notes: &mut Vec<String>) -> (Option<Agent>, Vec<Identity>) {
+    let Some(socket) = &host.identity_agent else {
+        return (None, Vec::new());
+    };
+    let asked = async {
+        let mut agent = Agent::connect(socket).await?;
+        let held = agent.identities().await?;
+        Ok::<_, AgentError>((Some(agent), held))
+    };
+    asked.await.unwrap_or_else(|error| {
+        notes.push(error.to_string());
+        (None, Vec::new())
+    })
+}
+
+/// Whether a key file is one that ssh looks for by itself.
+fn is_default(host: &HostConfig, path: &Path) -> bool {
+    let mut files = host.identity_files.iter();
+    files
+        .find(|file| file.path == path)
+        .is_some_and(|file| file.is_default)
 }
 
 impl OnlySsh {

@@ -586,37 +586,13 @@ impl<'a> Up<'a> {
         sent: &mut bool,
     ) -> Result<Ended, Error> {
         let in_place = item.there.in_place;
-        let mut options = UploadOptions::new(if in_place { path.clone() } else { part.clone() });
-        options.size = Some(item.size).filter(|_| item.stream.is_none());
-        options.create = self.new_mode(item);
-        options.attributes = self.looks(item);
-        options.sync = self.job.options.sync;
-        options.memory = self.job.memory();
-        let mut alone = in_place || item.stream.is_some() || item.mode.is_some_and(|mode| mode & 0o200 == 0);
-        if in_place {
-            options.opening = Opening::Existing;
-        } else {
-            let there = match self.look_at_part(item, part, &source, kept).await {
-                Ok(there) => there,
-                Err(error @ (Error::File { .. } | Error::Local { .. })) => {
-                    return Ok(Ended::Failed(error.into()));
-                }
-                Err(error) => return Err(error),
-            };
-            options.done = there.done;
-            options.opening = if there.adopted {
-                Opening::Existing
-            } else {
-                Opening::Exclusive
-            };
-            options.owner = item
-                .there
-                .existing
-                .and_then(|existing| existing.owner)
-                .filter(|_| !there.adopted);
-            options.rename_to = Some(path.clone());
-            alone |= there.exposed;
-        }
+        let (options, alone) = match self.options(item, &source, path, part, kept).await {
+            Ok(options) => options,
+            Err(error @ (Error::File { .. } | Error::Local { .. })) => {
+                return Ok(Ended::Failed(error.into()));
+            }
+            Err(error) => return Err(error),
+        };
         let exclusive = options.opening == Opening::Exclusive;
         let wanted = match alone {
             true => 1,
@@ -636,35 +612,11 @@ impl<'a> Up<'a> {
             striped.gather(self.sessions, wanted, alone)?;
             let shared = striped.shared.clone();
             let changed = shared.changed.notified();
-            let mut wants = Vec::new();
-            let (mut ended, mut may_be_full) = (None, false);
-            {
-                let mut plan = striped.shared.plan();
-                while let Some(event) = plan.poll_event() {
-                    match event {
-                        UploadEvent::Read { id, offset, length } => wants.push(Want { id, offset, length }),
-                        UploadEvent::Finished {
-                            length, attributes, ..
-                        } => {
-                            ended = Some(match attributes {
-                                Ok(()) => Ended::Done(length),
-                                Err(status) => Ended::Failed(self.refused(item, status)),
-                            });
-                        }
-                        UploadEvent::OwnerRefused(_) => ended = Some(Ended::InPlace),
-                        UploadEvent::Failed(status) => {
-                            may_be_full = status.code == sftp::StatusCode::FAILURE;
-                            ended = Some(self.failed(item, &status, exclusive, counted));
-                        }
-                        _ => {}
-                    }
-                }
-                let done = plan.ranges().done_bytes();
-                let more = done.saturating_sub(counted);
-                self.job.progress.moved(more);
-                self.job.flow.passed(more);
-                counted = counted.max(done);
-            }
+            let News {
+                wants,
+                ended,
+                may_be_full,
+            } = self.news(item, &mut striped.shared.plan(), exclusive, &mut counted);
             if let Some(ended) = ended {
                 striped.drive();
                 return Ok(match ended {
@@ -696,6 +648,77 @@ impl<'a> Up<'a> {
                 }
             }
         }
+    }
+
+    /// How to write a file, and whether by one session alone.
+    async fn options(
+        &self,
+        item: &Item,
+        source: &Source,
+        path: &Bytes,
+        part: &Bytes,
+        kept: bool,
+    ) -> Result<(UploadOptions, bool), Error> {
+        let in_place = item.there.in_place;
+        let mut options = UploadOptions::new(if in_place { path.clone() } else { part.clone() });
+        options.size = Some(item.size).filter(|_| item.stream.is_none());
+        options.create = self.new_mode(item);
+        options.attributes = self.looks(item);
+        options.sync = self.job.options.sync;
+        options.memory = self.job.memory();
+        let alone = in_place || item.stream.is_some() || item.mode.is_some_and(|mode| mode & 0o200 == 0);
+        if in_place {
+            options.opening = Opening::Existing;
+            return Ok((options, alone));
+        }
+        let there = self.look_at_part(item, part, source, kept).await?;
+        options.done = there.done;
+        options.opening = if there.adopted {
+            Opening::Existing
+        } else {
+            Opening::Exclusive
+        };
+        options.owner = item
+            .there
+            .existing
+            .and_then(|existing| existing.owner)
+            .filter(|_| !there.adopted);
+        options.rename_to = Some(path.clone());
+        Ok((options, alone || there.exposed))
+    }
+
+    /// Takes what a plan has to say, and counts what it has written beyond `counted`.
+    fn news(&self, item: &Item, plan: &mut Upload, exclusive: bool, counted: &mut u64) -> News {
+        let mut news = News {
+            wants: Vec::new(),
+            ended: None,
+            may_be_full: false,
+        };
+        while let Some(event) = plan.poll_event() {
+            match event {
+                UploadEvent::Read { id, offset, length } => news.wants.push(Want { id, offset, length }),
+                UploadEvent::Finished {
+                    length, attributes, ..
+                } => {
+                    news.ended = Some(match attributes {
+                        Ok(()) => Ended::Done(length),
+                        Err(status) => Ended::Failed(self.refused(item, status)),
+                    });
+                }
+                UploadEvent::OwnerRefused(_) => news.ended = Some(Ended::InPlace),
+                UploadEvent::Failed(status) => {
+                    news.may_be_full = status.code == sftp::StatusCode::FAILURE;
+                    news.ended = Some(self.failed(item, &status, exclusive, *counted));
+                }
+                _ => {}
+            }
+        }
+        let done = plan.ranges().done_bytes();
+        let more = done.saturating_sub(*counted);
+        self.job.progress.moved(more);
+        self.job.flow.passed(more);
+        *counted = done.max(*counted);
+        news
     }
 
     /// What an upload's failure means before anything was written: the file could not be made.
@@ -955,6 +978,15 @@ fn name(kind: FileType) -> &'static str {
         FileType::Socket => "a socket",
         _ => "a device",
     }
+}
+
+/// What a plan has to say.
+struct News {
+    /// What is to be read of the source.
+    wants: Vec<Want>,
+    ended: Option<Ended>,
+    /// The server may have meant that its disk is full.
+    may_be_full: bool,
 }
 
 /// How an attempt to copy a large file ended.

@@ -161,6 +161,7 @@ fn content(length: usize) -> Vec<u8> {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a list: each request")]
 fn requests_do_what_they_say() {
     let folder = Folder::new();
     let mut session = Session::new(&Config::default());

@@ -212,6 +212,7 @@ impl Misbehaviour {
         )
     }
 
+    #[expect(clippy::too_many_lines, reason = "a list: what each misbehaviour is")]
     async fn act(self, wire: &mut Wire) -> io::Result<()> {
         use Misbehaviour as M;
         let init = KexInit::default();

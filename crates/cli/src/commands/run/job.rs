@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context as _;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
+use trunkline_control::client::Client;
 use trunkline_control::protocol::{
     Exit, Failure, HostRequest, Program, Reply, Request, SessionRequest, Stdio, Tty,
 };
@@ -296,15 +297,11 @@ impl Job<'_> {
         }
     }
 
-    async fn converse(
-        &self,
-        answers: bool,
-        collected: &mut Collected<'_>,
-        progressed: &mut Progressed,
-    ) -> anyhow::Result<Attempt> {
+    /// Asks for the session, and begins its input: what is still to be fed to it.
+    async fn open(&self, answers: bool) -> anyhow::Result<(Client, Option<Feed>)> {
         let backend = self.common.backend;
         let begun = self.input.begin(self.sudo.is_some());
-        let (client, feed) = match begun.context("passing on the input")? {
+        Ok(match begun.context("passing on the input")? {
             Some((fd, feed)) => {
                 let request = self.request(answers, Stdio::Passed);
                 (backend.ask_for(request, &[fd.as_fd()]).await?, feed)
@@ -313,7 +310,17 @@ impl Job<'_> {
                 let request = self.request(answers, Stdio::Null);
                 (backend.ask_for(request, &[]).await?, None)
             }
-        };
+        })
+    }
+
+    async fn converse(
+        &self,
+        answers: bool,
+        collected: &mut Collected<'_>,
+        progressed: &mut Progressed,
+    ) -> anyhow::Result<Attempt> {
+        let backend = self.common.backend;
+        let (client, feed) = self.open(answers).await?;
         // A request that the daemon did not get whole is none to it.
         progressed.asked = true;
         let mut talk = Conversation::new(client, backend.questions());
