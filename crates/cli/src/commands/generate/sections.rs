@@ -465,7 +465,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                     "trunkline cp report.pdf web1:",
                 ),
                 (
-                    "A tree, into logs/nginx if logs exists:",
+                    "A tree, into logs/nginx; logs is there (or --mkdir creates it):",
                     "trunkline cp -r web1:/var/log/nginx logs/",
                 ),
                 (

@@ -76,7 +76,7 @@ pub(super) fn channel(channel: u32, out: mpsc::Sender<Bytes>) -> (Door, Inside) 
 
 /// What a client did that it may not.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Misuse {
+pub(in crate::mux) enum Misuse {
     #[error("it sent more than its window allows")]
     Overrun,
     #[error("it widened its window beyond the largest size")]

@@ -35,7 +35,7 @@ const EXTENDED_DATA_STDERR: u32 = 1;
 
 /// Why a message makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Malformed {
+pub(in crate::mux) enum Malformed {
     #[error(transparent)]
     Wire(#[from] WireError),
     #[error("message {0} is not one that a client may send in proxy mode")]
