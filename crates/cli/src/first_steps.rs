@@ -7,13 +7,14 @@ use trunkline_control::place::Place;
 
 /// The answer to `trunkline` alone, as long as nothing of trunkline's is there.
 const THREE_THINGS: &str = "\
-trunkline keeps one SSH connection to each host open, and everything you run shares it.
+trunkline keeps one SSH connection to each host open, and everything you run
+shares it.
 
 Three things to try, with a host of yours in place of HOST:
 
-  trunkline ssh HOST uptime     run it twice: the second time needs no log-in
-  trunkline ls                  list the connections that are open
-  trunkline setup ssh           have your own ssh, git, rsync and Ansible use them
+  trunkline ssh HOST uptime   run it twice: the second time needs no log-in
+  trunkline ls                list the connections that are open
+  trunkline setup ssh         have your own ssh, git, rsync and Ansible use them
 
 trunkline --help lists all commands.
 ";

@@ -245,3 +245,34 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
             .chain()
             .any(|cause| kind(cause) == Some(std::io::ErrorKind::BrokenPipe))
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory as _};
+
+    use super::*;
+
+    /// The help of a command and of those below it, at this width.
+    fn helps(command: &Command, width: usize, take: &mut impl FnMut(&str, String)) {
+        let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
+        let help = command.clone().term_width(width).render_help().to_string();
+        take(name, help);
+        for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+            helps(below, width, take);
+        }
+    }
+
+    #[test]
+    fn each_command_has_help_that_fits_the_terminal() {
+        let mut cli = Cli::command().disable_help_subcommand(true);
+        cli.build();
+        for width in [80, 110] {
+            helps(&cli, width, &mut |name, help| {
+                for line in help.lines() {
+                    assert!(line.chars().count() <= width, "{name}: {line}");
+                }
+                insta::assert_snapshot!(format!("help_{}_{width}", name.replace(' ', "_")), help);
+            });
+        }
+    }
+}

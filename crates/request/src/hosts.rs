@@ -105,6 +105,22 @@ pub fn expand(expression: &str, folder: &Path) -> Result<Vec<String>, HostListEr
     Ok(list.without_excluded(names))
 }
 
+/// What takes away the hosts that an expression names: each of its parts with a `!`. A file's hosts are taken away one by one.
+///
+/// # Errors
+/// As for [`expand`], for files.
+pub fn exclusions(expression: &str, folder: &Path) -> Result<Vec<String>, HostListError> {
+    let mut exclusions = Vec::new();
+    for (_, item) in items(expression) {
+        let names = match item.starts_with('@') {
+            true => expand(item, folder)?,
+            false => vec![item.to_owned()],
+        };
+        exclusions.extend(names.iter().map(|name| format!("!{name}")));
+    }
+    Ok(exclusions)
+}
+
 /// What host lists name, and what they exclude, before the patterns among the names are looked up.
 #[derive(Debug, Default)]
 pub struct HostList {
@@ -227,8 +243,8 @@ const DEEPEST: u32 = 8;
 /// The longest range that is written out as text; no host name has more digits than this.
 const MOST_DIGITS: usize = 18;
 
-/// What is shown of a line on either side of what is wrong in it.
-const SHOWN: usize = 50;
+/// What is shown of a line on either side of what is wrong in it: the mark stands under it on a terminal of 80 columns.
+const SHOWN: usize = 35;
 
 /// The line, or what is around the column of a long one, and a mark under the column.
 fn caret(line: &str, column: usize) -> String {
@@ -426,13 +442,13 @@ fn parts(name: &str) -> Result<Vec<Part<'_>>, Wrong> {
         if bracket.starts_with(']') {
             return Err(Wrong {
                 at: at(bracket),
-                problem: "\"]\" without \"[\"",
+                problem: "unmatched \"]\"",
             });
         }
         let Some(close) = bracket.find(']') else {
             return Err(Wrong {
                 at: at(bracket),
-                problem: "\"[\" without \"]\"",
+                problem: "unmatched \"[\"",
             });
         };
         let inside = &bracket[1..close];
@@ -571,6 +587,15 @@ mod tests {
     }
 
     #[test]
+    fn a_list_can_be_taken_away() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("down"), "web7\nweb9 # since Monday\n").unwrap();
+        let taken = exclusions("web[1,3], db*,@down", folder.path()).unwrap();
+        assert_eq!(taken, ["!web[1,3]", "!db*", "!web7", "!web9"]);
+        assert!(exclusions("@none", folder.path()).is_err());
+    }
+
+    #[test]
     fn a_host_may_have_a_user_and_a_port() {
         let parts = |name: &str| {
             let Destination { user, host, port } = Target::named(name).unwrap().destination;
@@ -591,7 +616,7 @@ mod tests {
         let (line, mark) = shown.split_once('\n').unwrap();
         let column = mark.chars().count() - 1;
         assert_eq!(line.chars().nth(column), Some('x'), "{shown}");
-        assert!(line.chars().count() < 110, "{shown}");
+        assert!(line.chars().count() <= 80, "{shown}");
     }
 
     #[test]
@@ -620,7 +645,7 @@ mod tests {
         fs::write(folder.path().join("more"), "db[1\n").unwrap();
         let error = expand("@all", folder.path()).unwrap_err().to_string();
         assert!(
-            error.ends_with("more:1: \"[\" without \"]\"\n  db[1\n    ^"),
+            error.ends_with("more:1: unmatched \"[\"\n  db[1\n    ^"),
             "{error}"
         );
         fs::write(folder.path().join("more"), "db1").unwrap();

@@ -42,8 +42,6 @@ impl Choice {
 
     /// In words, for people.
     pub fn describe(&self) -> String {
-        let number =
-            |streams: Option<usize>| streams.map_or_else(|| "?".into(), |streams| streams.to_string());
         let mut parts = vec![
             self.cipher.clone(),
             if self.compression {
@@ -56,13 +54,15 @@ impl Choice {
         if let Some(size) = self.request_size {
             parts.push(format!("requests of {} KiB", f64::from(size) / 1024.0));
         }
-        if self.streams_down.is_some() || self.streams_up.is_some() {
-            parts.push(format!(
-                "{} sessions down and {} up",
-                number(self.streams_down),
-                number(self.streams_up)
-            ));
-        }
+        let sessions = |streams: usize, direction: Direction| {
+            let plural = if streams == 1 { "" } else { "s" };
+            format!("{streams} session{plural} {}", direction.as_str())
+        };
+        parts.extend(
+            self.streams_down
+                .map(|streams| sessions(streams, Direction::Down)),
+        );
+        parts.extend(self.streams_up.map(|streams| sessions(streams, Direction::Up)));
         parts.join(", ")
     }
 }
@@ -191,7 +191,7 @@ pub struct Change {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Certainty {
-    /// Nothing was measured twice.
+    /// Nothing was measured twice, or what was differed so much that it is not known what gains.
     #[default]
     Low,
     /// What was measured twice differed, and some gain is not far above that.
@@ -219,7 +219,13 @@ impl Report {
             worth,
             certainty,
         } = &self.verdict;
-        let first = if changes.is_empty() {
+        let is_low = *certainty == Certainty::Low;
+        let first = if changes.is_empty() && is_low {
+            format!(
+                "{}: not certain; no gain was found that is larger than chance.",
+                self.host
+            )
+        } else if changes.is_empty() {
             format!(
                 "{}: nothing to change; `trunkline cp` is as fast as it gets.",
                 self.host
@@ -243,7 +249,12 @@ impl Report {
                 noise * 100.0
             ),
         };
-        [first, second]
+        let advice = if is_low {
+            " Measure again when the machine and the link are quiet."
+        } else {
+            ""
+        };
+        [first, second + advice]
     }
 }
 

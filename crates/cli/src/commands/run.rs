@@ -33,7 +33,7 @@ use crate::report::files::OutputFiles;
 use crate::report::lines::Names;
 use crate::report::output::Output;
 use crate::report::progress::Progress;
-use crate::report::{HostResult, Trouble, collate, csv, json, summary, table, trouble_here};
+use crate::report::{HostResult, Outcome, Trouble, collate, csv, json, summary, table, trouble_here};
 use crate::spool::Stdin;
 use crate::ssh_options::SshOptions;
 use crate::terminal;
@@ -57,12 +57,15 @@ pub(crate) struct Args {
     ssh: SshOptions,
     #[command(flatten)]
     many: ManyHosts,
+    /// Hosts to leave out, written as for --hosts; the same as '!HOSTS' there.
+    #[arg(short = 'x', long, value_name = "HOSTS")]
+    exclude: Vec<String>,
     /// Hosts to run on at the same time.
-    #[arg(short, long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short, visible_short_alias = 'f', long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
     jobs: u16,
     /// Time for each host, including connecting: seconds, or a time such as 5m or 1h30m. When it is over, its command is sent
     /// SIGTERM.
-    #[arg(short, long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(short, visible_short_alias = 'u', long, value_name = "TIME", value_parser = duration::parse)]
     timeout: Option<Duration>,
     #[command(flatten)]
     rolling: Rolling,
@@ -91,7 +94,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// Group hosts with identical output when all have finished.
-    #[arg(long)]
+    #[arg(short = 'b', long)]
     collate: bool,
     /// Print a row for each host when all have finished: status, time, and the beginning of the output.
     #[arg(long)]
@@ -99,6 +102,9 @@ pub(crate) struct Args {
     /// Print a CSV record for each host when all have finished, for spreadsheets, with the fields of --json.
     #[arg(long)]
     csv: bool,
+    /// Return the largest exit status that a command returned, and 255 where one did not run to its end.
+    #[arg(short = 'S', long)]
+    maxrc: bool,
     /// Print what commands print and what went wrong, and nothing else.
     #[arg(short, long)]
     quiet: bool,
@@ -136,6 +142,7 @@ async fn run(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         clap::Error::raw(ErrorKind::MissingRequiredArgument, missing).exit();
     }
     let world = World::current().context("reading the environment")?;
+    args.many.exclude(&args.exclude, &world)?;
     let targets = args.many.targets(args.ssh.config_file(), &world, backend).await?;
     ensure!(!targets.is_empty(), "no hosts are left to run on");
     let script = args.script.as_deref().map(Script::read).transpose()?;
@@ -152,7 +159,10 @@ async fn run(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     }
     let command = Command::new(words, env, script);
     if args.dry_run {
-        return args.tell(&targets, &command);
+        let mut out = std::io::stdout();
+        let colours = colours(out.is_terminal());
+        out.write_all(args.plan(&targets, &command, colours)?.as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
     }
     // What is wrong on this machine is told once, and not by each host.
     drop(backend.connect().await?);
@@ -174,6 +184,15 @@ pub(crate) fn colours(is_terminal: bool) -> Colours {
     )
 }
 
+/// The largest exit status among those of commands; that of our own errors where one did not run to its end.
+fn largest(done: &[HostResult]) -> u8 {
+    let statuses = done.iter().map(|result| match &result.outcome {
+        Outcome::Exited(status) => u8::try_from(*status).unwrap_or(OWN_ERROR),
+        Outcome::Signaled { .. } | Outcome::Failed { .. } => OWN_ERROR,
+    });
+    statuses.max().unwrap_or_default()
+}
+
 /// The host's name in commands: without the user and the port that a list names, and an inventory's as it is there.
 fn host_of(target: &Target, number: usize) -> Host<'_> {
     let destination = &target.destination;
@@ -193,21 +212,16 @@ impl Args {
     }
 
     /// Which hosts, in which order, and what each would run.
-    fn tell(&self, targets: &[Target], command: &Command) -> anyhow::Result<ExitCode> {
+    fn plan(&self, targets: &[Target], command: &Command, colours: Colours) -> anyhow::Result<String> {
         let all = targets.len();
         let batch = self.rolling.batch(all).map_or(all, usize::from);
-        let mut out = BufWriter::new(std::io::stdout().lock());
+        let mut plan = String::new();
         let names = Names::aligned(targets.iter().map(|target| target.name.as_str()));
-        let colours = colours(std::io::stdout().is_terminal());
         for (index, target) in targets.iter().enumerate() {
             if batch < all && index % batch == 0 {
                 let last = targets.len().min(index + batch);
-                writeln!(
-                    out,
-                    "# batch {}: hosts {} to {last}",
-                    index / batch + 1,
-                    index + 1
-                )?;
+                let (nth, first) = (index / batch + 1, index + 1);
+                writeln!(plan, "# batch {nth}: hosts {first} to {last}")?;
             }
             let number = index + 1;
             let command = command.shown(host_of(target, number))?;
@@ -216,10 +230,9 @@ impl Args {
                 None => String::new(),
             };
             let line = Printable::text(format!("{by}{command}")).into_string();
-            writeln!(out, "{}{line}", names.before(&target.name, number, colours))?;
+            writeln!(plan, "{}{line}", names.before(&target.name, number, colours))?;
         }
-        out.flush()?;
-        Ok(ExitCode::SUCCESS)
+        Ok(plan)
     }
 }
 
@@ -413,8 +426,8 @@ impl Run<'_> {
         let is_well = done.iter().all(|result| result.outcome.is_success());
         if !(self.args.quiet && is_well) {
             eprint!("{}", summary::counts(done, elapsed, view.error_colours));
-            // The rows of a table have said it all.
-            if !self.args.table {
+            // The rows of a table and the groups have said it all.
+            if !self.args.table && !self.args.collate {
                 let width = terminal::width(std::io::stderr());
                 eprint!("{}", summary::failures(done, width));
             }
@@ -431,6 +444,7 @@ impl Run<'_> {
         Ok(match signal {
             Some(signal) => ExitCode::from(status_of(signal)),
             None if is_well => ExitCode::SUCCESS,
+            None if self.args.maxrc => ExitCode::from(largest(done)),
             None => ExitCode::FAILURE,
         })
     }

@@ -28,7 +28,12 @@ use crate::terminal::interrupts::{Interrupts, status_of};
 
 /// Arguments of `trunkline stream`.
 #[derive(Debug, clap::Args)]
-#[command(group(clap::ArgGroup::new("where").required(true).multiple(true).args(["destinations", "hosts", "inventory"])))]
+#[command(
+    override_usage = "trunkline stream [OPTIONS] <DEST>... -- <COMMAND>...\n       \
+                      trunkline stream [OPTIONS] -H <HOSTS> -- <COMMAND>...\n       \
+                      trunkline stream [OPTIONS] -i <FILE> -- <COMMAND>...",
+    group(clap::ArgGroup::new("where").required(true).multiple(true).args(["destinations", "hosts", "inventory"]))
+)]
 pub(crate) struct Args {
     #[command(flatten)]
     ssh: SshOptions,

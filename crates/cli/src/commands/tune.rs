@@ -9,7 +9,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use comfy_table::{CellAlignment, Table, presets};
 use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use trunkline_control::protocol::{HostRequest, Reply, Request, TuneRequest};
 use trunkline_request::tuning::{
@@ -22,7 +21,9 @@ use crate::backend::{Backend, host_request, runtime};
 use crate::commands::cp::size;
 use crate::commands::hosts::{ask, unexpected};
 use crate::questions::Conversation;
+use crate::report::grid::{Grid, wrapped};
 use crate::ssh_options::SshOptions;
+use crate::terminal;
 use crate::terminal::interrupts::Interrupts;
 
 /// Arguments of `trunkline tune`.
@@ -86,7 +87,7 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         serde_json::to_writer_pretty(&mut out, &report)?;
         writeln!(out)?;
     } else {
-        print(&mut out, &report)?;
+        print(&mut out, &report, terminal::width(std::io::stdout()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -113,34 +114,34 @@ fn local(json: bool, backend: &Backend) -> anyhow::Result<ExitCode> {
         serde_json::to_writer_pretty(&mut out, &report)?;
         writeln!(out)?;
     } else {
-        print_local(&mut out, &report)?;
+        print_local(&mut out, &report, terminal::width(std::io::stdout()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_local(out: &mut impl std::io::Write, report: &LocalReport) -> anyhow::Result<()> {
+fn print_local(
+    out: &mut impl std::io::Write,
+    report: &LocalReport,
+    width: Option<u16>,
+) -> anyhow::Result<()> {
     writeln!(out, "{}", report.cpu)?;
     writeln!(out, "features: {}\n", report.features.join(", "))?;
     let sizes = SIZES.map(|size| BinaryBytes(size as u64).to_string());
     for (title, rows) in [("CIPHER, SEALING", &report.ciphers), ("MAC", &report.macs)] {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING);
-        table.set_header(std::iter::once(title.to_owned()).chain(sizes.iter().cloned()));
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+        let header = std::iter::once(title.to_owned()).chain(sizes.iter().cloned());
+        let mut table = Grid::new(header).numbers(1..=sizes.len());
         for LocalRow { algorithm, rates } in rows {
             let cells = rates.iter().map(|(_, bytes)| rate(Some(*bytes)));
-            table.add_row(std::iter::once(algorithm.clone()).chain(cells));
+            table.row(std::iter::once(algorithm.clone()).chain(cells));
         }
-        writeln!(out, "{table}\n")?;
+        writeln!(out, "{}", table.drawn(width))?;
     }
     let mut table = table(["KEY", "SIGNED/S", "VERIFIED/S"]);
     for row in &report.signatures {
         let [signed, verified] = [row.signed, row.verified].map(|rate| format!("{rate:.0}"));
-        table.add_row([row.algorithm.clone(), signed, verified]);
+        table.row([row.algorithm.clone(), signed, verified]);
     }
-    writeln!(out, "{table}")?;
+    write!(out, "{}", table.drawn(width))?;
     Ok(())
 }
 
@@ -219,19 +220,25 @@ fn bar() -> ProgressBar {
 /// What stands in the row of a table that `cp` goes by.
 const CHOSEN: &str = "<- cp";
 
-fn print(out: &mut impl std::io::Write, report: &Report) -> anyhow::Result<()> {
+fn print(out: &mut impl std::io::Write, report: &Report, width: Option<u16>) -> anyhow::Result<()> {
     let link = &report.link;
     let marks = Marks(&report.choice);
-    for line in report.verdict_lines() {
-        writeln!(out, "{}", Printable::line(line))?;
+    let line = |out: &mut dyn std::io::Write, line: String| {
+        writeln!(out, "{}", wrapped(Printable::line(line).as_str(), 2, width))
+    };
+    for words in report.verdict_lines() {
+        line(out, words)?;
     }
-    writeln!(out, "\n{}, {}", report.address, report.server)?;
-    writeln!(
+    line(out, String::new())?;
+    line(out, format!("{}, {}", report.address, report.server))?;
+    line(
         out,
-        "round trip {:.2} ms; one session with the current settings: {} down, {} up",
-        link.rtt * 1e3,
-        rate(link.rates.down),
-        rate(link.rates.up)
+        format!(
+            "round trip {:.2} ms; one session with the current settings: {} down, {} up",
+            link.rtt * 1e3,
+            rate(link.rates.down),
+            rate(link.rates.up)
+        ),
     )?;
     let mut table = table(["CIPHER", "", "TEXT DOWN", "UP", "RANDOM DOWN", "UP", ""]);
     for row in &report.ciphers {
@@ -239,38 +246,38 @@ fn print(out: &mut impl std::io::Write, report: &Report) -> anyhow::Result<()> {
         let mut cells = vec![row.cipher.clone(), zlib.into()];
         cells.extend(both(row.compressible).into_iter().chain(both(row.incompressible)));
         cells.push(mark(marks.cipher(row)));
-        table.add_row(cells);
+        table.row(cells);
     }
-    writeln!(out, "\n{}", trimmed(&table))?;
+    write!(out, "\n{}", table.drawn(width))?;
     let mut table = self::table(["REQUEST", "AT ONCE", "DOWN", "UP", ""]);
     for row in &report.requests {
         let mut cells = vec![BinaryBytes(row.size.into()).to_string(), row.depth.to_string()];
         cells.extend(both(row.rates));
         cells.push(mark(marks.request(row)));
-        table.add_row(cells);
+        table.row(cells);
     }
-    writeln!(out, "\n{}", trimmed(&table))?;
+    write!(out, "\n{}", table.drawn(width))?;
     let mut table = self::table(["SESSIONS", "DOWN", "", "UP", ""]);
     for row in &report.streams {
         let [down, up] = both(row.rates);
         let [chosen_down, chosen_up] = marks.streams(row).map(mark);
-        table.add_row([row.streams.to_string(), down, chosen_down, up, chosen_up]);
+        table.row([row.streams.to_string(), down, chosen_down, up, chosen_up]);
     }
-    writeln!(out, "\n{}\n", trimmed(&table))?;
+    writeln!(out, "\n{}", table.drawn(width))?;
     if !report.rsync.is_empty() {
         let mut table = self::table(["RSYNC", "FILE", "MEDIAN OF 3"]);
         for row in &report.rsync {
             let median = row.median().unwrap_or_default();
-            table.add_row([
+            table.row([
                 format!("{}: {}", row.work, shown_options(&row.options)),
                 BinaryBytes(row.bytes).to_string(),
                 format!("{median:.2} s"),
             ]);
         }
-        writeln!(out, "{}\n", trimmed(&table))?;
+        writeln!(out, "{}", table.drawn(width))?;
     }
     for note in &report.notes {
-        writeln!(out, "{}", Printable::line(note))?;
+        line(out, note.clone())?;
     }
     for advice in &report.advice {
         let Advice {
@@ -279,34 +286,33 @@ fn print(out: &mut impl std::io::Write, report: &Report) -> anyhow::Result<()> {
             options,
             gain,
         } = advice;
-        if options.is_empty() {
-            writeln!(out, "{tool}, {data}: best as they are")?;
-        } else {
-            let options = shown_options(options);
-            writeln!(out, "{tool}, {data}: {options} ({gain:.2} times as fast)")?;
-        }
+        line(
+            out,
+            if options.is_empty() {
+                format!("{tool}, {data}: best as they are")
+            } else {
+                let options = shown_options(options);
+                format!("{tool}, {data}: {options} ({gain:.2} times as fast)")
+            },
+        )?;
     }
-    writeln!(out, "`trunkline cp` uses: {}", report.choice.describe())?;
-    writeln!(
+    line(out, format!("`trunkline cp` uses: {}", report.choice.describe()))?;
+    line(
         out,
-        "measured in {:.1} s with {}, {} UTC, by trunkline {} on {}",
-        report.seconds,
-        BinaryBytes(report.bytes),
-        utc(report.measured),
-        report.program,
-        report.machine
+        format!(
+            "measured in {:.1} s with {}, {} UTC, by trunkline {} on {}",
+            report.seconds,
+            BinaryBytes(report.bytes),
+            utc(report.measured),
+            report.program,
+            report.machine
+        ),
     )?;
     Ok(())
 }
 
 fn mark(is_chosen: bool) -> String {
     if is_chosen { CHOSEN.into() } else { String::new() }
-}
-
-/// Without what fills empty cells at the ends of lines.
-fn trimmed(table: &Table) -> String {
-    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
-    lines.join("\n")
 }
 
 /// Which rows `cp` goes by.
@@ -354,14 +360,9 @@ fn shown_options(options: &[String]) -> String {
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-fn table<const N: usize>(header: [&str; N]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(header);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+/// A table of numbers, but for the first column.
+fn table<const N: usize>(header: [&str; N]) -> Grid {
+    Grid::new(header).numbers(1..N)
 }
 
 fn both(rates: Rates) -> [String; 2] {
@@ -381,6 +382,8 @@ fn rate(bytes_per_second: Option<f64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::forms::forms;
+    use trunkline_request::tuning::{Certainty, Change, Link, RsyncRow, Verdict};
 
     #[test]
     fn dates_are_those_of_the_calendar() {
@@ -410,10 +413,42 @@ mod tests {
             machine: "CPU, 2 cores".into(),
             noise: Some(0.01),
             ciphers: vec![cipher("slow", 1e8), cipher("fast", 2e8)],
+            link: Link {
+                rtt: 0.0123,
+                rates: rates(1e8),
+            },
+            requests: vec![RequestRow {
+                size: 261_120,
+                depth: 16,
+                rates: rates(2e8),
+            }],
             streams: vec![StreamsRow {
                 streams: 1,
                 rates: rates(2e8),
             }],
+            rsync: vec![RsyncRow {
+                work: "new file".into(),
+                options: vec!["-W".into()],
+                bytes: 64 << 20,
+                seconds: vec![1.0, 2.0, 1.5],
+            }],
+            advice: vec![Advice {
+                tool: "ssh, scp and rsync".into(),
+                data: "all data".into(),
+                options: vec!["-c".into(), "fast".into()],
+                gain: 2.0,
+            }],
+            notes: vec!["rsync: not measured on the server, which lacks it".into()],
+            verdict: Verdict {
+                changes: vec![Change {
+                    what: "fast".into(),
+                    gain: 2.0,
+                }],
+                worth: 1.05,
+                certainty: Certainty::High,
+            },
+            seconds: 27.5,
+            bytes: 8 << 30,
             choice: Choice {
                 cipher: "fast".into(),
                 streams_down: Some(1),
@@ -421,20 +456,10 @@ mod tests {
             },
             ..Report::default()
         };
-        let mut out = Vec::new();
-        print(&mut out, &report).unwrap();
-        let text = String::from_utf8(out).unwrap();
-        let (verdict, rest) = text.split_once("\n\n").unwrap();
-        assert_eq!(verdict.lines().count(), 2, "{text}");
-        let row = |name: &str| rest.lines().find(|line| line.starts_with(name)).unwrap();
-        assert!(
-            row(" fast").ends_with(CHOSEN) && !row(" slow").ends_with(CHOSEN),
-            "{text}"
-        );
-        assert_eq!(row(" 1 ").matches(CHOSEN).count(), 1, "{text}");
-        assert!(
-            text.ends_with("1970-01-01 00:00 UTC, by trunkline 1.2.3 on CPU, 2 cores\n"),
-            "{text}"
-        );
+        insta::assert_snapshot!(forms(|width, _| {
+            let mut out = Vec::new();
+            print(&mut out, &report, width).unwrap();
+            String::from_utf8(out).unwrap()
+        }));
     }
 }

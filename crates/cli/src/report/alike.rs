@@ -27,12 +27,23 @@ pub(crate) fn shown<'a>(messages: impl IntoIterator<Item = &'a str>) -> String {
     };
     for message in messages {
         for (word, other) in words.iter_mut().zip(message.split(' ')) {
-            if word != other && core(word) != "…" {
-                *word = word.replace(core(word), "…");
+            if word != other {
+                *word = word.replace(core(word), &shortened(core(word), core(other)));
             }
         }
     }
     words.join(" ")
+}
+
+/// What two words have in common at their beginnings, up to the end of a name in a path or an address.
+fn shortened(one: &str, other: &str) -> String {
+    let alike = one.char_indices().zip(other.chars());
+    let alike = alike.take_while(|((_, one), other)| one == other);
+    let end = alike
+        .filter(|((_, c), _)| "/:@".contains(*c))
+        .map(|((at, _), _)| at + 1)
+        .last();
+    format!("{}…", &one[..end.unwrap_or(0)])
 }
 
 /// A word without what stands around it in a sentence.
@@ -88,7 +99,7 @@ mod tests {
             (
                 "the key of the unknown host [10.0.0.1]:22 was not confirmed (SHA256:abc)",
                 "the key of the unknown host [web2]:22 was not confirmed (SHA256:def)",
-                "the key of the unknown host … was not confirmed (…)",
+                "the key of the unknown host … was not confirmed (SHA256:…)",
             ),
             (
                 "looking up web1: no such name",
@@ -98,7 +109,7 @@ mod tests {
             (
                 "conflicts with /h/known_hosts:3",
                 "conflicts with /h/known_hosts:14",
-                "conflicts with …",
+                "conflicts with /h/known_hosts:…",
             ),
         ];
         for (one, other, both) in pairs {

@@ -2,7 +2,7 @@
 
 use super::colours::Colours;
 use super::output::Output;
-use super::{HostResult, Outcome, fold, hosts, joined, printable};
+use super::{HostResult, Outcome, counted, fold, joined, printable};
 use std::collections::HashMap;
 use std::io::{self, Write};
 
@@ -76,7 +76,7 @@ impl Group<'_> {
         let rule = "-".repeat(RULE);
         let names = colours.host(fold::fold(&self.hosts));
         let count = if self.hosts.len() > 1 {
-            format!(" ({})", hosts(self.hosts.len()))
+            format!(" ({})", counted(self.hosts.len(), "host"))
         } else {
             String::new()
         };
@@ -121,6 +121,7 @@ fn write_lines(out: &mut impl Write, mark: &str, output: &Output) -> io::Result<
 #[cfg(test)]
 mod tests {
     use super::super::Execution;
+    use super::super::forms::forms;
     use super::super::tests::{failed, result};
     use super::*;
 
@@ -145,26 +146,7 @@ mod tests {
             result("web03", Outcome::Exited(0), "6.12.0\n"),
             result("web05", Outcome::Exited(0), "6.12.0"),
         ];
-        insta::assert_snapshot!(printed(&results, Colours::Off), @"
-        ---------------
-        web[01-03] (3 hosts)
-        ---------------
-        6.12.0
-        ---------------
-        db1: network
-        ---------------
-        connection refused\\007 (the command did not start)
-        ---------------
-        web04: exit status 2
-        ---------------
-        6.1.0
-        ! warning: old
-        ! no newline
-        ---------------
-        web05
-        ---------------
-        6.12.0
-        ");
+        insta::assert_snapshot!(forms(|_, colours| printed(&results, colours)));
     }
 
     #[test]

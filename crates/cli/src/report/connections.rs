@@ -2,9 +2,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use comfy_table::{CellAlignment, Table, presets};
 use trunkline_control::protocol::{ConnectionReport, HostReport, MasterReport, MasterState};
 use trunkline_text::Printable;
+
+use super::grid::Grid;
 
 /// The columns, from left to right.
 const COLUMNS: [Column; 13] = [
@@ -109,26 +110,13 @@ pub(crate) fn table(hosts: &[HostReport], width: Option<u16>) -> String {
 }
 
 fn drawn(rows: &[Row], shown: &[usize]) -> String {
-    let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .set_header(shown.iter().map(|column| COLUMNS[*column].name));
-    for (place, column) in shown.iter().enumerate() {
-        if COLUMNS[*column].number
-            && let Some(column) = table.column_mut(place)
-        {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    let numbers = (0..).zip(shown).filter(|(_, column)| COLUMNS[**column].number);
+    let mut grid =
+        Grid::new(shown.iter().map(|column| COLUMNS[*column].name)).numbers(numbers.map(|(place, _)| place));
     for row in rows {
-        table.add_row(shown.iter().map(|column| &row[*column]));
+        grid.row(shown.iter().map(|column| &row[*column]));
     }
-    let mut text = String::new();
-    for line in table.lines() {
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
+    grid.drawn(None)
 }
 
 fn rows(host: &HostReport) -> Vec<Row> {
@@ -254,6 +242,7 @@ pub(crate) fn bytes(count: u64) -> String {
 pub(crate) mod tests {
     use trunkline_control::protocol::{Handshake, Transport};
 
+    use super::super::forms::forms;
     use super::*;
 
     /// A connection without sessions, whose age is 0 s whenever this is run.
@@ -299,40 +288,15 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn columns_that_say_nothing_are_left_out() {
-        insta::assert_snapshot!(table(&[host("web1"), host("web2")], None), @"
-         HOST  ADDRESS                    STATE   UP  CLOSES IN     RTT  SESSIONS      SENT  RECEIVED
-         web1  admin@web1.example.com:22  warm   0 s      9 min  1.5 ms         2  3.00 MiB  5.00 KiB
-         web2  admin@web2.example.com:22  warm   0 s      9 min  1.5 ms         2  3.00 MiB  5.00 KiB
-        ");
+    fn columns_that_say_nothing_are_left_out_and_so_are_those_that_do_not_fit() {
         let mut stock = host("db1");
         stock.mux_sockets = vec!["/run/s".into()];
-        insta::assert_snapshot!(table(&[host("web1"), stock], None), @"
-         HOST  ADDRESS                    STATE   UP  CLOSES IN     RTT  SESSIONS      SENT  RECEIVED  STOCK SSH
-         web1  admin@web1.example.com:22  warm   0 s      9 min  1.5 ms         2  3.00 MiB  5.00 KiB
-         db1   admin@db1.example.com:22   warm   0 s      9 min  1.5 ms         2  3.00 MiB  5.00 KiB  1 socket
-        ");
-    }
-
-    #[test]
-    fn a_narrow_terminal_is_filled_and_not_wrapped() {
-        let mut hosts = [host("web1"), host("web2")];
-        hosts[0].transport = Transport::OpenSsh;
-        for width in [100, 80, 60, 40] {
-            let text = table(&hosts, Some(width));
-            assert!(
-                text.lines().all(|line| line.chars().count() <= width.into()),
-                "{text}"
-            );
-            assert!(
-                text.contains("HOST") && text.contains("STATE") && text.contains("web2"),
-                "{text}"
-            );
-        }
-        let at_80 = table(&hosts, Some(80));
-        for wanted in ["CLOSES IN", "SENT", "RECEIVED", "RTT", "SESSIONS"] {
-            assert!(at_80.contains(wanted), "{at_80}");
-        }
+        let mut openssh = host("db2");
+        openssh.transport = Transport::OpenSsh;
+        let hosts = [host("web1"), stock, openssh];
+        insta::assert_snapshot!(forms(|width, _| table(&hosts[..1], width)));
+        insta::assert_snapshot!(forms(|width, _| table(&hosts, width)));
+        insta::assert_snapshot!(table(&hosts, Some(40)));
     }
 
     #[test]
@@ -348,9 +312,6 @@ pub(crate) mod tests {
         let mut host = host("a\u{1b}[2J");
         host.connections[0].rate = 8 << 20;
         host.connections[0].closes_in = None;
-        insta::assert_snapshot!(table(&[host], None), @r"
-         HOST      ADDRESS                        STATE   UP     RTT  SESSIONS      SENT  RECEIVED        RATE
-         a\033[2J  admin@a\033[2J.example.com:22  warm   0 s  1.5 ms         2  3.00 MiB  5.00 KiB  1.00 MiB/s
-        ");
+        insta::assert_snapshot!(forms(|width, _| table(&[host.clone()], width)));
     }
 }

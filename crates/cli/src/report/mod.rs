@@ -4,7 +4,7 @@
 //! Everything here turns a [`HostResult`] into text. Nothing opens a connection, and only [`files`] and what
 //! an [`Output`] has too much of touch the disk.
 
-use std::fmt;
+use std::fmt::{self, Display};
 use std::time::{Duration, SystemTime};
 use trunkline_request::destination::Destination;
 pub(crate) use trunkline_request::failure::Execution;
@@ -19,6 +19,9 @@ pub(crate) mod connections;
 pub(crate) mod csv;
 pub(crate) mod files;
 pub(crate) mod fold;
+#[cfg(test)]
+pub(crate) mod forms;
+pub(crate) mod grid;
 pub(crate) mod json;
 pub(crate) mod lines;
 pub(crate) mod output;
@@ -185,8 +188,9 @@ fn seconds(duration: Duration) -> String {
 }
 
 /// `1 host`, `2 hosts`.
-pub(crate) fn hosts(count: usize) -> String {
-    format!("{count} {}", if count == 1 { "host" } else { "hosts" })
+pub(crate) fn counted<N: Copy + Display + PartialEq + From<u8>>(count: N, what: &str) -> String {
+    let plural = if count == N::from(1) { "" } else { "s" };
+    format!("{count} {what}{plural}")
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! `--table`: a row for each host.
 
 use super::colours::Colours;
+use super::grid::Grid;
 use super::output::Output;
 use super::{Execution, HostResult, Outcome, printable, seconds};
-use comfy_table::{ContentArrangement, Table, presets};
 use std::io;
 use trunkline_text::Printable;
 
@@ -16,15 +16,7 @@ const LINES: usize = 10;
 /// # Errors
 /// Output that is on disk could not be read.
 pub(crate) fn table(results: &[HostResult], width: Option<u16>, colours: Colours) -> io::Result<String> {
-    let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .set_header(["HOST", "STATUS", "TIME", "OUTPUT"]);
-    if let Some(width) = width {
-        table
-            .set_content_arrangement(ContentArrangement::Dynamic)
-            .set_width(width);
-    }
+    let mut table = Grid::new(["HOST", "STATUS", "TIME", "OUTPUT"]);
     let mut rows: Vec<&HostResult> = results.iter().collect();
     rows.sort_by_key(|result| result.number);
     for result in rows {
@@ -37,24 +29,16 @@ pub(crate) fn table(results: &[HostResult], width: Option<u16>, colours: Colours
             } => format!("{kind}, may have run"),
             outcome => printable(&outcome.to_string()),
         };
-        table.add_row([
+        table.row([
             printable(&result.host),
             status,
             seconds(result.elapsed),
             output(result)?,
         ]);
     }
-    let mut text = String::new();
-    for (at, line) in table.lines().enumerate() {
-        let line = line.trim_end();
-        text.push_str(&if at == 0 {
-            colours.host(line)
-        } else {
-            line.to_owned()
-        });
-        text.push('\n');
-    }
-    Ok(text)
+    let text = table.drawn(width);
+    let (header, rows) = text.split_once('\n').unwrap_or_default();
+    Ok(format!("{}\n{rows}", colours.host(header)))
 }
 
 /// What a host printed, or why it failed.
@@ -87,13 +71,18 @@ fn beginning(output: &Output) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::forms::forms;
     use super::super::tests::{failed, result};
     use super::*;
 
     #[test]
     fn each_host_has_a_row() {
         let numbered = |number, result: HostResult| HostResult { number, ..result };
-        let refused = failed("network", "connection refused", Execution::DidNotStart);
+        let refused = failed(
+            "network",
+            "connecting to db1.example.com port 22: Connection refused",
+            Execution::DidNotStart,
+        );
         let mut odd = result("web2", Outcome::Exited(3), "two\nlines\n");
         odd.stderr = b"and \x1b[31man error\n".as_slice().into();
         let long: String = (1..30).map(|n| format!("{n}\n")).collect();
@@ -103,27 +92,7 @@ mod tests {
             numbered(1, result("web1", Outcome::Exited(0), "6.1.0\n")),
             numbered(4, result("db2", Outcome::Exited(0), &long)),
         ];
-        let text = table(&results, None, Colours::Off).expect("nothing is on disk");
-        insta::assert_snapshot!(text, @r"
-         HOST  STATUS         TIME   OUTPUT
-         web1  ok             1.5 s  6.1.0
-         web2  exit status 3  1.5 s  two
-                                     lines
-                                     and \033[31man error
-         db1   network        1.5 s  connection refused
-         db2   ok             1.5 s  1
-                                     2
-                                     3
-                                     4
-                                     5
-                                     6
-                                     7
-                                     8
-                                     9
-                                     10
-                                     …
-        ");
-        let narrow = table(&results, Some(40), Colours::Off).expect("nothing is on disk");
-        assert!(narrow.lines().all(|line| line.chars().count() <= 40), "{narrow}");
+        let shown = forms(|width, colours| table(&results, width, colours).expect("nothing is on disk"));
+        insta::assert_snapshot!(shown);
     }
 }

@@ -852,7 +852,7 @@ impl<'a> Up<'a> {
         let error = self.sessions.first().link().refused("writing", path, status);
         let mut reason = Reason::from(error);
         if absent {
-            reason += ": --mkdir creates its directory";
+            reason += "; --mkdir creates its directory";
         }
         reason
     }

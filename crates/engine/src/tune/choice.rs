@@ -10,11 +10,15 @@ pub(super) const WORTH: f64 = 1.05;
 /// The same where nothing was measured twice, so that it is not known how much rates differ from run to run.
 const WORTH_UNKNOWN: f64 = 1.08;
 
+/// How much repeated measurements may differ for a verdict to be relied on. From here on, the smallest gain that counts on a
+/// quiet path, [`WORTH`], is half of what differs by chance: neither that something gains nor that nothing does is known.
+const NOISY: f64 = 0.1;
+
 /// How much better something must be to be chosen by this report: more than its rates differ from run to run.
 pub(super) fn worth(report: &Report) -> f64 {
     match report.noise {
         None => WORTH_UNKNOWN,
-        Some(noise) => WORTH.max(1.0 / (1.0 - noise.clamp(0.0, 0.5))),
+        Some(noise) => WORTH.max(1.0 / (1.0 - noise.clamp(0.0, 0.99))),
     }
 }
 
@@ -97,7 +101,11 @@ pub(super) fn verdict(
         };
         if let Some(chosen) = chosen {
             add(
-                format!("{chosen} sessions {}", direction.as_str()),
+                format!(
+                    "{chosen} {} {}",
+                    if chosen == 1 { "session" } else { "sessions" },
+                    direction.as_str()
+                ),
                 ratio(rate(chosen), rate(usual)),
             );
         }
@@ -106,6 +114,7 @@ pub(super) fn verdict(
     let smallest = changes.iter().map(|change| change.gain).min_by(f64::total_cmp);
     let certainty = match (noise, smallest) {
         (None, _) => Certainty::Low,
+        (Some(noise), _) if noise > NOISY => Certainty::Low,
         // Three times what differs by chance.
         (Some(noise), Some(gain)) if gain - 1.0 > 3.0 * noise => Certainty::High,
         (Some(noise), None) if noise < WORTH - 1.0 => Certainty::High,
@@ -295,7 +304,9 @@ mod tests {
         };
         assert_eq!(judged(Some(0.01)), ("other".into(), vec![1.15], Certainty::High));
         assert_eq!(judged(Some(0.1)), ("other".into(), vec![1.15], Certainty::Fair));
-        assert_eq!(judged(Some(0.2)), ("usual".into(), vec![], Certainty::Fair));
+        assert_eq!(judged(Some(0.12)), ("other".into(), vec![1.15], Certainty::Low));
+        assert_eq!(judged(Some(0.2)), ("usual".into(), vec![], Certainty::Low));
+        assert_eq!(judged(Some(0.9)), ("usual".into(), vec![], Certainty::Low));
         assert_eq!(judged(None), ("other".into(), vec![1.15], Certainty::Low));
         assert_eq!(worth(&with(Some(0.0))), 1.05);
         assert_eq!(noise(&[0.5, 0.01, 0.02]), Some(0.02));
@@ -326,6 +337,29 @@ mod tests {
                 "web1: `trunkline cp` uses compression for text (4.00 times as fast), 4 sessions up (3.00 times as \
                  fast) from now on.",
                 "Certainty: high; repeated measurements differed by 2.0 %, and gains below 5 % do not count.",
+            ]
+        );
+    }
+
+    #[test]
+    fn where_repeated_measurements_differ_much_one_is_told_to_measure_again() {
+        let report = Report {
+            host: "web1".into(),
+            noise: Some(0.27),
+            ..report(vec![
+                cipher("usual", false, 100.0, 100.0),
+                cipher("other", false, 1.0, 130.0),
+            ])
+        };
+        let choice = decide(&report, "usual", false);
+        let verdict = verdict(&report, &choice, false, [1, 1]);
+        let report = Report { verdict, ..report };
+        assert_eq!(
+            report.verdict_lines(),
+            [
+                "web1: not certain; no gain was found that is larger than chance.",
+                "Certainty: low; repeated measurements differed by 27.0 %, and gains below 37 % do not count. Measure again \
+                 when the machine and the link are quiet.",
             ]
         );
     }

@@ -10,7 +10,9 @@ use trunkline_control::protocol::{CopyEnd, CopyEvent, CopyProgress};
 use trunkline_text::Printable;
 
 use crate::report::alike;
+use crate::report::counted;
 use crate::report::fold::fold;
+use crate::report::grid::{Grid, wrapped};
 use crate::terminal;
 
 /// What is shown while the copy runs.
@@ -202,7 +204,8 @@ impl View {
         } else if !self.several() {
             self.more_failures();
             if !self.shows.quiet {
-                self.line(&summary(&ended, self.shows.dry_run));
+                let line = summary(&ended, self.shows.dry_run);
+                self.line(&wrapped(&line, 2, terminal::width(std::io::stderr())));
             }
         }
         let mut copies = self.copies();
@@ -243,18 +246,14 @@ impl View {
         if !self.several() || self.shows.json {
             return;
         }
+        let width = terminal::width(std::io::stderr());
         let mut copies = self.copies();
         if !self.shows.quiet {
-            eprintln!(
-                "{}",
-                summary_of_all(&copies, self.hosts, self.begun.elapsed(), self.shows.dry_run)
-            );
+            let line = summary_of_all(&copies, self.hosts, self.begun.elapsed(), self.shows.dry_run);
+            eprintln!("{}", wrapped(&line, 2, width));
         }
         let failures = std::mem::take(&mut copies.of_hosts);
-        eprint!(
-            "{}",
-            table_of_failures(failures, terminal::width(std::io::stderr()))
-        );
+        eprint!("{}", table_of_failures(failures, width));
     }
 }
 
@@ -283,20 +282,18 @@ fn table_of_failures(failures: BTreeMap<String, Vec<String>>, width: Option<u16>
             messages.push(format!("and {more} more"));
         }
         let bare = host.rsplit('@').next().unwrap_or_default();
+        for message in &mut messages {
+            // The row has the host's name.
+            if let Some(rest) = message.strip_prefix(&format!("{host}: ")) {
+                *message = rest.to_owned();
+            }
+        }
         let keys = messages.iter().map(|message| alike::key(message, &[&host, bare]));
         rows.entry(keys.collect()).or_default().push((host, messages));
     }
     let mut rows: Vec<_> = rows.into_values().collect();
     rows.sort_by_key(|hosts| std::cmp::Reverse(hosts.len()));
-    let mut table = comfy_table::Table::new();
-    table
-        .load_style(comfy_table::presets::NOTHING)
-        .set_header(["HOSTS", "ERROR"]);
-    if let Some(width) = width {
-        table
-            .set_content_arrangement(comfy_table::ContentArrangement::Dynamic)
-            .set_width(width);
-    }
+    let mut table = Grid::new(["HOSTS", "ERROR"]);
     for row in rows {
         let lines = (0..row[0].1.len()).map(|nth| {
             let shown = alike::shown(row.iter().map(|(_, messages)| messages[nth].as_str()));
@@ -304,12 +301,9 @@ fn table_of_failures(failures: BTreeMap<String, Vec<String>>, width: Option<u16>
         });
         let error = lines.collect::<Vec<_>>().join("\n");
         let hosts = fold(row.iter().map(|(host, _)| host));
-        table.add_row([Printable::line(hosts).into_string(), error]);
+        table.row([Printable::line(hosts).into_string(), error]);
     }
-    table
-        .lines()
-        .map(|line| format!("{}\n", line.trim_end()))
-        .collect()
+    table.drawn(width)
 }
 
 /// `40 hosts in 2.1 s: 38 succeeded, 2 failed; 80 copied, 1.20 GiB (585.14 MiB/s)`
@@ -318,19 +312,24 @@ fn summary_of_all(copies: &Copies, hosts: usize, elapsed: Duration, dry_run: boo
         copies.ended.iter().map(|ended| value(&ended.progress)).sum()
     };
     let moved = all(moved);
+    let fared = [
+        (copies.succeeded, "succeeded"),
+        (hosts - copies.succeeded, "failed"),
+    ];
+    let fared = fared.iter().filter(|(count, _)| *count > 0);
+    let fared: Vec<String> = fared.map(|(count, how)| format!("{count} {how}")).collect();
     let mut text = format!(
-        "{hosts} hosts in {:.1} s: {} succeeded",
+        "{} in {:.1} s: {}; ",
+        counted(hosts, "host"),
         elapsed.as_secs_f64(),
-        copies.succeeded
+        fared.join(", ")
     );
-    if copies.succeeded < hosts {
-        text += &format!(", {} failed", hosts - copies.succeeded);
-    }
-    let copied = match dry_run {
-        true => "would be copied",
-        false => "copied",
+    let files = all(|copy| copy.files);
+    text += &match (files, dry_run) {
+        (0, false) => "nothing copied".into(),
+        (_, true) => format!("{files} would be copied, {}", BinaryBytes(moved)),
+        (_, false) => format!("{files} copied, {}", BinaryBytes(moved)),
     };
-    text += &format!("; {} {copied}, {}", all(|copy| copy.files), BinaryBytes(moved));
     if !dry_run && moved > 0 {
         text += &format!(" ({}/s)", BinaryBytes(rate(moved, elapsed)));
     }
@@ -398,8 +397,7 @@ fn summary(ended: &CopyEnd, dry_run: bool) -> String {
         parts.push(format!("{} failed", progress.failed));
     }
     if !dry_run {
-        let plural = if progress.streams == 1 { "" } else { "s" };
-        parts.push(format!("{} session{plural}", progress.streams));
+        parts.push(counted(progress.streams, "session"));
         parts.extend(ciphers.iter().cloned());
     }
     if progress.compressed {
@@ -455,4 +453,85 @@ fn json_end(target: &str, ended: &CopyEnd) -> serde_json::Value {
         "seconds": ended.elapsed.as_secs_f64(),
         "bytes_per_second": rate(moved(progress), ended.elapsed),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::forms::forms;
+
+    fn end(files: u64, bytes: u64, failed: u64) -> CopyEnd {
+        CopyEnd {
+            progress: CopyProgress {
+                files,
+                bytes,
+                failed,
+                streams: 1,
+                ..CopyProgress::default()
+            },
+            elapsed: Duration::from_millis(2100),
+            ciphers: vec!["aes128-gcm@openssh.com".into()],
+        }
+    }
+
+    #[test]
+    fn a_copy_ends_in_one_line() {
+        let all = end(3, 1_288_490_189, 0);
+        let mut part = end(3, 50_000_000, 2);
+        part.progress.resumed = 20_000_000;
+        part.progress.skipped = 4;
+        part.progress.deleted = 1;
+        part.progress.streams = 2;
+        part.progress.compressed = true;
+        let nothing = end(0, 0, 0);
+        let lines = [
+            (&all, false),
+            (&all, true),
+            (&part, false),
+            (&part, true),
+            (&nothing, false),
+        ];
+        insta::assert_snapshot!(forms(|width, _| {
+            let lines = lines.iter().map(|(end, dry_run)| summary(end, *dry_run));
+            lines.map(|line| wrapped(&line, 2, width) + "\n").collect()
+        }));
+    }
+
+    #[test]
+    fn copies_to_many_hosts_end_in_one_line_and_a_table_of_what_failed() {
+        let copies = |ended: Vec<CopyEnd>| Copies {
+            succeeded: ended.iter().filter(|end| end.progress.failed == 0).count(),
+            ended,
+            ..Copies::default()
+        };
+        let failed = |name: &str, host: &str| {
+            format!("{name}: writing /srv/{host}/app.tar.gz: no such file; --mkdir creates its directory")
+        };
+        let failures = [
+            ("web1", failed("web1", "web1")),
+            ("web2", failed("web2", "web2")),
+            ("nope", "looking up nope: Name or service not known".into()),
+        ];
+        let failures: BTreeMap<String, Vec<String>> = failures
+            .map(|(host, message)| (host.to_owned(), vec![message]))
+            .into();
+        let line = |copies: &Copies, hosts, dry_run| {
+            summary_of_all(copies, hosts, Duration::from_millis(2100), dry_run)
+        };
+        let shown = forms(|width, _| {
+            let lines = [
+                line(&copies(vec![end(1, 5 << 20, 0), end(1, 5 << 20, 0)]), 2, false),
+                line(&copies(vec![end(1, 5 << 20, 0), end(1, 5 << 20, 0)]), 2, true),
+                line(
+                    &copies(vec![end(1, 5 << 20, 0), end(0, 0, 1), end(0, 0, 1)]),
+                    4,
+                    false,
+                ),
+                line(&copies(vec![end(0, 0, 1)]), 3, false),
+            ];
+            let lines = lines.map(|line| wrapped(&line, 2, width) + "\n");
+            lines.concat() + &table_of_failures(failures.clone(), width)
+        });
+        insta::assert_snapshot!(shown);
+    }
 }

@@ -4,7 +4,6 @@ use std::io::{self, Write as _};
 use std::process::{Command, ExitCode};
 
 use anyhow::Context as _;
-use comfy_table::{ContentArrangement, Table, presets};
 use trunkline_control::client::Client;
 use trunkline_control::program;
 use trunkline_control::protocol::{DaemonStatus, Reply, Request, SettingReport};
@@ -12,6 +11,7 @@ use trunkline_text::Printable;
 
 use crate::backend::{Backend, runtime};
 use crate::commands::hosts::{ask, unexpected};
+use crate::report::grid::Grid;
 use crate::terminal;
 
 /// Arguments of `trunkline settings`.
@@ -95,50 +95,39 @@ fn changed<'a>(running: &'a [SettingReport], file: &[SettingReport]) -> Vec<&'a 
 
 /// A row for each, those that are set marked. Ends in a newline.
 fn table(settings: &[SettingReport], width: Option<u16>) -> String {
-    let mut table = Table::new();
-    table
-        .load_style(presets::NOTHING)
-        .set_header(["SETTING", "VALUE", "DEFAULT", "MEANING"]);
-    if let Some(width) = width {
-        table
-            .set_content_arrangement(ContentArrangement::Dynamic)
-            .set_width(width);
-    }
+    let mut table = Grid::new(["SETTING", "VALUE", "DEFAULT", "MEANING"]);
     for setting in settings {
         let is_set = setting.value != setting.default;
         let mark = if is_set { "*" } else { "" };
-        table.add_row([
+        table.row([
             setting.key.clone(),
             Printable::line(format!("{}{mark}", setting.value)).into_string(),
             setting.default.clone(),
             setting.meaning.replace('`', ""),
         ]);
     }
-    let lines = table.lines().map(|line| format!("{}\n", line.trim_end()));
-    lines.collect()
+    table.drawn(width)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::forms::forms;
 
     fn setting(key: &str, value: &str) -> SettingReport {
         SettingReport {
             key: key.into(),
             value: value.into(),
             default: "600".into(),
-            meaning: "Seconds that something takes.".into(),
+            meaning: "Seconds that a connection without sessions is kept, where ControlPersist says nothing."
+                .into(),
         }
     }
 
     #[test]
     fn what_is_set_is_marked() {
         let settings = [setting("idle_timeout", "600"), setting("probe_after", "5")];
-        insta::assert_snapshot!(table(&settings, None), @"
-         SETTING       VALUE  DEFAULT  MEANING
-         idle_timeout  600    600      Seconds that something takes.
-         probe_after   5*     600      Seconds that something takes.
-        ");
+        insta::assert_snapshot!(forms(|width, _| table(&settings, width)));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use trunkline_text::Printable;
 use crate::backend::{Backend, place, runtime};
 use crate::commands::hosts::{ask, unexpected};
 use crate::report::connections::{age, bytes};
+use crate::report::counted;
 
 /// Arguments of `trunkline status`.
 #[derive(Debug, clap::Args)]
@@ -91,8 +92,8 @@ fn shown(status: &DaemonStatus) -> String {
             .join(" ")
                 + &format!(
                     ", {}, {}",
-                    counted(load.sessions as usize, "session"),
-                    counted(load.tunnels as usize, "tunnel")
+                    counted(load.sessions, "session"),
+                    counted(load.tunnels, "tunnel")
                 ),
         ),
         ("socket", status.socket.display().to_string()),
@@ -117,11 +118,6 @@ fn settings(status: &DaemonStatus) -> String {
         lines.push("all have their defaults".into());
     }
     lines.join("\n             ")
-}
-
-/// `1 host`, `2 hosts`.
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -160,18 +156,6 @@ mod tests {
                 })
                 .into(),
         };
-        insta::assert_snapshot!(shown(&status), @"
-        process      42, running for 0 s
-        version      1.2.3, protocol 8
-        memory       12.00 MiB
-        descriptors  31 of 1024
-        load         2 connections to 1 host, 3 sessions, 0 tunnels
-        socket       /run/t/control.sock
-        stock ssh    /run/t/mux/a
-                     /run/t/mux/b
-        log          /s/daemon.log
-        settings     /c/config.toml
-                     max_lanes = 4
-        ");
+        insta::assert_snapshot!(shown(&status));
     }
 }

@@ -10,7 +10,10 @@ use trunkline_text::Printable;
 use super::{ask, unexpected};
 use crate::backend::{Backend, host_request, runtime};
 use crate::report::connections::{age, bytes, milliseconds, span, state};
+use crate::report::counted;
+use crate::report::grid::wrapped;
 use crate::ssh_options::SshOptions;
+use crate::terminal;
 
 /// Arguments of `trunkline explain`.
 #[derive(Debug, clap::Args)]
@@ -41,7 +44,8 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         serde_json::to_writer_pretty(&mut out, &document(&explained))?;
         writeln!(out)?;
     } else {
-        out.write_all(text(&explained, args.all).as_bytes())?;
+        let width = terminal::width(&out);
+        out.write_all(text(&explained, args.all, width).as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -50,7 +54,7 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 const LONGEST_VALUE: usize = 100;
 
 /// For people. What servers and files say in it is printable. Ends in a newline.
-fn text(explained: &Explanation, all: bool) -> String {
+fn text(explained: &Explanation, all: bool, width: Option<u16>) -> String {
     let mut lines = vec![explained.address.clone()];
     match explained.transport {
         Transport::Native => lines.push("transport: native".into()),
@@ -96,20 +100,21 @@ fn text(explained: &Explanation, all: bool) -> String {
     );
     if all {
         lines.push(format!(
-            "shares connections with requests that have the same ({}):",
+            "shares connections with requests for which all of this is the same (key {}):",
             explained.sharing_key
         ));
         let sharing = explained.sharing.iter().filter(|(_, value)| !value.is_empty());
         lines.extend(sharing.map(|(name, value)| format!("  {name}: {value}")));
     } else {
         lines.push(format!(
-            "shares connections with requests of the same key: {} (--all shows what is in it)",
+            "shares connections with requests of the same key, {} (--all shows what is in it)",
             explained.sharing_key
         ));
     }
     lines
         .iter()
-        .map(|line| format!("{}\n", Printable::line(line)))
+        .map(|line| Printable::line(line).into_string())
+        .map(|line| wrapped(&line, 2, width) + "\n")
         .collect()
 }
 
@@ -129,8 +134,10 @@ fn connection_line(
         parts.push(format!("round trip {}", milliseconds(rtt)));
     }
     parts.push(format!(
-        "{} sessions, {} tunnels, {} opened ahead",
-        connection.sessions, connection.tunnels, connection.spares
+        "{}, {}, {} opened ahead",
+        counted(connection.sessions, "session"),
+        counted(connection.tunnels, "tunnel"),
+        connection.spares
     ));
     parts.push(format!(
         "{} sent, {} received",
@@ -197,6 +204,7 @@ fn document(explained: &Explanation) -> serde_json::Value {
 mod tests {
     use super::*;
     use crate::report::connections::tests::idle_connection;
+    use crate::report::forms::forms;
 
     fn explanation() -> Explanation {
         Explanation {
@@ -225,28 +233,11 @@ mod tests {
 
     #[test]
     fn an_explanation_has_what_is_there_and_what_is_unusual() {
-        insta::assert_snapshot!(text(&explanation(), false), @r"
-        jo@web1.example:2222
-        transport: native
-        connections:
-          warm, up for 0 s, closes in 1 min, round trip 1.5 ms, 0 sessions, 0 tunnels, 1 opened ahead, 3.00 MiB sent, 5.00 KiB received
-            SSH-2.0-OpenSSH_9.2, curve25519-sha256, ssh-ed25519, aes128-ctr, hmac-sha2-256, compressed
-        different from ssh's defaults:
-          port 2222 (default: 22)
-          ciphers aes128-gcm@openssh.com,aes128-gcm@openssh.com,aes128-gcm@openssh.com,aes128-gcm@openssh.com,aes128-g… (default: nothing)
-        host memory:
-          server: SSH-2.0-\033[2J
-        shares connections with requests of the same key: 0123456789abcdef (--all shows what is in it)
-        ");
+        insta::assert_snapshot!(forms(|width, _| text(&explanation(), false, width)));
     }
 
     #[test]
     fn all_of_it_has_what_decides_who_shares() {
-        let shown = text(&explanation(), true);
-        assert!(
-            shown.contains("  user: jo\n") && !shown.contains("proxy"),
-            "{shown}"
-        );
-        assert!(!shown.contains('…'), "{shown}");
+        insta::assert_snapshot!(forms(|width, _| text(&explanation(), true, width)));
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// Print one JSON document; with --watch, one on each line.
     #[arg(long)]
     json: bool,
-    /// Show the connections anew every 2 seconds, or every SECONDS, until Ctrl-C.
+    /// Refresh every 2 seconds, or every SECONDS, until Ctrl-C.
     #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "2",
         value_parser = clap::value_parser!(u64).range(1..=86_400))]
     watch: Option<u64>,

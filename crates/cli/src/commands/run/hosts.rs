@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use trunkline_control::protocol::{InventoryRequest, Reply, Request};
 use trunkline_request::World;
 use trunkline_request::copy::is_descriptor;
-use trunkline_request::hosts::{HostList, Target, is_pattern, nearest};
+use trunkline_request::hosts::{HostList, Target, exclusions, is_pattern, nearest};
 use trunkline_text::Printable;
 
 use crate::backend::Backend;
@@ -19,7 +19,7 @@ use crate::commands::hosts::{ask, unexpected};
 pub(crate) struct ManyHosts {
     /// Hosts: names, ranges and lists such as 'db[01-20],web1' or 'me@web[1-3]:2222', patterns of ssh_config's Host aliases
     /// such as 'web*', exclusions such as '!web3', files of names as '@FILE'.
-    #[arg(short = 'H', long, value_name = "HOSTS")]
+    #[arg(short = 'H', visible_short_alias = 'w', long, value_name = "HOSTS")]
     hosts: Vec<String>,
     /// Ansible inventory: a file, a folder, or a script. With -H, the hosts are patterns in it.
     #[arg(short, long, value_name = "FILE")]
@@ -33,6 +33,20 @@ impl ManyHosts {
     /// Whether there are any options that name hosts.
     pub(crate) fn are_given(&self) -> bool {
         !self.hosts.is_empty() || !self.inventory.is_empty()
+    }
+
+    /// Takes hosts away, as `!` does in a list.
+    ///
+    /// # Errors
+    /// A file of names cannot be read, or is malformed.
+    pub(crate) fn exclude(&mut self, hosts: &[String], world: &World) -> anyhow::Result<()> {
+        if !hosts.is_empty() && self.hosts.is_empty() && !self.inventory.is_empty() {
+            self.hosts.push("all".into());
+        }
+        for list in hosts {
+            self.hosts.extend(exclusions(list, &world.cwd)?);
+        }
+        Ok(())
     }
 
     /// Every host that was named, once.

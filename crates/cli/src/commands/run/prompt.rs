@@ -210,7 +210,7 @@ impl<'a> Prompt<'a> {
     }
 
     fn count(&self) -> String {
-        crate::report::hosts(self.chosen.len())
+        crate::report::counted(self.chosen.len(), "host")
     }
 }
 

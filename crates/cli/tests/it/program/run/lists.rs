@@ -26,7 +26,7 @@ fn a_mistake_in_a_list_is_shown_where_it_is() {
     let (status, said_of) = said(&fleet, &["-H", &format!("@{}", list.display())]);
     assert_eq!(status, 255);
     assert!(
-        said_of.ends_with("list:2: \"]\" without \"[\"\n  box2]\n      ^\n"),
+        said_of.ends_with("list:2: unmatched \"]\"\n  box2]\n      ^\n"),
         "{said_of}"
     );
 }
@@ -92,4 +92,36 @@ fn a_host_of_a_list_may_have_a_user_and_a_port() {
     let output = fleet.run(&["-H", &name], "echo {host}");
     assert_status(&output, 0);
     assert_eq!(text(&output.stdout), format!("{name}: box1\n"));
+}
+
+#[test]
+fn options_of_clush_and_pdsh_mean_what_they_mean_there() {
+    let fleet = Fleet::of(4);
+    let skipped = fleet.home.path("skipped");
+    fs::write(&skipped, "box4\n").unwrap();
+    let skipped = format!("@{}", skipped.display());
+    let options = [
+        "-w", "box[1-4]", "-x", "box2", "-x", &skipped, "-f", "2", "-u", "1m", "-b",
+    ];
+    let output = fleet.run(&options, "echo same");
+    assert_status(&output, 0);
+    let rule = "-".repeat(15);
+    assert_eq!(
+        text(&output.stdout),
+        format!("{rule}\nbox[1,3] (2 hosts)\n{rule}\nsame\n")
+    );
+
+    let command = "exit {n}";
+    assert_status(&fleet.run(&["-w", "box[1-3]"], command), 1);
+    assert_status(&fleet.run(&["-S", "-w", "box[1-3]"], command), 3);
+    assert_status(&fleet.run(&["-S", "-w", "box1"], "true"), 0);
+    assert_status(&fleet.run(&["-S", "-w", "box1"], "kill -9 $$"), 255);
+
+    let inventory = fleet.home.path("hosts.ini");
+    fs::write(&inventory, "[web]\nbox1\nbox2\n").unwrap();
+    let mut run = fleet.home.command_with_ansible(program());
+    run.args(["run", "--dry-run", "-x", "box1", "-i"]).arg(&inventory);
+    let output = finish(run.arg("true"));
+    assert_status(&output, 0);
+    assert_eq!(text(&output.stdout), "box2: true\n");
 }

@@ -1,0 +1,109 @@
+//! Tables and paragraphs as every command prints them, made to fit the terminal.
+
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+
+/// A table without rules. Its columns are two spaces apart, and their cells wrap where the terminal is too narrow.
+pub(crate) struct Grid(Table);
+
+impl Grid {
+    /// A table with these titles and no rows.
+    pub(crate) fn new<T: Into<Cell>>(header: impl IntoIterator<Item = T>) -> Self {
+        let mut table = Table::new();
+        table
+            .load_style(presets::NOTHING)
+            .set_header(header.into_iter().map(Into::into).collect::<Vec<Cell>>());
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
+        Self(table)
+    }
+
+    /// Aligns some columns to the right, as numbers are.
+    pub(crate) fn numbers(mut self, columns: impl IntoIterator<Item = usize>) -> Self {
+        for column in columns {
+            if let Some(column) = self.0.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        self
+    }
+
+    /// Adds a row.
+    pub(crate) fn row<T: Into<Cell>>(&mut self, cells: impl IntoIterator<Item = T>) {
+        self.0
+            .add_row(cells.into_iter().map(Into::into).collect::<Vec<Cell>>());
+    }
+
+    /// The table, not wider than `width`, which is the terminal's in columns; `None` not to wrap. Ends in a newline.
+    pub(crate) fn drawn(mut self, width: Option<u16>) -> String {
+        if let Some(width) = width {
+            // The space behind the last column is not printed.
+            self.0
+                .set_content_arrangement(ContentArrangement::Dynamic)
+                .set_width(width.saturating_add(2));
+        }
+        let lines = self.0.lines().map(|line| format!("{}\n", line.trim_end()));
+        lines.collect()
+    }
+}
+
+/// A line of prose or of a list, broken between words where the terminal is too narrow. What follows is indented by `hang`
+/// columns more than the line. A word that does not fit stays whole, for those who copy it. Has no newline at its end.
+pub(crate) fn wrapped(line: &str, hang: usize, width: Option<u16>) -> String {
+    let Some(width) = width else {
+        return line.to_owned();
+    };
+    let words = line.trim_start();
+    let indent = line.len() - words.len();
+    let mut text = " ".repeat(indent);
+    let mut column = indent;
+    for (nth, word) in words.split(' ').enumerate() {
+        let length = word.chars().count();
+        if nth > 0 && column + 1 + length > width.into() {
+            text.push('\n');
+            text.extend(std::iter::repeat_n(' ', indent + hang));
+            column = indent + hang;
+        } else if nth > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += length;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_break_between_words_and_no_word_breaks() {
+        assert_eq!(
+            wrapped("  one two three four", 2, Some(12)),
+            "  one two\n    three\n    four"
+        );
+        assert_eq!(wrapped("one two", 2, None), "one two");
+        assert_eq!(
+            wrapped("a /long/path/of/it b", 0, Some(6)),
+            "a\n/long/path/of/it\nb"
+        );
+        assert_eq!(wrapped("", 2, Some(10)), "");
+    }
+
+    #[test]
+    fn a_table_is_as_wide_as_the_terminal_at_most() {
+        let drawn = |width| {
+            let mut grid = Grid::new(["NAME", "N", "WORDS"]).numbers([1]);
+            grid.row(["a", "1", "one two three"]);
+            grid.row(["b", "10", "four"]);
+            grid.drawn(width)
+        };
+        assert_eq!(
+            drawn(Some(22)),
+            "NAME   N  WORDS\na      1  one two three\nb     10  four\n"
+                .replace("one two three", "one two\n          three")
+        );
+        assert_eq!(drawn(Some(23)), drawn(None));
+    }
+}
