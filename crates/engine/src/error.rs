@@ -530,6 +530,11 @@ pub(crate) fn errno(error: &io::Error) -> Option<i32> {
 /// The system's words without Rust's "(os error 111)".
 pub(crate) fn io_words(error: &io::Error) -> String {
     let text = error.to_string();
+    // std puts the same words before every answer of getaddrinfo.
+    let text = match text.strip_prefix("failed to lookup address information: ") {
+        Some(reason) => reason.to_owned(),
+        None => text,
+    };
     match text.find(" (os error ") {
         Some(end) => text[..end].to_owned(),
         None => text,

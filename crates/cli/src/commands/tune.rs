@@ -132,14 +132,14 @@ fn print_local(
         let mut table = Grid::new(header).numbers(1..=sizes.len());
         for LocalRow { algorithm, rates } in rows {
             let cells = rates.iter().map(|(_, bytes)| rate(Some(*bytes)));
-            table.row(std::iter::once(algorithm.clone()).chain(cells));
+            table.row(std::iter::once(short(algorithm).to_owned()).chain(cells));
         }
         writeln!(out, "{}", table.drawn(width))?;
     }
     let mut table = table(["KEY", "SIGNED/S", "VERIFIED/S"]);
     for row in &report.signatures {
         let [signed, verified] = [row.signed, row.verified].map(|rate| format!("{rate:.0}"));
-        table.row([row.algorithm.clone(), signed, verified]);
+        table.row([short(&row.algorithm).to_owned(), signed, verified]);
     }
     write!(out, "{}", table.drawn(width))?;
     Ok(())
@@ -243,7 +243,7 @@ fn print(out: &mut impl std::io::Write, report: &Report, width: Option<u16>) -> 
     let mut table = table(["CIPHER", "", "TEXT DOWN", "UP", "RANDOM DOWN", "UP", ""]);
     for row in &report.ciphers {
         let zlib = if row.compression { "zlib" } else { "" };
-        let mut cells = vec![row.cipher.clone(), zlib.into()];
+        let mut cells = vec![short(&row.cipher).to_owned(), zlib.into()];
         cells.extend(both(row.compressible).into_iter().chain(both(row.incompressible)));
         cells.push(mark(marks.cipher(row)));
         table.row(cells);
@@ -309,6 +309,11 @@ fn print(out: &mut impl std::io::Write, report: &Report, width: Option<u16>) -> 
         ),
     )?;
     Ok(())
+}
+
+/// An algorithm's name as far as it fits into a row of 80 columns: OpenSSH's own are known without its domain.
+fn short(algorithm: &str) -> &str {
+    algorithm.strip_suffix("@openssh.com").unwrap_or(algorithm)
 }
 
 fn mark(is_chosen: bool) -> String {
@@ -402,7 +407,7 @@ mod tests {
         let cipher = |name: &str, rate| CipherRow {
             cipher: name.into(),
             compression: false,
-            compressible: Rates::default(),
+            compressible: rates(rate),
             incompressible: rates(rate),
         };
         let report = Report {
@@ -412,7 +417,14 @@ mod tests {
             program: "1.2.3".into(),
             machine: "CPU, 2 cores".into(),
             noise: Some(0.01),
-            ciphers: vec![cipher("slow", 1e8), cipher("fast", 2e8)],
+            ciphers: vec![
+                cipher("chacha20-poly1305@openssh.com", 123.4e6),
+                cipher("aes128-gcm@openssh.com", 246.8e6),
+                CipherRow {
+                    compression: true,
+                    ..cipher("aes128-gcm@openssh.com", 61.7e6)
+                },
+            ],
             link: Link {
                 rtt: 0.0123,
                 rates: rates(1e8),
@@ -435,13 +447,13 @@ mod tests {
             advice: vec![Advice {
                 tool: "ssh, scp and rsync".into(),
                 data: "all data".into(),
-                options: vec!["-c".into(), "fast".into()],
+                options: vec!["-c".into(), "aes128-gcm@openssh.com".into()],
                 gain: 2.0,
             }],
             notes: vec!["rsync: not measured on the server, which lacks it".into()],
             verdict: Verdict {
                 changes: vec![Change {
-                    what: "fast".into(),
+                    what: "aes128-gcm@openssh.com".into(),
                     gain: 2.0,
                 }],
                 worth: 1.05,
@@ -450,7 +462,7 @@ mod tests {
             seconds: 27.5,
             bytes: 8 << 30,
             choice: Choice {
-                cipher: "fast".into(),
+                cipher: "aes128-gcm@openssh.com".into(),
                 streams_down: Some(1),
                 ..Choice::default()
             },

@@ -67,10 +67,7 @@ async fn tcp_once(host: &HostConfig, interaction: &Interaction) -> Result<Dialed
     let doing = || format!("connecting to {} port {}", host.hostname, host.port);
     let found = tokio::net::lookup_host((host.hostname.as_str(), host.port))
         .await
-        .map_err(|source| {
-            // getaddrinfo's words are lost in "failed to lookup address information: …", which says it well.
-            Error::lookup(&host.hostname, source)
-        })?;
+        .map_err(|source| Error::lookup(&host.hostname, source))?;
     let wanted = |address: &SocketAddr| match host.address_family {
         AddressFamily::Any => true,
         AddressFamily::Inet => address.is_ipv4(),
