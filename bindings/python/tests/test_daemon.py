@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -123,6 +125,25 @@ def test_a_daemon_that_ends_is_told_and_replaced(box: trunkline.Connection) -> N
     with pytest.raises(trunkline.Error) as caught:
         process.wait()
     assert caught.value.may_have_run
+    assert box.run("echo again").stdout == "again\n"
+
+
+def test_an_sftp_session_tells_that_its_daemon_was_killed(box: trunkline.Connection) -> None:
+    told = subprocess.check_output([os.environ["TRUNKLINE_PROGRAM"], "status", "--json"])
+    sftp = box.sftp()
+    zeros = sftp.open("/dev/zero", "rb")
+    assert zeros.read(10) == bytes(10)
+    os.kill(json.loads(told)["pid"], signal.SIGKILL)
+
+    def read_on() -> None:
+        while zeros.read(2**20):
+            pass
+
+    with pytest.raises(trunkline.NetworkError, match="the daemon ended") as caught:
+        read_on()
+    assert caught.value.may_have_run
+    with pytest.raises(trunkline.Error):
+        zeros.close()
     assert box.run("echo again").stdout == "again\n"
 
 

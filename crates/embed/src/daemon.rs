@@ -1,13 +1,18 @@
 //! A destination in the daemon, which holds the connections of all of a user's programs.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncRead, AsyncWriteExt as _, ReadBuf};
 use tokio::net::UnixStream;
+use tokio::net::unix::OwnedReadHalf;
+use tokio::sync::oneshot;
 use trunkline::Error;
 use trunkline::config::{ForwardTarget, Listen};
 use trunkline::sftp::Sftp;
@@ -275,13 +280,44 @@ impl Daemon {
         // What the daemon says of a failure is more than the streams' end would be.
         end.started().await?;
         let (reader, writer) = near.into_split();
+        let (over, why) = oneshot::channel();
         tokio::spawn(async move {
             // Until the SFTP session closes its input, and the server ends.
-            let _ = end.wait().await;
+            let ended = end.wait().await;
             drop(control);
+            let _ = over.send(ended.err());
         });
         let name = self.destination.request.destination.host.clone();
-        Ok(Sftp::over(reader, writer, name))
+        let why = Some(why);
+        Ok(Sftp::over(Answers { reader, why }, writer, name))
+    }
+}
+
+/// What the server says in an SFTP session. Its stream ends as it does where the daemon is lost, or its connection: then the
+/// end is an error that says so.
+struct Answers {
+    reader: OwnedReadHalf,
+    /// Why the session ended, if not by the server's word; `None` once that was told.
+    why: Option<oneshot::Receiver<Option<Failure>>>,
+}
+
+impl AsyncRead for Answers {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = ready!(Pin::new(&mut self.reader).poll_read(cx, buffer));
+        let is_over = read.is_err() || buffer.filled().len() == before;
+        if is_over && let Some(why) = &mut self.why {
+            let why = ready!(Pin::new(why).poll(cx));
+            self.why = None;
+            if let Ok(Some(failure)) = why {
+                return Poll::Ready(Err(io::Error::other(failure.message)));
+            }
+        }
+        Poll::Ready(read)
     }
 }
 

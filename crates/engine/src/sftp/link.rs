@@ -560,7 +560,7 @@ where
                 match self.reader.read_buf(&mut buffer).await {
                     Ok(0) => return Error::sftp(host, trunkline_sftp::Error::Closed),
                     Ok(_) => {}
-                    Err(error) => return Error::network(format!("reading from {host}"), error),
+                    Err(error) => return broken(format!("reading from {host}"), error),
                 }
                 if let Err(error) = shared.handle_bytes(std::iter::once(buffer.split().freeze())) {
                     return Error::sftp(host, error);
@@ -570,8 +570,16 @@ where
         let mut output = Written(&mut self.writer);
         tokio::select! {
             error = reading => error,
-            error = shared.write(&mut output) => Error::network(format!("writing to {host}"), error),
+            error = shared.write(&mut output) => broken(format!("writing to {host}"), error),
         }
+    }
+}
+
+/// What breaks in the middle may have carried requests whose answers are lost.
+fn broken(doing: String, source: io::Error) -> Error {
+    Error::Lost {
+        cause: Arc::new(Error::network(doing, source)),
+        execution: Execution::MayHaveStarted,
     }
 }
 
