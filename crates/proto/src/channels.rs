@@ -277,12 +277,11 @@ impl Channels {
 
     /// The application has read `n` bytes of a channel's data.
     pub fn consumed(&mut self, id: ChannelId, n: usize, now: Instant) {
-        let rtt = self.rtt.get();
         let Some(channel) = self.table.get_mut(&id) else {
             return;
         };
         let n = u32::try_from(n).unwrap_or(u32::MAX);
-        if let Some(add) = channel.receive.consume(n, now, rtt)
+        if let Some(add) = channel.receive.consume(n, now, &self.rtt)
             && let Some(remote) = channel.remote()
             && !channel.eof_received
             && !channel.close_sent
