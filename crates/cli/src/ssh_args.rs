@@ -45,7 +45,7 @@ pub(crate) struct SshArgs {
     /// `-N` (or `-W`, which implies it): open no session.
     pub(crate) no_command: bool,
     /// `-W host:port`: join standard input and output to a forwarded connection.
-    pub(crate) stdio_forward: Option<OsString>,
+    pub(crate) stdio_forward: Option<(String, u16)>,
     /// `-O command`: a request to a running master.
     pub(crate) mux_command: Option<OsString>,
     /// `-S path`: the control socket, overruling `ControlPath`. `none` is one way to name none.
@@ -116,6 +116,9 @@ pub(crate) enum UsageError {
     /// `-e` with something that is not a character.
     #[error("Bad escape character '{0}'.")]
     BadEscapeCharacter(String),
+    /// `-W` with something other than a host and a port.
+    #[error("Bad stdio forwarding specification '{0}'")]
+    BadStdioForward(String),
     /// `-N` and `-s`, or either against `-o SessionType`.
     #[error("-{0} conflicts with an earlier option: use only one of -N, -s and SessionType.")]
     SessionTypeConflict(char),
@@ -288,8 +291,10 @@ impl Meaning {
                 return Err(UsageError::NoDestination);
             }
         }
-        if !low.command.is_empty() {
-            meaning.args.command = Some(low.command.join(OsStr::new(" ")));
+        // As ssh, to which a command without a word is none.
+        let command = low.command.join(OsStr::new(" "));
+        if !command.is_empty() {
+            meaning.args.command = Some(command);
         }
         meaning.finish(ends_the_line)
     }
@@ -362,7 +367,7 @@ impl Meaning {
             b'1' => return Err(UsageError::ProtocolOne),
             b'i' => self.args.identities.extend(value.cloned()),
             b'W' => {
-                self.args.stdio_forward = value.cloned();
+                self.args.stdio_forward = value.map(|value| stdio_forward(value)).transpose()?;
                 self.session = Some(Session::None);
                 self.tty = Some(TtyRequest::No);
             }
@@ -480,6 +485,16 @@ impl Meaning {
         }
         Ok(self.args)
     }
+}
+
+/// `-W`: a host, in brackets if it has colons, and a port.
+fn stdio_forward(value: &OsStr) -> Result<(String, u16), UsageError> {
+    let target = value.to_str().and_then(|text| text.rsplit_once(':'));
+    let Some((host, Ok(port))) = target.map(|(host, port)| (host, port.parse())) else {
+        return Err(UsageError::BadStdioForward(value.display().to_string()));
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Ok((host.to_owned(), port))
 }
 
 /// `-e`: one character, `^` and a letter for a control character, or `none`.

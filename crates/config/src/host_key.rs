@@ -737,7 +737,8 @@ pub fn picture(key: &[u8]) -> String {
     format!("Host key fingerprint is {}\n{art}", fingerprint(key))
 }
 
-fn shown_type(key: &[u8]) -> String {
+/// The type of a host key as ssh shows it: `ED25519`.
+pub fn shown_type(key: &[u8]) -> String {
     keys::display_name(signature::key_type(key).unwrap_or("unknown")).to_owned()
 }
 

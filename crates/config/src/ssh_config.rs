@@ -80,7 +80,8 @@ pub enum ConfigError {
         reason: String,
     },
     /// `ssh -G` refused: a bad option in a file (named with its line) or among the arguments.
-    #[error("ssh refuses the configuration: {0}")]
+    /// Has ssh's lines.
+    #[error("ssh refuses the configuration: {}", .0.replace('\n', "; "))]
     Refused(String),
     /// An option, or a variable that takes part, with a control character in it: `ssh -G` prints values as they are, a line
     /// for each directive, so that what follows a line feed would be read as another directive.

@@ -260,7 +260,7 @@ impl Prepared<'_> {
         if program == Program::Nothing {
             opening.may_end(Box::pin(host.warm())).await?;
             if request.ssh.is_some() {
-                show_banner(host, interaction).await;
+                show_banner(host, interaction);
             }
             log.say(LogLevel::Debug1, "Entering interactive session.");
             let _ = replies.send(begun(warm)).await;
@@ -277,7 +277,6 @@ impl Prepared<'_> {
         };
         let tty = pty.is_some();
         let command = command(config, request, &program, pty);
-        log_program(log, &program, config, request);
         let session = opening.may_end(Box::pin(host.start(&command))).await?;
         let escapes = Escapes {
             character: config.escape_char.filter(|_| tty),
@@ -291,15 +290,18 @@ impl Prepared<'_> {
             hostname: config.hostname.clone(),
         };
         let running = pump(session.into_parts(), begun, streams, replies, inputs, terms, host);
-        let banner = async {
-            if request.ssh.is_some() {
-                show_banner(host, interaction).await;
+        // What ssh shows once the user is authenticated.
+        let shown = async {
+            // For these alone no other connection is made: the session's own may have failed by now.
+            if request.ssh.is_some() && host.logged_in().await {
+                show_banner(host, interaction);
+                log_program(log, &program, config, request);
             }
             std::future::pending().await
         };
         let ended = tokio::select! {
             biased;
-            never = banner => never,
+            never = shown => never,
             ended = running => ended?,
         };
         log.say(LogLevel::Debug1, format!("Exit status {}", ended.code()));
@@ -452,13 +454,9 @@ async fn run_local_command(
 }
 
 /// Shows the banner of the host's connection to somebody who has not seen it while the connection was made.
-async fn show_banner(host: &Host, interaction: &Interaction) {
-    // For the banner alone no other connection is made: the session's own may have failed by now.
-    if !host.logged_in().await || interaction.has_shown_banner() {
-        return;
-    }
+fn show_banner(host: &Host, interaction: &Interaction) {
     let info = host.lanes().into_iter().find_map(|lane| lane.info);
-    if let Some(info) = info.filter(|info| !info.banner.is_empty()) {
+    if let Some(info) = info.filter(|info| !info.banner.is_empty() && !interaction.has_shown_banner()) {
         interaction.banner(&info.banner);
     }
 }

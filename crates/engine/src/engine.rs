@@ -637,17 +637,23 @@ async fn dial_host(engine: Weak<Inner>, caller: Caller) -> Result<Dialed, Error>
                     }
                     None => engine.resolve(&jump).await?,
                 };
-                let host = engine.host_with(resolved, &jump, &interaction)?;
-                let to = format!("{}:{}", config.hostname, config.port);
-                let via = &host.config().original_host;
-                interaction.log(
-                    LogLevel::Debug1,
-                    &format!("Connecting to {to} through the jump host {via}"),
-                );
-                host.confirm_use(&format!("Allow forward to {to}? ")).await?;
-                engine.meet(&host).await?;
-                host.direct_tcpip(&config.hostname, config.port, ("127.0.0.1", 0))
-                    .await
+                let through = async |host: &Host| {
+                    let to = format!("{}:{}", config.hostname, config.port);
+                    let via = &host.config().original_host;
+                    interaction.log(
+                        LogLevel::Debug1,
+                        &format!("Connecting to {to} through the jump host {via}"),
+                    );
+                    host.confirm_use(&format!("Allow forward to {to}? ")).await?;
+                    engine.meet(host).await?;
+                    host.direct_tcpip(&config.hostname, config.port, ("127.0.0.1", 0))
+                        .await
+                };
+                let of_jump = |error: Error| error.of_jump(&resolved);
+                let host = engine
+                    .host_with(resolved.clone(), &jump, &interaction)
+                    .map_err(of_jump)?;
+                through(&host).await.map_err(of_jump)
             });
             let stream = through.await?;
             Ok(Dialed {

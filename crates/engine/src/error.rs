@@ -164,6 +164,14 @@ pub enum Error {
         /// The last line that it wrote.
         words: Printable,
     },
+    /// The host was not reached, because a jump host on the way failed or refused.
+    #[error("jump host {}: {cause}", .jump.original_host)]
+    Jump {
+        /// What the jump host resolved to.
+        jump: Arc<HostConfig>,
+        /// What went wrong there.
+        cause: Arc<Error>,
+    },
     /// The connection was lost while a command was under way.
     #[error("{cause}; the command {}", .execution.as_str())]
     Lost {
@@ -254,7 +262,8 @@ impl Error {
             Self::Lost { cause, .. }
             | Self::FileLost { cause, .. }
             | Self::Greeted { cause, .. }
-            | Self::Proxy { cause, .. } => cause.root(),
+            | Self::Proxy { cause, .. }
+            | Self::Jump { cause, .. } => cause.root(),
             error => error,
         }
     }
@@ -330,7 +339,8 @@ impl Error {
             Self::Lost { cause, .. }
             | Self::FileLost { cause, .. }
             | Self::Greeted { cause, .. }
-            | Self::Proxy { cause, .. } => cause.kind(),
+            | Self::Proxy { cause, .. }
+            | Self::Jump { cause, .. } => cause.kind(),
         }
     }
 
@@ -429,6 +439,17 @@ impl Error {
         Self::Proxy {
             cause: Arc::new(self),
             words,
+        }
+    }
+
+    /// The same, of a jump host on the way. That it needs the system's ssh is left as it is: so does what is behind it.
+    pub(crate) fn of_jump(self, jump: &Arc<HostConfig>) -> Self {
+        match self {
+            Self::NeedsSystemSsh { .. } => self,
+            cause => Self::Jump {
+                jump: jump.clone(),
+                cause: Arc::new(cause),
+            },
         }
     }
 

@@ -191,6 +191,11 @@ impl Connection {
         self.transport.negotiated()
     }
 
+    /// The algorithms that the last key exchange has agreed on: known with the host key, before they are in use.
+    pub fn agreed(&self) -> Option<&Negotiated> {
+        self.transport.agreed()
+    }
+
     /// The key exchange and host key algorithms that the server listed first: what a right guess next time leads with.
     pub fn server_first_choices(&self) -> Option<(&str, &str)> {
         let (kex, host_key) = self.transport.server_offer()?.first_choices.as_ref()?;

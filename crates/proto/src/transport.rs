@@ -223,6 +223,13 @@ impl Transport {
         self.negotiated.as_ref()
     }
 
+    pub(crate) fn agreed(&self) -> Option<&Negotiated> {
+        match &self.kex {
+            Kex::Unaccepted { keys } | Kex::Switching { keys } => Some(&keys.negotiated),
+            _ => self.negotiated(),
+        }
+    }
+
     /// What the server offered in its first KEXINIT.
     pub(crate) fn server_offer(&self) -> Option<&ServerOffer> {
         self.server_offer.as_ref()

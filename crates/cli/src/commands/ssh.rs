@@ -88,9 +88,10 @@ fn start(arguments: Vec<OsString>, backend: Backend, mut launcher: Option<Launch
     }
     let mut console = match Console::open(args.log_file.as_deref(), args.log_level()) {
         Ok(console) => console,
-        Err(error) => {
-            eprintln!("trunkline: {error:#}");
-            return ExitCode::from(OWN_ERROR);
+        Err(complaint) => {
+            eprintln!("{complaint}");
+            // log.c, `log_redirect_stderr_to`
+            return ExitCode::FAILURE;
         }
     };
     let outcome = run(&args, &backend, &mut console, &mut launcher);
@@ -267,13 +268,8 @@ impl Streams {
 }
 
 fn program(args: &SshArgs) -> anyhow::Result<Program> {
-    if let Some(target) = &args.stdio_forward {
-        let bad = || format!("Bad stdio forwarding specification '{}'", target.display());
-        let text = target.to_str().with_context(bad)?;
-        let (host, port) = text.rsplit_once(':').with_context(bad)?;
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let port = port.parse().with_context(bad)?;
-        return Ok(Program::Stdio(host.to_owned(), port));
+    if let Some((host, port)) = &args.stdio_forward {
+        return Ok(Program::Stdio(host.clone(), *port));
     }
     Ok(match &args.command {
         _ if args.no_command => Program::Nothing,

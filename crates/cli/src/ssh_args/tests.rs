@@ -108,7 +108,7 @@ fn switches_settle_what_goes_on_inside_the_session() {
     );
     let args = read("-W db:5432 jump");
     assert!(args.no_command);
-    assert_eq!(args.stdio_forward, Some("db:5432".into()));
+    assert_eq!(args.stdio_forward, Some(("db".into(), 5432)));
     assert!(read("-n host").no_stdin && read("-o StdinNull=yes host").no_stdin);
     assert!(!read("-o StdinNull=no host").no_stdin);
     assert!(read("-s -o SessionType=none host sftp").subsystem);

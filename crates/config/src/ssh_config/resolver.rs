@@ -717,7 +717,7 @@ impl Run {
             }
             (output, status)
         };
-        Ok((status.success(), output, self::complaint(&complaint)))
+        Ok((status.success(), output, complaint_lines(&complaint)))
     }
 }
 
@@ -806,6 +806,10 @@ pub fn ssh_program(world: &World) -> Result<PathBuf, ConfigError> {
 /// terminal.
 #[must_use]
 pub fn complaint(stderr: &[u8]) -> String {
+    complaint_lines(stderr).replace('\n', "; ")
+}
+
+fn complaint_lines(stderr: &[u8]) -> String {
     let text = Printable::text(stderr);
     let lines: Vec<&str> = text
         .lines()
@@ -815,7 +819,7 @@ pub fn complaint(stderr: &[u8]) -> String {
     if lines.is_empty() {
         "it gave no reason".into()
     } else {
-        lines.join("; ")
+        lines.join("\n")
     }
 }
 

@@ -343,14 +343,14 @@ async fn connect(host: &Host, target: &Target) -> Result<ChannelStream, Error> {
 
 /// The server's words where it was the one that refused.
 fn refusal(error: &Error) -> (OpenFailure, String) {
-    match error {
+    match error.root() {
         Error::Refused {
             reason, description, ..
         } if *reason != 0 => (OpenFailure(*reason), description.to_string()),
         Error::Invalid(_) | Error::Configuration { .. } | Error::Denied { .. } | Error::HostKey(_) => {
             (OpenFailure::ADMINISTRATIVELY_PROHIBITED, error.to_string())
         }
-        other => (OpenFailure::CONNECT_FAILED, other.to_string()),
+        _ => (OpenFailure::CONNECT_FAILED, error.to_string()),
     }
 }
 

@@ -11,12 +11,22 @@ use crate::protocol::{Failure, Program};
 ///
 /// `config`: the host's, if it can be used.
 pub(crate) fn of(error: &Error, config: Option<&HostConfig>, program: &Program) -> Option<String> {
-    if let Error::Config(error) = error
-        && let ConfigError::Refused(said) = &**error
-    {
-        return Some(said.clone());
+    if let Error::Config(error) = error {
+        match &**error {
+            ConfigError::Refused(said) => return Some(said.clone()),
+            ConfigError::TwoCommands => {
+                return Some("Cannot execute command-line and remote command.".into());
+            }
+            _ => {}
+        }
     }
     let config = config?;
+    if let Error::Jump { jump, cause } = error {
+        // ssh runs another ssh for the jump host, and finds that one's output at its end.
+        let forwards = Program::Stdio(config.hostname.clone(), config.port);
+        let of_jump = of(cause, Some(jump), &forwards)?;
+        return Some(format!("{of_jump}\n{}", closed_at_once(&peer(config))));
+    }
     let mut lines = Vec::new();
     let root = error.root();
     if let Error::Greeted { greeting, .. } = error {
@@ -53,11 +63,7 @@ fn of_a_lost_connection(error: &Error, host: &str) -> Option<String> {
 
 fn before_the_start(error: &Error, config: &HostConfig, program: &Program) -> Option<String> {
     let hostname = &config.hostname;
-    // What ssh knows of the other end of a socket; a proxy has none (`sshpkt_fmt_connection_id`).
-    let peer = match config.proxy {
-        Proxy::Direct => format!("{hostname} port {}", config.port),
-        _ => "UNKNOWN port 65535".to_owned(),
-    };
+    let peer = peer(config);
     Some(match error {
         Error::Lookup { name, .. } => {
             let message = error.to_string();
@@ -79,9 +85,7 @@ fn before_the_start(error: &Error, config: &HostConfig, program: &Program) -> Op
         },
         Error::ClosedByPeer { host, during } if *host == config.original_host => {
             match during.contains("identification") {
-                true => format!(
-                    "kex_exchange_identification: Connection closed by remote host\nConnection closed by {peer}"
-                ),
+                true => closed_at_once(&peer),
                 false => format!("Connection closed by {peer}"),
             }
         }
@@ -114,11 +118,35 @@ fn before_the_start(error: &Error, config: &HostConfig, program: &Program) -> Op
                 _ => failed,
             }
         }
+        Error::Protocol {
+            source: trunkline_proto::Error::NothingInCommon { what, theirs, .. },
+            ..
+        } => {
+            // ssherr.c; only these two have more than their name.
+            let kind = match *what {
+                "key exchange" | "compression" => format!("{what} method"),
+                "host key" => format!("{what} type"),
+                what => what.to_owned(),
+            };
+            format!("Unable to negotiate with {peer}: no matching {kind} found. Their offer: {theirs}")
+        }
         _ => {
             let (reason, words) = error.disconnect()?;
             format!("Received disconnect from {peer}:{reason}: {words}\nDisconnected from {peer}")
         }
     })
+}
+
+/// What ssh knows of the other end of a socket; a proxy has none (`sshpkt_fmt_connection_id`).
+fn peer(config: &HostConfig) -> String {
+    match config.proxy {
+        Proxy::Direct => format!("{} port {}", config.hostname, config.port),
+        _ => "UNKNOWN port 65535".to_owned(),
+    }
+}
+
+fn closed_at_once(peer: &str) -> String {
+    format!("kex_exchange_identification: Connection closed by remote host\nConnection closed by {peer}")
 }
 
 /// The reasons of RFC 4254 section 5.1, as channels.c names them.

@@ -166,6 +166,8 @@ impl Handshake {
     /// Remembers a server that the system's ssh has something for, and the engine has not: an algorithm, a key.
     fn learn_from(&self, error: &Error) {
         let only_ssh = match error.root() {
+            // The jump host's own connection has learnt of it.
+            _ if matches!(error, Error::Jump { .. }) => false,
             Error::Protocol {
                 source: trunkline_proto::Error::NothingInCommon { what, theirs, .. },
                 ..
@@ -532,6 +534,7 @@ async fn log_in(
     let Event::HostKey(key) = next(driver).await? else {
         return Err(Error::Bug("a question came before the host key"));
     };
+    log_transport(interaction, &driver.proto);
     let accepted = check_host_key(handshake, policy, trust, server, &key).await?;
     driver
         .proto
@@ -552,14 +555,8 @@ async fn log_in(
     if handshake.is_ssh {
         authentication.stand_for_ssh();
     }
-    let mut is_logged = false;
     loop {
-        let question = next(driver).await?;
-        // What was agreed holds once both sides have switched to it.
-        if !is_logged {
-            is_logged = log_transport(interaction, &driver.proto);
-        }
-        match question {
+        match next(driver).await? {
             Event::Authenticated => break,
             question => authentication.answer(driver, question).await?,
         }
@@ -575,21 +572,21 @@ async fn log_in(
     })
 }
 
-/// Logs who the server is and what was agreed with it; `false` as long as nothing is.
-fn log_transport(interaction: &Interaction, proto: &trunkline_proto::Connection) -> bool {
-    let (Some(id), Some(negotiated)) = (proto.server_id(), proto.negotiated()) else {
-        return false;
+/// Logs who the server is and what was agreed with it.
+fn log_transport(interaction: &Interaction, proto: &trunkline_proto::Connection) {
+    let (Some(id), Some(agreed)) = (proto.server_id(), proto.agreed()) else {
+        return;
     };
     let log = |text: String| interaction.log(LogLevel::Debug1, &text);
     let software = id.as_str().splitn(3, '-').last().unwrap_or_default();
     log(format!(
         "Remote protocol version 2.0, remote software version {software}"
     ));
-    log(format!("kex: algorithm: {}", negotiated.kex));
-    log(format!("kex: host key algorithm: {}", negotiated.host_key));
+    log(format!("kex: algorithm: {}", agreed.kex));
+    log(format!("kex: host key algorithm: {}", agreed.host_key));
     for (way, direction) in [
-        ("server->client", &negotiated.incoming),
-        ("client->server", &negotiated.outgoing),
+        ("server->client", &agreed.incoming),
+        ("client->server", &agreed.outgoing),
     ] {
         let mac = direction.mac.map_or("<implicit>", Mac::name);
         let compression = match direction.compression {
@@ -601,7 +598,6 @@ fn log_transport(interaction: &Interaction, proto: &trunkline_proto::Connection)
             "kex: {way} cipher: {cipher} MAC: {mac} compression: {compression}"
         ));
     }
-    true
 }
 
 /// What ssh says of a server without a post-quantum key exchange (sshconnect.c, `warn_nonpq_kex`), unless the user has chosen
@@ -662,11 +658,18 @@ async fn check_host_key(
         }
     };
     let name = server.lookup_name();
-    let known = match &accepted.known_at {
-        Some(at) => format!("Host '{name}' is known and matches the host key, found at {at}"),
-        None => format!("Host '{name}' was not known by this host key before"),
-    };
-    interaction.log(LogLevel::Debug1, &known);
+    match &accepted.known_at {
+        Some(at) => {
+            let key_type = host_key::shown_type(key);
+            let known = format!("Host '{name}' is known and matches the {key_type} host key.");
+            interaction.log(LogLevel::Debug1, &known);
+            interaction.log(LogLevel::Debug1, &format!("Found key in {at}"));
+        }
+        None => interaction.log(
+            LogLevel::Debug1,
+            &format!("Host '{name}' was not known by this host key before"),
+        ),
+    }
     for warning in &accepted.warnings {
         interaction.warn(warning);
     }

@@ -191,7 +191,7 @@ pub(super) async fn ask(
 
 /// RFC 4254 section 5.1's reason codes, in SOCKS's words.
 pub(super) fn reply_to(error: &Error) -> Reply {
-    match error {
+    match error.root() {
         Error::Refused { reason: 1, .. } | Error::HostKey(_) => Reply::NotAllowed,
         Error::Refused { reason: 2, .. } | Error::Network { .. } | Error::Lookup { .. } => Reply::Refused,
         _ => Reply::Failed,

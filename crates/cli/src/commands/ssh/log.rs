@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::Write as _;
 use std::time::SystemTime;
 
-use anyhow::Context as _;
 use trunkline_request::{LogLevel, LogLine};
 use trunkline_text::Printable;
 
@@ -21,11 +20,15 @@ pub(super) struct Console {
 }
 
 impl Console {
-    /// With the file of `-E`.
-    pub(super) fn open(file: Option<&OsStr>, level: Option<LogLevel>) -> anyhow::Result<Self> {
+    /// With the file of `-E`; what ssh says if it cannot be opened.
+    pub(super) fn open(file: Option<&OsStr>, level: Option<LogLevel>) -> Result<Self, String> {
         let open = |path: &OsStr| {
             let file = File::options().create(true).append(true).open(path);
-            file.with_context(|| format!("-E {}", path.display()))
+            file.map_err(|error| {
+                let words = error.to_string();
+                let words = words.split(" (os error ").next().unwrap_or_default();
+                format!("Couldn't open logfile {}: {words}", path.display())
+            })
         };
         Ok(Self {
             file: file.map(open).transpose()?,

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::{Command, Output};
 
-use trunkline_testkit::{KeyPair, KeyType, Relay};
+use trunkline_testkit::{HostEntry, KeyPair, KeyType, Relay, write_ssh_config};
 
 use crate::home::{Home, describe, finish, server, text};
 
@@ -97,15 +98,39 @@ fn failures_are_told_in_ssh_s_words() {
             "true",
         ],
     ];
+    all_are_told_alike(&home, &config, rows);
+}
+
+#[test]
+fn mistakes_are_told_in_ssh_s_words() {
+    let (server, home) = (server(), Home::new());
+    let box_ = server.alias();
+    let bad = home.path("bad");
+    fs::write(&bad, "Host *\n NoSuchThing yes\n NorThis yes\n").unwrap();
+    let bad = bad.display().to_string();
+    let rows: &[&[&str]] = &[
+        &["-W", "nonsense", box_],
+        &["-E", "/no/such/folder/log", box_, "true"],
+        &["-F", &bad, box_, "true"],
+        &["-o", "RemoteCommand=true", box_, "true"],
+        &["-o", "HostKeyAlgorithms=ecdsa-sha2-nistp256", box_, "true"],
+        // No command is a shell, which is given no terminal here.
+        &[box_, ""],
+    ];
+    all_are_told_alike(&home, &server.ssh_config(), rows);
+}
+
+#[track_caller]
+fn all_are_told_alike(home: &Home, config: &Path, rows: &[&[&str]]) {
     for row in rows {
         let run = |mut command: Command| finish(command.args(*row));
         let mut ssh = home.command("ssh");
-        ssh.arg("-F").arg(&config);
+        ssh.arg("-F").arg(config);
         let theirs = run(ssh);
         // With a connection to be made, and with one that is there, where there is: its key is no news then.
         let of_a_new_connection = |line: &&str| line.starts_with("Warning: Permanently added");
         for warm in [false, true] {
-            let ours = run(home.ssh_with(&config));
+            let ours = run(home.ssh_with(config));
             let shown = format!("{row:?}\n{}\n{}", describe(&theirs), describe(&ours));
             assert_eq!(ours.status.code(), theirs.status.code(), "{shown}");
             let lines = said(&theirs);
@@ -115,6 +140,48 @@ fn failures_are_told_in_ssh_s_words() {
                 .collect();
             assert_eq!(said(&ours).lines().collect::<Vec<_>>(), expected, "{shown}");
         }
+    }
+}
+
+#[test]
+fn what_fails_at_a_jump_host_is_told_in_ssh_s_words() {
+    let (jump, target, home) = (server(), server(), Home::new());
+    let stranger = KeyPair::generate(jump.dir(), "stranger", KeyType::Ed25519).unwrap();
+    let nowhere = "127.0.0.1:1".parse().unwrap();
+    let config = home.path("config");
+    write_ssh_config(
+        &config,
+        [
+            jump.host_entry("jump"),
+            target.host_entry("box"),
+            target.host_entry("refusing").at(nowhere),
+            target.host_entry("unknown").with("HostName no-such-host.invalid"),
+            HostEntry {
+                identities: vec![stranger.private_path().into()],
+                ..target.host_entry("stranger")
+            },
+        ],
+    )
+    .unwrap();
+    for row in [
+        // The jump host is not there, has no address, lets nobody in, is not known.
+        &["-J", "refusing", "box", "true"][..],
+        &["-J", "unknown", "box", "true"],
+        &["-J", "stranger", "box", "true"],
+        &["-J", "refusing,jump", "box", "true"],
+        &["-J", "jump,refusing", "box", "true"],
+        // It does not reach the host.
+        &["-J", "jump", "refusing", "true"],
+        &["-J", "jump", "unknown", "true"],
+        // The host behind it lets nobody in.
+        &["-J", "jump", "stranger", "true"],
+    ] {
+        let mut ssh = home.command("ssh");
+        let theirs = finish(ssh.arg("-F").arg(&config).args(row));
+        let ours = finish(home.ssh_with(&config).args(row));
+        let shown = format!("{row:?}\n{}\n{}", describe(&theirs), describe(&ours));
+        assert_eq!(ours.status.code(), theirs.status.code(), "{shown}");
+        assert_eq!(said(&ours), said(&theirs), "{shown}");
     }
 }
 
