@@ -7,6 +7,7 @@ pub mod claim;
 mod completing;
 mod copy;
 mod forwards;
+mod installed;
 mod listening;
 mod lists;
 mod masters;

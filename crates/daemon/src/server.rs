@@ -22,6 +22,7 @@ use zeroize::Zeroizing;
 use crate::claim::{Claim, PeerError, check_peer};
 use crate::completing;
 use crate::copy;
+use crate::installed::Installed;
 use crate::listening::Waiting;
 use crate::lists;
 use crate::metrics::Metrics;
@@ -50,6 +51,8 @@ const HELLO_LIMIT: Duration = Duration::from_secs(10);
 struct Service {
     engine: Engine,
     place: Place,
+    /// `None` where there is no daemon, whose place another could take.
+    installed: Option<Arc<Installed>>,
     stop: Stop,
     /// `None` where there is no daemon.
     mux: Option<Arc<mux::Sockets>>,
@@ -82,6 +85,7 @@ pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()
     let service = Service {
         engine: engine.clone(),
         place: claim.place.clone(),
+        installed: Some(Arc::new(Installed::find())),
         stop: stop.clone(),
         mux: Some(mux.clone()),
         masters: Some(masters.clone()),
@@ -137,6 +141,7 @@ pub async fn run_private(mut connections: Connections, place: Place, engine: Eng
     let service = Service {
         engine: engine.clone(),
         place,
+        installed: None,
         stop: Stop::new(),
         mux: None,
         masters: None,
@@ -211,6 +216,9 @@ async fn serve(stream: UnixStream, service: &Service) -> Result<(), Dropped> {
 
 /// Welcomes a client that says hello, and returns the version of its protocol; `None` where it has left again, or never
 /// spoke. The welcome has left by then: a client that was not welcomed knows that nothing was begun.
+///
+/// A daemon whose program was updated welcomes nobody: it makes room for a daemon of the new program, which the client
+/// starts, and lets its sessions end.
 async fn greet(
     reader: &mut FrameReader,
     writer: &FrameWriter,
@@ -229,6 +237,17 @@ async fn greet(
         Ok(Err(error)) => return Err(error.into()),
         Ok(Ok(None)) | Err(_) => return Ok(None),
     };
+    if service
+        .installed
+        .as_ref()
+        .is_some_and(|installed| installed.is_replaced())
+    {
+        if service.stop.asked().is_none() {
+            tracing::info!("trunklined was updated: no new clients; waiting for running sessions");
+            service.stop.ask(false);
+        }
+        return Ok(None);
+    }
     let welcome = Reply::Welcome {
         protocol: VERSION,
         program: env!("CARGO_PKG_VERSION").to_owned(),

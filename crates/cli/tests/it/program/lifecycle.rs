@@ -3,7 +3,8 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::process::{Child, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use trunkline_control::protocol::{Reply, Request, VERSION};
 use trunkline_testkit::Sshd;
 
-use crate::home::{Home, assert_status, describe, end_of, fifo, finish, server, text, wait_until};
+use crate::home::{Home, assert_status, describe, end_of, fifo, finish, program, server, text, wait_until};
 
 /// A command that has begun on the server and waits there until its gate is opened.
 struct Waiting {
@@ -169,6 +170,43 @@ fn stop_lets_running_sessions_end_and_makes_room_at_once() {
     assert_eq!(command.release(), (Some(11), "opened".into()));
     wait_until("the old daemon has ended", || is_gone(first));
     assert_status(&home.on(&server, "exit 6"), 6);
+}
+
+/// A copy of the daemon's program, which another process makes: one that is open for writing cannot be run, and programs
+/// that other tests start inherit what is open here.
+fn copy_of_trunklined(to: &Path) {
+    let original = Path::new(program()).with_file_name("trunklined");
+    assert_status(&finish(Command::new("cp").arg(original).arg(to)), 0);
+}
+
+#[test]
+fn a_daemon_whose_program_was_updated_makes_room_and_lets_running_sessions_end() {
+    let (server, home) = (server(), Home::new());
+    let (installed, update) = (home.path("trunklined"), home.path("trunklined.new"));
+    copy_of_trunklined(&installed);
+    let on_it = |command: &str| {
+        let mut ssh = home.ssh(&server);
+        finish(ssh.args([server.alias(), command]).env("TRUNKLINED", &installed))
+    };
+    assert_status(&on_it("true"), 0);
+    let first = home.daemon().unwrap();
+    let command = Waiting::start(&home, &server);
+    // Removed, it serves on.
+    fs::remove_file(&installed).unwrap();
+    assert_status(&home.on(&server, "exit 4"), 4);
+    assert_eq!(home.daemon(), Some(first));
+    // As package managers do it.
+    copy_of_trunklined(&update);
+    fs::rename(&update, &installed).unwrap();
+    let output = on_it("exit 5");
+    assert_status(&output, 5);
+    assert_eq!(text(&output.stderr), "");
+    let second = home.daemon().unwrap();
+    assert_ne!(second, first);
+    assert_eq!(command.release(), (Some(11), "opened".into()));
+    wait_until("the old daemon has ended", || is_gone(first));
+    assert_status(&on_it("exit 6"), 6);
+    assert_eq!(home.daemon(), Some(second));
 }
 
 #[test]
