@@ -2,10 +2,10 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint fmt bench fuzz docs site
+.PHONY: help demo test check lint fmt bench fuzz docs site dist test-dist
 
 help: ## List the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
 demo: ## Run one command on 20 throwaway servers, beside plain ssh and ControlMaster, and print the times
 	scripts/demo
@@ -36,3 +36,9 @@ docs: ## Build the documentation of the crates into target/doc
 
 site: ## Build the guides and the man pages as a site into target/site/html, and check its links
 	scripts/site
+
+dist: ## Build the packages into target/dist (TARGET=triple for another machine's)
+	scripts/dist $(TARGET)
+
+test-dist: ## Install the packages of target/dist and run them, without a compiler (minutes; as root)
+	scripts/test-dist
