@@ -3,6 +3,7 @@
 pub(crate) mod log;
 mod ssh_words;
 
+use std::ffi::OsStr;
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
@@ -535,7 +536,14 @@ impl Terminal {
                 size: terminal_size(*size),
                 modes: modes.clone(),
             }),
-            (RequestTty::Force, None) => Self::Given(Pty::default()),
+            // Of a size that nobody knows, but of the kind that the caller says.
+            (RequestTty::Force, None) => {
+                let term = request.host.world.env.get(OsStr::new("TERM"));
+                Self::Given(Pty {
+                    term: term.map_or_else(String::new, |term| term.to_string_lossy().into_owned()),
+                    ..Pty::default()
+                })
+            }
             (_, None) => Self::Missing,
         }
     }

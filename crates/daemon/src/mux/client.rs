@@ -10,7 +10,6 @@ use trunkline::{Error, Host};
 use super::info;
 use super::packets::{PacketError, Packets};
 use super::peer::Peer;
-use super::proxy::Offence;
 use super::wire::{Forward, Reply, Request, VERSION};
 use super::{Socket, Sockets};
 use crate::claim::{PeerError, check_peer};
@@ -25,8 +24,6 @@ pub(super) enum Dropped {
     Peer(#[from] PeerError),
     #[error(transparent)]
     Packet(#[from] PacketError),
-    #[error(transparent)]
-    Proxy(#[from] Offence),
     #[error("it speaks version {0}")]
     Version(u32),
     #[error("it did not begin with hello")]

@@ -43,7 +43,7 @@ pub(super) fn decodes(packet: &Bytes) -> bool {
 
 /// Why a client in proxy mode is sent away.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Offence {
+enum Offence {
     #[error("the socket failed: {0}")]
     Io(#[from] std::io::Error),
     #[error("a packet of {0} bytes is too long")]
@@ -94,11 +94,17 @@ impl Client<'_> {
             tasks: JoinSet::new(),
             no_more_sessions: false,
         };
-        tokio::select! {
-            done = proxy.run(door.ending()) => done?,
-            failed = write(writer, packets) => match failed.map_err(Offence::Io)? {},
-            () = async { globals.await; std::future::pending().await } => {}
-            error = connection.ended() => tracing::info!("a proxy client is sent away: {error}"),
+        let offence = tokio::select! {
+            done = proxy.run(door.ending()) => done.err(),
+            Err(failed) = write(writer, packets) => Some(Offence::Io(failed)),
+            () = async { globals.await; std::future::pending().await } => None,
+            error = connection.ended() => {
+                tracing::info!("a proxy client is sent away: {error}");
+                None
+            }
+        };
+        if let Some(offence) = offence {
+            tracing::warn!("a proxy client is sent away: {offence}");
         }
         Ok(ControlFlow::Break(()))
     }

@@ -147,7 +147,7 @@ fn options_that_change_a_session_do_as_with_ssh() {
         &server,
         &[
             &["-e", "none", "-tt", "HOST", COMMAND],
-            &["-tt", "HOST", "stty size; exit 3"],
+            &["-tt", "HOST", "stty size; echo $TERM; exit 3"],
             &["-s", "HOST", "no-such-subsystem"],
             &["HOST", "--", "echo a  b"],
             &["HOST", "-v"],
