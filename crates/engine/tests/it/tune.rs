@@ -81,7 +81,9 @@ async fn compression_is_measured_on_a_narrow_link_and_the_figures_decide() {
     let gain = both(row(true).compressible) / both(row(false).compressible);
     let cost = both(row(false).incompressible) / both(row(true).incompressible);
     // What counts is more than rates differ from run to run, and at least 5 %.
-    let worth = report.noise.map_or(1.08, |noise| f64::max(1.05, 1.0 / (1.0 - noise)));
+    let worth = report
+        .noise
+        .map_or(1.08, |noise| f64::max(1.05, 1.0 / (1.0 - noise)));
     let pays = gain > worth && cost < worth;
     assert_eq!(report.choice.compression, pays, "{:?}", report.ciphers);
     let rate = report.link.rates.down.unwrap();

@@ -201,7 +201,10 @@ fn trunklined_is_what_the_environment_says() {
     }
     let settings = finish(home.trunkline().arg("settings").env("TRUNKLINED", &mine));
     let told = text(&settings.stdout);
-    assert!(told.lines().any(|line| line.starts_with("idle_timeout ")), "{told}");
+    assert!(
+        told.lines().any(|line| line.starts_with("idle_timeout ")),
+        "{told}"
+    );
     assert_eq!(
         fs::read_to_string(&noted).unwrap(),
         "--detach\n--private\n--private\n"
