@@ -332,7 +332,8 @@ impl Client {
         }
     }
 
-    /// Sends a request.
+    /// Sends a request. That the daemon hears no more is no error: it may have said why, and its replies, read to their end,
+    /// tell of that and of its own.
     ///
     /// # Errors
     /// [`ClientError::Frame`].
@@ -507,7 +508,10 @@ impl RequestWriter {
     /// # Errors
     /// As [`Client::send`].
     pub async fn send(&self, request: &Request) -> Result<(), ClientError> {
-        self.0.send(request).await.map_err(gone)
+        match self.0.send(request).await.map_err(gone) {
+            Err(ClientError::Gone) => Ok(()),
+            sent => sent,
+        }
     }
 }
 

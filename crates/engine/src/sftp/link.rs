@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt as _;
@@ -547,13 +547,16 @@ pub(crate) struct Streams<R, W> {
 /// What is read at once from a stream.
 const READ: usize = 256 * 1024;
 
+/// How long the reason for a stream that takes nothing any more may take to come: the other end is gone, and so is the wait.
+const WHY: Duration = Duration::from_secs(1);
+
 impl<R, W> Transport for Streams<R, W>
 where
     R: AsyncRead + Send + Unpin + 'static,
     W: AsyncWrite + Send + Unpin + 'static,
 {
     async fn run(mut self, shared: &Shared, host: &str) -> Error {
-        let reading = async {
+        let mut reading = pin!(async {
             let mut buffer = BytesMut::new();
             loop {
                 buffer.reserve(READ);
@@ -566,11 +569,16 @@ where
                     return Error::sftp(host, error);
                 }
             }
-        };
+        });
         let mut output = Written(&mut self.writer);
-        tokio::select! {
-            error = reading => error,
-            error = shared.write(&mut output) => broken(format!("writing to {host}"), error),
+        let unwritten = tokio::select! {
+            error = &mut reading => return error,
+            error = shared.write(&mut output) => error,
+        };
+        // Who takes nothing any more may say why.
+        match tokio::time::timeout(WHY, reading).await {
+            Ok(told @ Error::Lost { .. }) => told,
+            _ => broken(format!("writing to {host}"), unwritten),
         }
     }
 }

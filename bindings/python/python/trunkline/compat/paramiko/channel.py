@@ -286,8 +286,9 @@ class Channel:
                 raise socket.timeout("timed out")
             piece = data[:_PIECE]
             session.write(piece).wait()
-            # What stays behind is sent as soon as the command reads on.
-            self._is_drained(self._timeout)
+            # What stays behind is sent as soon as the command reads on. One that ends now has had its chance to.
+            with suppress(_errors.Error):
+                self._is_drained(self._timeout)
             return len(piece)
         except _errors.Error:
             raise OSError("Socket is closed") from None
