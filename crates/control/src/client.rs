@@ -236,8 +236,8 @@ impl Client {
                 Err(ClientError::Gone) => {}
                 Err(ClientError::NotRunning) => {
                     started = start(place, starter).await?;
-                    if started.is_none() {
-                        wait_for_holder(place).await;
+                    if started.is_none() && !wait_for_holder(place).await {
+                        break;
                     }
                     continue;
                 }
@@ -547,17 +547,16 @@ async fn wait_until_free(place: &Place) -> Result<(), ClientError> {
 }
 
 /// Waits until whoever has the daemon's lock listens, or has let go of the lock: one that starts takes the lock before the
-/// socket, and one that was killed may lose the socket before the lock.
-async fn wait_for_holder(place: &Place) {
+/// socket, and one that was killed may lose the socket before the lock. `false` where it does neither.
+async fn wait_for_holder(place: &Place) -> bool {
     let listens = async {
         while UnixStream::connect(place.socket()).await.is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     tokio::select! {
-        () = listens => {}
-        // Who waited in vain is told so by the next attempt.
-        _ = wait_until_free(place) => {}
+        () = listens => true,
+        free = wait_until_free(place) => free.is_ok(),
     }
 }
 
