@@ -2,13 +2,16 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint fmt bench fuzz docs site dist test-dist
+.PHONY: help demo fleet-demo test check lint fmt bench fuzz docs site dist test-dist
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
 demo: ## Run one command on 20 throwaway servers, beside plain ssh and ControlMaster, and print the times
 	scripts/demo
+
+fleet-demo: ## Bring up a NATS server, three nodes and 20 servers, to try a fleet
+	scripts/fleet-demo
 
 test: ## Run every test, then each fuzz target for ten seconds
 	scripts/test

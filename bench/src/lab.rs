@@ -79,11 +79,17 @@ impl Lab {
 
     /// A daemon that has never run: its folder is empty.
     pub(crate) fn daemon(&self) -> anyhow::Result<Daemon> {
+        self.daemon_with("")
+    }
+
+    /// The same, with these lines in its `config.toml`.
+    pub(crate) fn daemon_with(&self, settings: &str) -> anyhow::Result<Daemon> {
         let number = self.daemons.get();
         self.daemons.set(number + 1);
         let dir = self.path(&format!("d{number}"));
         std::fs::create_dir(&dir)?;
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700))?;
+        std::fs::write(dir.join("config.toml"), settings)?;
         Ok(Daemon {
             dir,
             program: self.trunkline.clone(),
@@ -145,6 +151,11 @@ impl Daemon {
                 other => anyhow::bail!("{alias}: {other:?}"),
             }
         })
+    }
+
+    /// The socket on which it tells its metrics.
+    pub(crate) fn metrics(&self) -> PathBuf {
+        self.dir.join("metrics.sock")
     }
 
     /// The folder of the mux sockets.

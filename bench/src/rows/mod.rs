@@ -11,6 +11,7 @@ mod fleet;
 mod git;
 mod idle;
 mod kinds;
+mod metrics;
 mod python_warm;
 mod six_operations;
 mod sockets;
@@ -49,6 +50,7 @@ pub(crate) const ROWS: &[Row] = &[
     ansible::ROW,
     at_once::ROW,
     sockets::ROW,
+    metrics::ROW,
     transfers::ROW,
     event_loop::ROW,
     kinds::ROW,

@@ -73,6 +73,8 @@ class Channel extends Duplex {
     this._id = undefined;
     /** @type {((error: Error | null) => void) | undefined} */
     this._opening = undefined;
+    /** The engine has not said yet whether it could be opened. */
+    this._asked = false;
     /** Whoever waits for room to write. @type {((error?: Error | null) => void) | undefined} */
     this._waiting = undefined;
     /** @type {[code?: number | null, signal?: string, dump?: boolean, description?: string]} */
@@ -94,6 +96,7 @@ class Channel extends Duplex {
   _begin(id, opened) {
     this._id = id;
     this._opening = opened;
+    this._asked = true;
     attach(id, this);
     return this;
   }
@@ -149,6 +152,7 @@ class Channel extends Duplex {
         // Its client was closed before it was open.
         if (this._opening !== undefined && value !== null) this._failed(this._explain(value));
         else this._finishUp(value === null ? null : toError(value));
+        this._asked = false;
         break;
     }
   }
@@ -157,8 +161,13 @@ class Channel extends Duplex {
   _opened(error) {
     const opening = this._opening;
     this._opening = undefined;
+    this._asked = false;
     if (error === null) this.subtype = this._subtype;
-    opening?.(error);
+    try {
+      opening?.(error);
+    } finally {
+      this._owner?._left();
+    }
   }
 
   /** @param {import('./index').SshError} error */
@@ -230,11 +239,13 @@ class Channel extends Duplex {
     detach(this._id);
     hub.destroy(this._id);
     this._id = undefined;
+    this._asked = false;
     this._owner?._left(this);
   }
 
-  /** Whether something is left to be told that somebody waits for: its data flows, or was asked for. */
+  /** Whether something is left to be told that somebody waits for: whether it is open, or its data, which flows or was asked for. */
   _isHeard() {
+    if (this._asked) return true;
     if (this._id === undefined || this.destroyed) return false;
     return this.readableFlowing === true || (this.listenerCount('readable') > 0 && this.readableLength === 0);
   }

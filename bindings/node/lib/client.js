@@ -12,6 +12,24 @@ const { Socket } = require('./socket');
 const { terminal } = require('./terminal');
 
 /**
+ * What programs read of a client's `config`: with ssh2's defaults, without passwords and keys, which nobody needs a second time.
+ * @param {Record<string, any>} config
+ */
+function told(config) {
+  return {
+    host: config.host || config.hostname || 'localhost',
+    port: +config.port || 22,
+    username: config.username || config.user,
+    forceIPv4: config.forceIPv4 || false,
+    forceIPv6: config.forceIPv6 || false,
+    keepaliveInterval: config.keepaliveInterval || 0,
+    keepaliveCountMax: config.keepaliveCountMax ?? 3,
+    readyTimeout: config.readyTimeout ?? 20_000,
+    tryKeyboard: config.tryKeyboard === true,
+  };
+}
+
+/**
  * ssh2's Client, with the engine behind it.
  *
  * Events: 'connect', 'greeting' (text), 'ready', 'handshake' (details), 'placement' (details), 'banner' (text), 'keyboard-interactive' (name, instructions, language, prompts,
@@ -25,6 +43,8 @@ class Client extends EventEmitter {
     this._id = undefined;
     /** @type {import('./index').ConnectConfig | import('./index').DestinationConfig | undefined} */
     this._config = undefined;
+    /** Where to, as whom and how, once `connect()` was called; no secrets. */
+    this.config = told({});
     this._ready = false;
     this._ending = false;
     /** Whether a host that known_hosts do not name is refused: connect() does, ssh2 does not. */
@@ -43,9 +63,9 @@ class Client extends EventEmitter {
     this._key = undefined;
     /** An agent of the program's, for sessions. @type {import('./agent').AgentSocket | undefined} */
     this._lent = undefined;
-    /** Streams that have something left to tell. @type {Set<Channel>} */
+    /** What has something left to tell: streams, SFTP sessions, listeners. @type {Set<{ _isHeard(): boolean }>} */
     this._channels = new Set();
-    /** Tells of the end, when the streams have told theirs. @type {(() => void) | undefined} */
+    /** Tells of the end, when they have told theirs. @type {(() => void) | undefined} */
     this._ended = undefined;
     /** Listeners by what they listen on. @type {Map<string, Listener>} */
     this._listeners = new Map();
@@ -89,6 +109,7 @@ class Client extends EventEmitter {
    */
   _connecting(config, where) {
     this._config = config;
+    this.config = told(config);
     this._ends = true;
     this._met = false;
     this._ready = false;
@@ -304,8 +325,8 @@ class Client extends EventEmitter {
   }
 
   /**
-   * Tells of the end where no stream has anything left to tell that somebody reads.
-   * @param {Channel} [channel] that has told everything, or is not read any more
+   * Tells of the end where nothing has anything left to tell that somebody waits for.
+   * @param {{ _isHeard(): boolean }} [channel] that has told everything, or is not read any more
    */
   _left(channel) {
     if (channel !== undefined && !channel._isHeard()) this._channels.delete(channel);
@@ -439,8 +460,12 @@ class Client extends EventEmitter {
   sftp(env, callback) {
     if (typeof env === 'function') callback = env;
     const sftp = new SFTP(hub.openSftp(this._connected()), this._server.includes('OpenSSH'), this);
-    if (!this._strict) sftp._explain = (fault) => toRequestError(fault, 'Unable to start subsystem: sftp');
+    if (!this._strict) {
+      sftp._explain = (fault) => toRequestError(fault, 'Unable to start subsystem: sftp');
+      sftp._explainCall = (fault) => toRequestError(fault, fault.message);
+    }
     sftp._opening = callback;
+    this._channels.add(sftp);
     return this;
   }
 
@@ -670,6 +695,12 @@ class Listener {
     /** @type {((error?: Error) => void) | undefined} */
     this.ended = undefined;
     attach(id, this);
+    client._channels.add(this);
+  }
+
+  /** Whether somebody waits for the server's answer. */
+  _isHeard() {
+    return this.callback !== undefined;
   }
 
   /**
@@ -698,13 +729,15 @@ class Listener {
       }
       case KIND.INCOMING:
         this._incoming(value);
-        break;
+        return;
       case KIND.CLOSE:
         detach(this.id);
+        this.callback = undefined;
         this.ended?.();
         callback?.(new Error('Not connected'));
         break;
     }
+    this.client._left(this);
   }
 
   /** @param {{ number: number, originator: string }} incoming */

@@ -138,6 +138,18 @@ export interface Lane {
 
 /** ssh2's Client, and what it has beside ssh2's. */
 export declare class Client extends ssh2.Client {
+  /** Where to, as whom and how: what `connect` was given, with ssh2's defaults and without secrets. */
+  readonly config: {
+    host: string;
+    port: number;
+    username: string | undefined;
+    forceIPv4: boolean;
+    forceIPv6: boolean;
+    keepaliveInterval: number;
+    keepaliveCountMax: number;
+    readyTimeout: number;
+    tryKeyboard: boolean;
+  };
   /** Connects; 'ready' or 'error' follows. Throws for options that cannot be used. */
   connect(config: ConnectConfig | DestinationConfig): this;
   /** As `openssh_forwardOutStreamLocal`. */

@@ -202,6 +202,9 @@ class SFTP extends EventEmitter {
     this._id = id;
     this._owner = owner;
     this._isOpenssh = isOpenssh;
+    this.type = 'session';
+    this.subtype = 'subsystem';
+    this.server = false;
     this._over = false;
     /** What the server has announced: names and versions. @type {Array<[string, string]>} */
     this._extensions = [];
@@ -212,6 +215,8 @@ class SFTP extends EventEmitter {
     this._opening = undefined;
     /** What went wrong with its opening, in whose words. @type {(fault: import('./native').Fault) => Error} */
     this._explain = toError;
+    /** And with one of its requests. @type {(fault: import('./native').Fault) => Error} */
+    this._explainCall = toError;
     attach(id, this);
   }
 
@@ -232,6 +237,7 @@ class SFTP extends EventEmitter {
         this._over = true;
         detach(this._id);
         opening?.(this._explain(value));
+        this._owner?._left(this);
         break;
       case KIND.CLOSE:
         this._over = true;
@@ -239,8 +245,14 @@ class SFTP extends EventEmitter {
         opening?.(new Error('Not connected'));
         this.emit('end');
         this.emit('close');
+        this._owner?._left(this);
         break;
     }
+  }
+
+  /** Whether something is left to be told. */
+  _isHeard() {
+    return !this._over;
   }
 
   /**
@@ -253,13 +265,14 @@ class SFTP extends EventEmitter {
   _call(call, callback, shape = () => undefined, step = undefined) {
     for (const field of /** @type {const} */ (['path', 'target'])) if (field in call) checkPath(call[field]);
     if (this._over) throw new Error('Not connected');
+    const explain = this._explainCall;
     const id = hub.sftpCall(this._id, call);
     attach(id, {
       _owner: this._owner,
       _told(kind, value) {
         if (kind === KIND.DATA) return step?.(value);
         detach(id);
-        if (kind === KIND.FAIL) callback?.(toError(value));
+        if (kind === KIND.FAIL) callback?.(explain(value));
         else {
           const shaped = shape(value);
           // As ssh2: what gives nothing calls back with nothing.

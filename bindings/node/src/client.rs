@@ -37,6 +37,9 @@ use crate::stream::Stream;
 /// Towards a JavaScript stream that carries the connection's bytes, so much is held.
 const PIPE: usize = 256 * 1024;
 
+/// Where connections are shared, what went over the one whose end was the client's has so long to learn of it by itself.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// What JavaScript holds by its number.
 pub(crate) struct Client {
     target: u32,
@@ -167,22 +170,26 @@ impl Client {
         }
     }
 
-    /// Runs a stream's life until it is over or the client ends. Where connections are shared, their end does not come with
-    /// the client's, and the stream is cut off.
+    /// Runs a stream's life until it is over or the client ends.
     pub(crate) async fn during(&self, stream: &Stream, life: impl Future<Output = ()>) {
-        let ended = async {
-            self.cancel.cancelled().await;
-            if self.own().is_some() {
-                std::future::pending::<()>().await;
-            }
-        };
         tokio::select! {
             biased;
             () = life => {}
-            () = ended => {
-                stream.cut_off(&self.end());
-            }
+            fault = self.cuts_off() => stream.cut_off(&fault),
         }
+    }
+
+    /// When the client's end cuts off what is under way, and why. What goes over a connection that has ended learns of it by
+    /// itself, behind all that the server had said before. Only where connections are shared is something left that does not.
+    pub(crate) async fn cuts_off(&self) -> Fault {
+        self.cancel.cancelled().await;
+        if self.own().is_some() {
+            std::future::pending::<()>().await;
+        }
+        if self.end.get().is_some() {
+            tokio::time::sleep(LAST_WORDS).await;
+        }
+        self.end()
     }
 
     /// Ends it, and everything that goes over its connections.
@@ -239,13 +246,15 @@ impl Client {
     ) {
         let cancel = self.cancel.child_token();
         self.listeners().insert(request, cancel.clone());
-        let listening = async { self.way().await?.listen(&listen).await };
-        match cancel.run_until_cancelled(listening).await {
-            None => {}
-            Some(Err(failure)) => self
-                .outbox
-                .tell(request, Kind::Fail, Fault::from(failure).to_json()),
-            Some(Ok(listener)) => self.serve(request, listener, &cancel, offer).await,
+        let listening = async { Ok(self.way().await?.listen(&listen).await?) };
+        let answer: Result<_, Fault> = tokio::select! {
+            biased;
+            answer = listening => answer,
+            fault = self.cuts_off() => Err(fault),
+        };
+        match answer {
+            Err(fault) => self.outbox.tell(request, Kind::Fail, fault.to_json()),
+            Ok(listener) => self.serve(request, listener, &cancel, offer).await,
         }
         self.listeners().remove(&request);
         self.outbox.tell(request, Kind::Close, Value::Null);
@@ -736,5 +745,9 @@ impl Prompter for Program {
             .collect();
         let details = json!({ "name": asked.name, "instructions": asked.instruction, "prompts": prompts });
         Some(Box::pin(self.ask_program(Kind::Questions, details)))
+    }
+
+    fn asks_person(&self) -> bool {
+        self.answers
     }
 }

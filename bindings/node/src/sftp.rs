@@ -12,6 +12,7 @@ use napi_derive::napi;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use trunkline::sftp::{
     File, FileAttributes, OpenFlags, Owner, Permissions, Sftp, StatVfs, StatusCode, Times,
 };
@@ -78,6 +79,8 @@ pub(crate) struct SftpSession {
     sftp: Mutex<Option<Sftp>>,
     files: Mutex<HashMap<u32, Arc<File>>>,
     next_file: AtomicU32,
+    /// Those that are under way.
+    calls: TaskTracker,
     /// Ends it, and its calls.
     cancel: CancellationToken,
 }
@@ -101,6 +104,7 @@ impl SftpSession {
             sftp: Mutex::default(),
             files: Mutex::default(),
             next_file: AtomicU32::new(0),
+            calls: TaskTracker::new(),
             cancel: CancellationToken::new(),
         })
     }
@@ -117,7 +121,7 @@ impl SftpSession {
             biased;
             () = self.cancel.cancelled() => None,
             opened = opening => Some(opened),
-            () = client.ended() => Some(Err(client.end())),
+            fault = client.cuts_off() => Some(Err(fault)),
         };
         match opened {
             None => {}
@@ -136,9 +140,18 @@ impl SftpSession {
                     () = self.cancel.cancelled() => {}
                     () = client.ended() => {}
                 }
+                // What the server has answered is told before the end, and who has no answer hears why.
+                self.calls.close();
+                tokio::select! {
+                    () = self.calls.wait() => {}
+                    () = self.cancel.cancelled() => {}
+                    _ = client.cuts_off() => {}
+                }
             }
         }
         self.cancel.cancel();
+        self.calls.close();
+        self.calls.wait().await;
         self.files().clear();
         *self.sftp.lock().unwrap_or_else(PoisonError::into_inner) = None;
         true
@@ -150,7 +163,12 @@ impl SftpSession {
     }
 
     /// Does what is asked, and tells of it under `request`.
-    pub(crate) async fn call(self: Arc<Self>, request: u32, call: SftpCall) {
+    pub(crate) fn call(self: Arc<Self>, request: u32, call: SftpCall) -> impl Future<Output = ()> + Send {
+        let calls = self.calls.clone();
+        calls.track_future(self.carry_out(request, call))
+    }
+
+    async fn carry_out(self: Arc<Self>, request: u32, call: SftpCall) {
         let answer = self.cancel.run_until_cancelled(self.answer(request, call)).await;
         let (kind, told) = match answer {
             Some(Ok(Outcome::Value(value))) => (Kind::Open, Told::Value(value)),

@@ -33,6 +33,23 @@ test('each method, event and option of ssh2\'s documentation is in a program or 
   assert.deepEqual(untold, []);
 });
 
+test('everything that ssh2 exports is there, with the same values, but for its server', () => {
+  const require = createRequire(import.meta.url);
+  const missing = [];
+  const look = (theirs, ours, path) => {
+    for (const name of Object.getOwnPropertyNames(theirs)) {
+      if (['length', 'name', 'prototype'].includes(name)) continue;
+      const [value, at] = [theirs[name], `${path}.${name}`];
+      if (!(name in Object(ours)) || typeof ours[name] !== typeof value) missing.push(at);
+      else if (value !== null && typeof value === 'object') look(value, ours[name], at);
+      else if (typeof value === 'function' && path === 'ssh2') look(value.prototype ?? {}, ours[name].prototype ?? {}, at);
+      else if (typeof value !== 'function' && ours[name] !== value) missing.push(at);
+    }
+  };
+  look(require('ssh2-original'), require('../lib/index.js'), 'ssh2');
+  assert.deepEqual(missing.filter((name) => !name.startsWith('ssh2.Server.')), []);
+});
+
 test('programs for ssh2 see the same on trunkline', async (t) => {
   const guide = read('../../../docs/guide/node.md');
   await compare(t, (name, both) => t.test(name, { timeout: 30_000 }, async () => {

@@ -12,6 +12,8 @@ struct Callable {
     ask: Arc<Py<PyAny>>,
     /// Takes what a server asks at once: `(title, instructions, [(text, echo)]) -> [str] | None`.
     together: Option<Arc<Py<PyAny>>>,
+    /// Its answers were given ahead: its attribute `at_hand` is true.
+    at_hand: bool,
 }
 
 impl Prompter for Callable {
@@ -68,13 +70,22 @@ impl Prompter for Callable {
             Some(answers.into_iter().map(Into::into).collect())
         }))
     }
+
+    fn asks_person(&self) -> bool {
+        !self.at_hand
+    }
 }
 
 /// Who answers: `ask`, and `together` what a server asks at once; or nobody. Warnings and banners are logged.
 pub(crate) fn interaction(ask: Option<Py<PyAny>>, together: Option<Py<PyAny>>) -> Interaction {
     match ask {
         Some(ask) => {
+            let at_hand = Python::attach(|py| {
+                let at_hand = ask.bind(py).getattr("at_hand");
+                at_hand.and_then(|at_hand| at_hand.is_truthy()).unwrap_or(false)
+            });
             let callable = Callable {
+                at_hand,
                 ask: Arc::new(ask),
                 together: together.map(Arc::new),
             };

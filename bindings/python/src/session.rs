@@ -187,22 +187,29 @@ impl Session {
     }
 
     /// Hands `data` to standard input, as soon as there is room. `through`: returns once all of it is on its way to the
-    /// server, where closing the session does not lose it.
+    /// server, where closing the session does not lose it, and fails if the command had ended before. One that ends
+    /// meanwhile has had its chance to read.
     #[pyo3(signature = (data, through=false))]
     fn write(&self, data: Vec<u8>, through: bool) -> PyResult<Operation> {
         let (process, shared) = self.inner.get()?;
         let shared = shared.clone();
         Ok(Operation::new(process, async move {
             let mut stdin = shared.stdin.lock().await;
-            let mut sent = stdin.send(data.into()).await;
-            if sent.is_ok() && through {
+            let mut sent = Ok(());
+            if through {
                 sent = stdin.drained().await;
+            }
+            if sent.is_ok() {
+                sent = stdin.send(data.into()).await;
+            }
+            if through && sent.is_ok() {
+                let _ = stdin.drained().await;
             }
             sent.map_err(|_| Failure::closed("command's standard input"))
         }))
     }
 
-    /// Waits until what was written is on its way to the server.
+    /// Waits until what was written is on its way to the server, where closing the session does not lose it.
     fn drained(&self) -> PyResult<Operation> {
         let (process, shared) = self.inner.get()?;
         let shared = shared.clone();

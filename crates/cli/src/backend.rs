@@ -1,6 +1,7 @@
 //! Where a command's work is done: in the daemon, or in a private one that ends with the command.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -9,10 +10,11 @@ use anyhow::Context as _;
 use trunkline_control::client::{Call, Client, ClientError, Starter};
 use trunkline_control::place::Place;
 use trunkline_control::private::Private;
-use trunkline_control::protocol::{HostRequest, Request, SessionRequest};
-use trunkline_request::World;
+use trunkline_control::protocol::{HostRequest, Reply, Request, SessionRequest};
+use trunkline_request::{STRICT, World};
 
 use crate::questions::Questions;
+use crate::ssh_args::SshArgs;
 
 /// The daemon, or a private one.
 #[derive(Debug)]
@@ -47,8 +49,31 @@ impl Backend {
             return self.connect_privately().await;
         }
         match Client::connect(&place()?, Some(&Starter::Installed)).await {
-            Err(ClientError::Elsewhere(_)) => self.connect_privately().await,
+            Err(ClientError::Elsewhere(_)) if !must_share() => self.connect_privately().await,
             other => Ok(other?),
+        }
+    }
+
+    /// Whether what a command line of ssh's asks for is to be done over a shared connection or not at all: because the
+    /// environment says so, or config.toml has patterns of such hosts, which the daemon knows of.
+    pub(crate) fn must_share(&self, args: &SshArgs) -> anyhow::Result<bool> {
+        if must_share() {
+            return Ok(true);
+        }
+        if !has_strict_hosts()? {
+            return Ok(false);
+        }
+        let destination = args.destination.to_string_lossy();
+        let host = host_request(&destination, args.config_args.clone())?;
+        let reply = runtime()?.block_on(async {
+            let mut client = self.connect_to_shared().await?;
+            client.send(&Request::MustShare(host)).await?;
+            anyhow::Ok(client.next().await?)
+        });
+        match reply? {
+            Reply::MustShare(must) => Ok(must),
+            Reply::Failed(failure) => anyhow::bail!(failure.message),
+            other => anyhow::bail!("unexpected reply from the daemon: {other:?}"),
         }
     }
 
@@ -68,7 +93,7 @@ impl Backend {
         if !self.no_daemon {
             let starter = Some(&Starter::Installed);
             match Client::connect_with(&place()?, starter, &here, &request, fds).await {
-                Err(ClientError::Elsewhere(_)) => {}
+                Err(ClientError::Elsewhere(_)) if !must_share() => {}
                 other => return Ok(other?),
             }
         }
@@ -146,6 +171,24 @@ impl Backend {
     /// What the command's hosts ask.
     pub(crate) fn questions(&self) -> &Questions {
         &self.questions
+    }
+}
+
+/// Whether the user wants shared connections or none, for every host.
+pub(crate) fn must_share() -> bool {
+    std::env::var_os(STRICT).is_some_and(|value| value == "1")
+}
+
+/// Whether config.toml may have patterns of hosts of which the user wants that. The daemon reads them; where it cannot be
+/// asked, this is what is known.
+pub(crate) fn has_strict_hosts() -> anyhow::Result<bool> {
+    match std::fs::read_to_string(&place()?.config) {
+        Ok(text) => Ok(text
+            .lines()
+            .any(|line| line.trim_start().starts_with("strict_hosts"))),
+        // No file, or no folder for it.
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
+        Err(error) => Err(error).context("reading config.toml"),
     }
 }
 

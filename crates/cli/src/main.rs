@@ -73,6 +73,8 @@ enum Command {
     Setup(commands::setup::Args),
     /// Run one command on many hosts.
     Run(commands::run::Args),
+    /// Spread commands over several control machines: make a fleet, be a node of it, see its nodes and jobs.
+    Fleet(commands::fleet::Args),
     /// Write the output of long-running commands to FIFOs, sockets or files, and reconnect when a connection is lost.
     Stream(commands::stream::Args),
     /// Copy files and trees to, from and between hosts.
@@ -81,6 +83,10 @@ enum Command {
     Tune(commands::tune::Args),
     /// List the open connections.
     Ls(commands::hosts::ls::Args),
+    /// Show hosts, sessions, copies and failures in the terminal, as they are now.
+    Top(commands::watch::TopArgs),
+    /// Show the same on a page, for a browser on this machine.
+    ServeUi(commands::watch::ServeUiArgs),
     /// Show the daemon's process, memory, sockets and load.
     Status(commands::daemon::status::Args),
     /// Print the daemon's metrics for Prometheus.
@@ -110,6 +116,8 @@ enum Command {
         /// The directory to write them to.
         folder: std::path::PathBuf,
     },
+    /// Check the audit trail: what was run on hosts, where config.toml has that recorded.
+    Audit(commands::audit::Args),
     /// Print every setting of config.toml with its value, its default and its meaning.
     Settings(commands::daemon::settings::Args),
 }
@@ -152,16 +160,26 @@ fn main() -> ExitCode {
         return commands::up::main(&Backend::new(false));
     }
     let cli = Cli::try_parse().unwrap_or_else(|error| first_steps::explain(error));
+    let cli = match &cli.command {
+        Command::Fleet(args) => match args.attached() {
+            Some(run) => Cli::try_parse_from(run).unwrap_or_else(|error| first_steps::explain(error)),
+            None => cli,
+        },
+        _ => cli,
+    };
     let backend = Backend::new(cli.no_daemon);
     let result = match cli.command {
         Command::Ssh { arguments } => return commands::ssh::main(arguments, backend),
         Command::Up => return commands::up::main(&backend),
         Command::Setup(args) => commands::setup::main(&args, &backend),
         Command::Run(args) => commands::run::main(args, &backend),
+        Command::Fleet(args) => commands::fleet::main(&args, &backend),
         Command::Stream(args) => commands::stream::main(args, &backend),
         Command::Cp(args) => commands::cp::main(args, &backend),
         Command::Tune(args) => commands::tune::main(&args, &backend),
         Command::Ls(args) => commands::hosts::ls::main(&args, &backend),
+        Command::Top(args) => commands::watch::top(&args, &backend),
+        Command::ServeUi(args) => commands::watch::serve_ui(&args, &backend),
         Command::Status(args) => commands::daemon::status::main(&args, &backend),
         Command::Metrics(args) => commands::daemon::metrics::main(&args, &backend),
         Command::Check(args) => commands::hosts::check(&args, &backend),
@@ -173,6 +191,7 @@ fn main() -> ExitCode {
         Command::Completions { shell } => commands::generate::completions(shell),
         Command::Complete(args) => commands::complete::main(&args),
         Command::Man { folder } => commands::generate::man_pages(&folder),
+        Command::Audit(args) => commands::audit::main(&args),
         Command::Settings(args) => commands::daemon::settings::main(&args, &backend),
     };
     result.unwrap_or_else(|error| ExitCode::from(status_of(&error)))

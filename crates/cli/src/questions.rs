@@ -5,29 +5,43 @@
 //! terminal by themselves ([`trunkline_local::prompt::Terminal`]).
 
 use std::borrow::BorrowMut;
+use std::collections::BTreeSet;
 use std::future::Future;
+use std::io::IsTerminal as _;
 use std::pin::Pin;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget};
-use tokio::sync::{Mutex, MutexGuard, watch};
+use tokio::sync::{Mutex, MutexGuard, Notify, watch};
 use tokio::time::Instant;
 use trunkline_control::client::{Client, ClientError};
-use trunkline_control::protocol::{Reply, Request};
+use trunkline_control::protocol::{CopyProgress, Reply, Request};
 use trunkline_local::prompt::{Prompt, PromptKind, Prompter as _, Standard, Terminal};
+use trunkline_request::Waiting;
+use trunkline_text::Printable;
 use zeroize::Zeroizing;
 
 use crate::report::fold::fold;
+use crate::terminal::live;
 use crate::terminal::raw::RawMode;
 
 /// How long a password that was just typed is waited for to be accepted, before the next host's question is put.
 const VERDICT_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a question waits for those of hosts before it in the list, while nothing is asked: one that cannot be reached must
+/// not keep the others from being asked.
+const ORDER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The questions of one command.
 #[derive(Debug, Default)]
 pub(crate) struct Questions {
     /// Held by whoever has a question on the screen.
     turn: Mutex<Turn>,
+    /// The places in the command's list of hosts that may still ask something. Guarded for as long as a look takes.
+    undecided: std::sync::Mutex<BTreeSet<usize>>,
+    /// One of them has been decided.
+    decided: Notify,
 }
 
 /// What belongs to whoever asks.
@@ -40,6 +54,10 @@ pub(crate) struct Turn {
     sharing: Sharing,
     /// The user has interrupted a question, and with it the command: nothing else is asked.
     interrupted: bool,
+    /// What is waited for is on the screen.
+    waiting: Option<WaitingLine>,
+    /// How many questions were put.
+    asked: u64,
 }
 
 /// What is known of a password that several hosts may have in common.
@@ -84,7 +102,9 @@ impl Questions {
 
     /// Waits until no question is on the screen, and keeps it so.
     pub(crate) async fn quiet(&self) -> MutexGuard<'_, Turn> {
-        self.turn.lock().await
+        let mut turn = self.turn.lock().await;
+        turn.waiting = None;
+        turn
     }
 
     /// Puts a question of the command's own.
@@ -97,8 +117,69 @@ impl Questions {
         standard().can_ask()
     }
 
+    /// Waits until no host before this one in the list can have a question: they are asked in that order.
+    async fn in_order(&self, place: Option<usize>) {
+        let Some(place) = place else { return };
+        loop {
+            let decided = self.decided.notified();
+            // The time that a user takes to answer is nobody's delay.
+            let (asked, interrupted) = {
+                let turn = self.turn.lock().await;
+                (turn.asked, turn.interrupted)
+            };
+            let first = self.undecided().first().copied();
+            if interrupted || first.is_none_or(|first| first >= place) {
+                return;
+            }
+            let waited = tokio::time::timeout(ORDER_LIMIT, decided).await.is_err();
+            if waited && self.turn.try_lock().is_ok_and(|turn| turn.asked == asked) {
+                // Nobody waits for those a second time.
+                self.undecided().retain(|late| *late >= place);
+            }
+        }
+    }
+
+    fn undecided(&self) -> std::sync::MutexGuard<'_, BTreeSet<usize>> {
+        self.undecided.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn decide(&self, place: Option<usize>) {
+        if place.is_some_and(|place| self.undecided().remove(&place)) {
+            self.decided.notify_waiters();
+        }
+    }
+
+    /// Shows what is waited for, unless something else is on the terminal: a line on standard error, where that is one.
+    fn show_waiting(&self, waiting: &Waiting) -> bool {
+        let Ok(mut turn) = self.turn.try_lock() else {
+            return false;
+        };
+        if turn.waiting.is_some() || !std::io::stderr().is_terminal() || Terminal::default().is_asking() {
+            return false;
+        }
+        let hidden = turn.bar.as_ref().map(Hidden::new);
+        eprint!("\r\x1b[K{}", live::fitted(&Printable::line(waiting.to_string())));
+        turn.waiting = Some(WaitingLine { _hidden: hidden });
+        true
+    }
+
+    fn hide_waiting(&self) {
+        // Whoever has the turn has erased it.
+        if let Ok(mut turn) = self.turn.try_lock() {
+            turn.waiting = None;
+        }
+    }
+
     /// Puts a question. `again`: its host has refused a password before.
-    async fn put(&self, prompt: Prompt, again: bool) -> Given {
+    async fn put(&self, prompt: Prompt, again: bool, place: Option<usize>) -> Given {
+        self.in_order(place).await;
+        let given = self.put_next(prompt, again).await;
+        // The user may have interrupted it.
+        self.decided.notify_waiters();
+        given
+    }
+
+    async fn put_next(&self, prompt: Prompt, again: bool) -> Given {
         loop {
             let mut turn = self.turn.lock().await;
             if turn.hosts.len() < 2 || !asks_for_password(&prompt) {
@@ -154,6 +235,8 @@ impl Turn {
         if self.interrupted {
             return None;
         }
+        self.waiting = None;
+        self.asked += 1;
         let _hidden = self.bar.as_ref().map(Hidden::new);
         let standard = standard();
         let answer = standard.ask(prompt).await;
@@ -222,6 +305,7 @@ fn standard() -> Standard {
 }
 
 /// A bar that is off the screen until this is dropped.
+#[derive(Debug)]
 struct Hidden(ProgressBar);
 
 impl Hidden {
@@ -239,7 +323,22 @@ impl Hidden {
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        self.0.set_draw_target(ProgressDrawTarget::stderr());
+        self.0.set_draw_target(live::target());
+    }
+}
+
+/// A line on the screen that says what is waited for; dropping it takes it off.
+#[derive(Debug)]
+struct WaitingLine {
+    _hidden: Option<Hidden>,
+}
+
+impl Drop for WaitingLine {
+    fn drop(&mut self) {
+        // A question that another program has put there meanwhile stays.
+        if !Terminal::default().is_asking() {
+            eprint!("\r\x1b[K");
+        }
     }
 }
 
@@ -257,9 +356,34 @@ pub(crate) struct Conversation<'q, C = Client> {
     again: bool,
     /// A question had no answer, because there was nobody to ask.
     unanswered: bool,
+    /// What it waits for is on the screen.
+    waiting: bool,
+    /// What it waits for is not shown.
+    silent: bool,
+    order: InOrder<'q>,
+}
+
+/// A host's place in the list of its command.
+#[derive(Debug)]
+struct InOrder<'q> {
+    questions: &'q Questions,
+    place: Option<usize>,
+}
+
+impl Drop for InOrder<'_> {
+    fn drop(&mut self) {
+        self.questions.decide(self.place);
+    }
 }
 
 impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
+    /// The same, about the host with this place in the list of the command's hosts.
+    pub(crate) fn at(mut self, place: usize) -> Self {
+        self.questions.undecided().insert(place);
+        self.order.place = Some(place);
+        self
+    }
+
     pub(crate) fn new(client: C, questions: &'q Questions) -> Self {
         Self {
             client,
@@ -269,6 +393,12 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
             verdict: None,
             again: false,
             unanswered: false,
+            waiting: false,
+            silent: false,
+            order: InOrder {
+                questions,
+                place: None,
+            },
         }
     }
 
@@ -278,6 +408,12 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
             received: Some(received),
             ..Self::new(client, questions)
         }
+    }
+
+    /// The same; `silent`: the user wants to see nothing but output and questions.
+    pub(crate) fn silent(mut self, silent: bool) -> Self {
+        self.silent = silent;
+        self
     }
 
     /// Sends a request.
@@ -299,7 +435,20 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
                     reply = self.client.borrow_mut().next() => reply,
                 },
             };
+            // A copy tells how far it is all the time.
+            if self.waiting && matches!(&reply, Ok(Reply::Progress(progress)) if !has_begun(progress)) {
+                continue;
+            }
+            if std::mem::take(&mut self.waiting) {
+                self.questions.hide_waiting();
+            }
             match reply {
+                Ok(Reply::Waiting(waiting)) => {
+                    // Its own question would come after somebody else's, whenever that is.
+                    self.questions.decide(self.order.place);
+                    self.waiting =
+                        !self.silent && waiting.is_some_and(|waiting| self.questions.show_waiting(&waiting));
+                }
                 Ok(Reply::Ask {
                     text,
                     echo,
@@ -311,18 +460,23 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
                     self.judge(false);
                     let again = self.again;
                     self.again |= asks_for_password(&prompt);
-                    let questions = self.questions;
-                    self.asking = Some(Box::pin(async move { questions.put(prompt, again).await }));
+                    let (questions, place) = (self.questions, self.order.place);
+                    self.asking = Some(Box::pin(async move { questions.put(prompt, again, place).await }));
                 }
                 Ok(reply) => {
                     match &reply {
                         Reply::Notice(_) | Reply::Welcome { .. } => {}
+                        Reply::Progress(progress) if !has_begun(progress) => {}
                         Reply::Failed(_) | Reply::UseSystemSsh { .. } => {
                             // Nobody waits for the answer any more.
                             self.withdraw();
                             self.judge(false);
+                            self.questions.decide(self.order.place);
                         }
-                        _ => self.judge(true),
+                        _ => {
+                            self.judge(true);
+                            self.questions.decide(self.order.place);
+                        }
                     }
                     return Ok(reply);
                 }
@@ -375,6 +529,11 @@ impl<'q, C: BorrowMut<Client>> Conversation<'q, C> {
             verdict.send_replace(Some(accepted));
         }
     }
+}
+
+/// Whether a copy has done anything at its host, to which it must be logged in for that.
+fn has_begun(progress: &CopyProgress) -> bool {
+    progress.bytes + progress.files + progress.skipped + progress.failed + progress.deleted > 0
 }
 
 async fn answered(asking: &mut Option<Asking<'_>>) -> Given {

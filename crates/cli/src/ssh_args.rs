@@ -34,8 +34,6 @@ pub(crate) struct SshArgs {
     pub(crate) command: Option<OsString>,
     /// `-s` or `-o SessionType=subsystem`: the command names a subsystem.
     pub(crate) subsystem: bool,
-    /// The files of `-i`.
-    pub(crate) identities: Vec<OsString>,
     /// `-t`, `-T` and `-o RequestTTY`. [`TtyRequest::Auto`] leaves it to the configuration.
     pub(crate) tty: TtyRequest,
     /// `-n` (or `-f`, which implies it): read nothing from standard input.
@@ -172,6 +170,11 @@ impl SshArgs {
         self.system_ssh
     }
 
+    /// Whether ssh would connect: it does not for `-V`, `-Q` and `-G`, nor for `-O`, which speaks to a master.
+    pub(crate) fn connects(&self) -> bool {
+        !self.version && self.query.is_none() && !self.print_config && self.mux_command.is_none()
+    }
+
     /// What overrules `LogLevel`.
     pub(crate) fn log_level(&self) -> Option<LogLevel> {
         match self.verbosity {
@@ -305,7 +308,6 @@ impl Meaning {
             destination: OsString::new(),
             command: None,
             subsystem: false,
-            identities: Vec::new(),
             tty: TtyRequest::Auto,
             no_stdin: false,
             background: false,
@@ -351,6 +353,9 @@ impl Meaning {
 
     fn option(&mut self, TypedOption { option, value }: &TypedOption) -> Result<(), UsageError> {
         let value = value.as_ref();
+        if matches!(option.letter, b'B' | b'b' | b'l') && value.is_some_and(|value| value.is_empty()) {
+            self.needs("nothing as a user, an address or an interface means what ssh makes of it");
+        }
         match option.bears_on {
             BearsOn::Connection if option.letter == b'o' => {
                 self.directive(value.map_or(OsStr::new(""), OsString::as_os_str));
@@ -365,7 +370,6 @@ impl Meaning {
         }
         match option.letter {
             b'1' => return Err(UsageError::ProtocolOne),
-            b'i' => self.args.identities.extend(value.cloned()),
             b'W' => {
                 self.args.stdio_forward = value.map(|value| stdio_forward(value)).transpose()?;
                 self.session = Some(Session::None);
@@ -417,6 +421,9 @@ impl Meaning {
             }
             Some("controlmaster") => _ = self.control_master.get_or_insert_with(|| value.into()),
             Some("controlpath") => _ = self.control_path.get_or_insert_with(|| value.into()),
+            Some("proxycommand") if value == "-" => {
+                self.needs("-o ProxyCommand=- speaks over ssh's own standard input and output");
+            }
             Some("stdinnull") => _ = self.no_stdin.get_or_insert(yes),
             Some("forkafterauthentication") => {
                 self.background.get_or_insert(yes);

@@ -7,26 +7,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
-pub use trunkline_request::{LogLevel, LogLine};
+use tokio::sync::watch;
+pub use trunkline_request::{LogLevel, LogLine, Waiting};
 use trunkline_text::Printable;
 
-use crate::prompt::{Answer, Answers, Never, Prompt, Prompter, ServerQuestions, Standard};
+use crate::prompt::{Answer, Answers, Never, Prompt, PromptKind, Prompter, ServerQuestions, Standard};
 
 /// Who answers questions and who is told things while a connection is made.
 #[derive(Clone)]
 pub struct Interaction {
     prompter: Arc<dyn Prompter>,
     tell: Arc<Tell>,
-    /// Whether a server's banner has been told.
-    banner: Arc<AtomicBool>,
-    /// The warnings that have been told, each by its hash. Guards them for as long as a look takes.
-    told: Arc<Mutex<HashSet<u64>>>,
+    show: Arc<Show>,
+    heard: Arc<Heard>,
     client: Client,
     /// What was logged, where that is kept; guarded for as long as a line takes.
     record: Option<Arc<Mutex<Vec<LogLine>>>>,
 }
 
+/// What has been told.
+#[derive(Default)]
+struct Heard {
+    /// A server's banner.
+    banner: AtomicBool,
+    /// Warnings, each by its hash. Guards them for as long as a look takes.
+    warnings: Mutex<HashSet<u64>>,
+}
+
 type Tell = dyn Fn(Told, &str) + Send + Sync;
+type Show = dyn Fn(Option<&Waiting>) + Send + Sync;
 
 /// What somebody is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +48,15 @@ pub enum Told {
     Banner,
     /// What ssh logs from this level on.
     Log(LogLevel),
+}
+
+/// What holds up a connection that is being made, beside the network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeldUp {
+    /// Its client is being asked something.
+    Asked(PromptKind),
+    /// It waits itself, for the connection that it goes through.
+    Waits(Waiting),
 }
 
 /// One client of a program that lends its connections: all that is done for the same one is one use of them. Clones of an
@@ -86,14 +104,14 @@ impl Interaction {
         })
     }
 
-    /// The same, with what each text is.
+    /// The same, with what each text is. What is waited for is shown to nobody, see [`Self::showing`].
     pub fn telling(prompter: Arc<dyn Prompter>, tell: impl Fn(Told, &str) + Send + Sync + 'static) -> Self {
         Self {
             prompter,
             tell: Arc::new(tell),
-            banner: Arc::default(),
+            show: Arc::new(|_| {}),
+            heard: Arc::default(),
             client: Client::default(),
-            told: Arc::default(),
             record: None,
         }
     }
@@ -146,6 +164,33 @@ impl Interaction {
         }
     }
 
+    /// The same, with `show`, which gets what is waited for, to be shown until the next of these; `None`: that is over.
+    #[must_use]
+    pub fn showing(mut self, show: impl Fn(Option<&Waiting>) + Send + Sync + 'static) -> Self {
+        self.show = Arc::new(show);
+        self
+    }
+
+    /// Says what is waited for before anything happens, until it says that this is over.
+    pub fn waiting(&self, waiting: Option<&Waiting>) {
+        (self.show)(waiting);
+    }
+
+    /// The same, which shows in `held_up` what its client is being asked, or waits for.
+    #[must_use]
+    pub fn watched(mut self, held_up: watch::Sender<Option<HeldUp>>) -> Self {
+        let (show, waits) = (self.show, held_up.clone());
+        self.show = Arc::new(move |waiting| {
+            waits.send_replace(waiting.cloned().map(HeldUp::Waits));
+            show(waiting);
+        });
+        self.prompter = Arc::new(Watched {
+            held_up,
+            prompter: self.prompter,
+        });
+        self
+    }
+
     /// The same, which keeps what it logs from now on for [`Self::recorded`].
     #[must_use]
     pub fn recording(mut self) -> Self {
@@ -163,7 +208,7 @@ impl Interaction {
 
     /// Shows the server's banner.
     pub fn banner(&self, text: &str) {
-        self.banner.store(true, Ordering::Relaxed);
+        self.heard.banner.store(true, Ordering::Relaxed);
         (self.tell)(Told::Banner, &Printable::text(text));
     }
 
@@ -174,7 +219,7 @@ impl Interaction {
 
     /// Whether a banner was shown.
     pub fn has_shown_banner(&self) -> bool {
-        self.banner.load(Ordering::Relaxed)
+        self.heard.banner.load(Ordering::Relaxed)
     }
 
     /// The same, with questions that name a host: this one, unless they name another.
@@ -203,7 +248,7 @@ impl Interaction {
     fn is_news(&self, text: &str) -> bool {
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.heard.warnings.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() >= MOST_TOLD {
             told.clear();
         }
@@ -215,6 +260,18 @@ impl Interaction {
     pub fn without_questions(mut self) -> Self {
         self.prompter = Arc::new(Never);
         self
+    }
+
+    /// The same, but nobody is asked anything who would have to think of it or type it: a program that has its answers at
+    /// hand still is. For what is done without being asked for, in the middle of other work, which goes on meanwhile.
+    #[must_use]
+    pub fn unattended(mut self) -> Self {
+        self.show = Arc::new(|_| {});
+        if self.prompter.asks_person() {
+            self.without_questions()
+        } else {
+            self
+        }
     }
 }
 
@@ -236,6 +293,53 @@ impl Prompter for About {
 
     fn ask_together<'a>(&'a self, asked: &'a ServerQuestions) -> Option<Answers<'a>> {
         self.prompter.ask_together(asked)
+    }
+
+    fn asks_person(&self) -> bool {
+        self.prompter.asks_person()
+    }
+}
+
+/// Shows what is being asked.
+struct Watched {
+    held_up: watch::Sender<Option<HeldUp>>,
+    prompter: Arc<dyn Prompter>,
+}
+
+impl Watched {
+    fn begin(&self, kind: PromptKind) -> Asked<'_> {
+        self.held_up.send_replace(Some(HeldUp::Asked(kind)));
+        Asked(&self.held_up)
+    }
+}
+
+/// A question that is being asked until this is dropped.
+struct Asked<'a>(&'a watch::Sender<Option<HeldUp>>);
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.0.send_replace(None);
+    }
+}
+
+impl Prompter for Watched {
+    fn ask<'a>(&'a self, prompt: &'a Prompt) -> Answer<'a> {
+        Box::pin(async move {
+            let _asked = self.begin(prompt.kind);
+            self.prompter.ask(prompt).await
+        })
+    }
+
+    fn ask_together<'a>(&'a self, asked: &'a ServerQuestions) -> Option<Answers<'a>> {
+        let answers = self.prompter.ask_together(asked)?;
+        Some(Box::pin(async move {
+            let _asked = self.begin(PromptKind::KeyboardInteractive);
+            answers.await
+        }))
+    }
+
+    fn asks_person(&self) -> bool {
+        self.prompter.asks_person()
     }
 }
 

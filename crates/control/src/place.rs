@@ -103,9 +103,29 @@ impl Place {
         self.runtime.join("daemon.lock")
     }
 
+    /// The socket on which a node of a fleet is told to drain or to leave.
+    pub fn fleet(&self) -> PathBuf {
+        self.runtime.join("fleet.sock")
+    }
+
+    /// The settings of a fleet, beside `config.toml`.
+    pub fn fleet_config(&self) -> PathBuf {
+        self.config.with_file_name("fleet.toml")
+    }
+
     /// The daemon's log.
     pub fn log(&self) -> PathBuf {
         self.state.join("daemon.log")
+    }
+
+    /// The folder of the audit trail.
+    pub fn audit(&self) -> PathBuf {
+        self.state.join("audit")
+    }
+
+    /// The folder of the recordings of sessions.
+    pub fn recordings(&self) -> PathBuf {
+        self.state.join("recordings")
     }
 
     /// Makes the folder of the sockets, mode 0700, and checks that it is ours alone.

@@ -60,7 +60,7 @@ impl Private {
     pub async fn connect(&self) -> Result<Client, ClientError> {
         let line = self.line.lock().await;
         let (ours, theirs) = tokio::net::UnixStream::pair().map_err(FrameError::from)?;
-        let given = send_blocking(&*line, &encode(&Connection)?, &[theirs.as_fd()]);
+        let given = send_blocking(&*line, &encode(&Connection {})?, &[theirs.as_fd()]);
         drop(theirs);
         let greeted = match given {
             Ok(()) => Client::of_private(ours, &self.program).await,
@@ -95,7 +95,7 @@ fn last_words(line: &UnixStream) -> Option<String> {
 
 /// What the line carries: the far end of a connection comes with it.
 #[derive(serde::Serialize, serde::Deserialize)]
-struct Connection;
+struct Connection {}
 
 /// The private daemon's end of the line.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ pub struct Connections(FrameReader);
 impl Connections {
     /// The next one; `None` when the program has ended.
     pub async fn next(&mut self) -> Option<tokio::net::UnixStream> {
-        let Ok(Some(Connection)) = self.0.next().await else {
+        let Ok(Some(Connection {})) = self.0.next().await else {
             return None;
         };
         let connection = UnixStream::from(self.0.take_fds().pop()?);
@@ -181,7 +181,7 @@ mod tests {
         let mut connections = Line(theirs).connections().unwrap();
         for _ in 0..2 {
             let (near, far) = UnixStream::pair().unwrap();
-            send_blocking(&ours, &encode(&Connection).unwrap(), &[far.as_fd()]).unwrap();
+            send_blocking(&ours, &encode(&Connection {}).unwrap(), &[far.as_fd()]).unwrap();
             drop(far);
             let taken = connections.next().await.unwrap();
             drop(near);

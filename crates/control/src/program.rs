@@ -1,4 +1,5 @@
-//! Where the program `trunklined` is, which is the daemon and has the engine in it.
+//! Where the programs are that `trunkline` runs: `trunklined`, which is the daemon and has the engine in it, and
+//! `trunkline-watch`, which shows what the daemon does, and `trunkline-fleet`, which works with other machines.
 
 use std::path::{Path, PathBuf};
 
@@ -6,6 +7,10 @@ use std::path::{Path, PathBuf};
 pub const VARIABLE: &str = "TRUNKLINED";
 
 const NAME: &str = "trunklined";
+
+const WATCH: &str = "trunkline-watch";
+
+const FLEET: &str = "trunkline-fleet";
 
 /// Why there is no `trunklined` to run.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -22,6 +27,22 @@ pub enum ProgramError {
         libexec.display()
     )]
     Missing {
+        /// Beside the program that looks for it.
+        beside: PathBuf,
+        /// In the folder for programs that are run by programs.
+        libexec: PathBuf,
+    },
+    /// Another part is in none of its places.
+    #[error(
+        "{name}, the part of trunkline that {purpose}, is neither {} nor {}: install it there",
+        beside.display(),
+        libexec.display()
+    )]
+    MissingPart {
+        /// The program.
+        name: &'static str,
+        /// What it does.
+        purpose: &'static str,
         /// Beside the program that looks for it.
         beside: PathBuf,
         /// In the folder for programs that are run by programs.
@@ -45,25 +66,56 @@ pub fn find() -> Result<PathBuf, ProgramError> {
             false => Err(ProgramError::NotThere(named)),
         };
     }
-    let ourselves = std::env::current_exe().and_then(|path| path.canonicalize());
-    let ourselves = ourselves.map_err(|error| ProgramError::NoPath(error.to_string()))?;
-    near(ourselves.parent().unwrap_or(Path::new("/")))
+    near(&our_folder()?, NAME).map_err(|(beside, libexec)| ProgramError::Missing { beside, libexec })
 }
 
-fn near(folder: &Path) -> Result<PathBuf, ProgramError> {
-    let beside = folder.join(NAME);
+/// The path of the program that shows what the daemon does: beside this one, or in `../libexec/trunkline`.
+///
+/// # Errors
+/// [`ProgramError`].
+pub fn find_watch() -> Result<PathBuf, ProgramError> {
+    find_part(WATCH, "shows what the daemon does")
+}
+
+/// The path of the program that works with other machines: beside this one, or in `../libexec/trunkline`.
+///
+/// # Errors
+/// [`ProgramError`].
+pub fn find_fleet() -> Result<PathBuf, ProgramError> {
+    find_part(FLEET, "works with other machines")
+}
+
+fn find_part(name: &'static str, purpose: &'static str) -> Result<PathBuf, ProgramError> {
+    near(&our_folder()?, name).map_err(|(beside, libexec)| ProgramError::MissingPart {
+        name,
+        purpose,
+        beside,
+        libexec,
+    })
+}
+
+/// Where this program is, wherever links to it are.
+fn our_folder() -> Result<PathBuf, ProgramError> {
+    let ourselves = std::env::current_exe().and_then(|path| path.canonicalize());
+    let ourselves = ourselves.map_err(|error| ProgramError::NoPath(error.to_string()))?;
+    Ok(ourselves.parent().unwrap_or(Path::new("/")).to_owned())
+}
+
+/// A program's path near a folder, or the two where it would be.
+fn near(folder: &Path, name: &str) -> Result<PathBuf, (PathBuf, PathBuf)> {
+    let beside = folder.join(name);
     let libexec = folder
         .parent()
         .unwrap_or(folder)
         .join("libexec/trunkline")
-        .join(NAME);
+        .join(name);
     if beside.is_file() {
         return Ok(beside);
     }
     if libexec.is_file() {
         return Ok(libexec);
     }
-    Err(ProgramError::Missing { beside, libexec })
+    Err((beside, libexec))
 }
 
 #[cfg(test)]
@@ -77,13 +129,10 @@ mod tests {
         for folder in [&bin, &libexec] {
             std::fs::create_dir_all(folder).unwrap();
         }
-        let missing = near(&bin).unwrap_err();
-        for place in [&bin, &libexec] {
-            assert!(missing.to_string().contains(place.to_str().unwrap()), "{missing}");
-        }
+        assert_eq!(near(&bin, NAME), Err((bin.join(NAME), libexec.join(NAME))));
         std::fs::write(libexec.join(NAME), "").unwrap();
-        assert_eq!(near(&bin).unwrap(), libexec.join(NAME));
+        assert_eq!(near(&bin, NAME).unwrap(), libexec.join(NAME));
         std::fs::write(bin.join(NAME), "").unwrap();
-        assert_eq!(near(&bin).unwrap(), bin.join(NAME));
+        assert_eq!(near(&bin, NAME).unwrap(), bin.join(NAME));
     }
 }

@@ -3,6 +3,8 @@
 //! A frame is a `uint32` length in network order, then that many bytes of MessagePack: one [`Request`] or one
 //! [`Reply`], with field names. File descriptors travel with the first byte of the frame that speaks of them.
 
+mod update;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,10 +17,14 @@ use trunkline_request::destination::Destination;
 pub use trunkline_request::failure::Failure;
 use trunkline_request::hosts::Selection;
 use trunkline_request::tuning::{Choice, LocalReport, Report, Step, TuneOptions};
-use trunkline_request::{LogLevel, LogLine, PromptKind, Vantage, World};
+use trunkline_request::{LogLevel, LogLine, PromptKind, Vantage, Waiting, World};
+
+pub use update::{
+    Activity, ActivityKind, Asker, FailureReport, Histogram, Pulse, Starts, TransferReport, Update,
+};
 
 /// The protocol's version. A daemon answers clients of its own version only; see [`Reply::Welcome`].
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 11;
 
 /// The longest frame, without its length. A caller's environment is the largest thing in one.
 pub const MAX_FRAME: usize = 4 * 1024 * 1024;
@@ -70,7 +76,9 @@ pub enum Request {
     },
     /// Serves stock ssh clients of a host on a socket (OpenSSH's ControlPath), and begins to connect to the host, without
     /// asking anybody anything. Answered by [`Reply::Done`] when the socket listens, which it may have done before, or
-    /// by [`Reply::Failed`] when stock ssh had better go its own way.
+    /// by [`Reply::Failed`] when stock ssh had better go its own way. For a host that [`Request::MustShare`] is true of,
+    /// it is answered when the connection is made, for which the client is asked as for [`Request::Warm`]: stock ssh is
+    /// not to go its own way.
     MuxListen {
         /// The host.
         host: HostRequest,
@@ -79,6 +87,8 @@ pub enum Request {
         /// which then has to be in that folder, without a ControlMaster.
         path: Option<PathBuf>,
     },
+    /// Whether a host is to be reached over shared connections or not at all: answered by [`Reply::MustShare`].
+    MustShare(HostRequest),
     /// Copies files: answered by [`Reply::Progress`] and [`Reply::Names`] while it runs, then by [`Reply::Copied`] or
     /// [`Reply::Failed`]. The client's leaving ends it.
     Copy(Box<CopyRequest>),
@@ -90,6 +100,12 @@ pub enum Request {
     Metrics {
         /// In the format OpenMetrics, and not in Prometheus' own.
         open_metrics: bool,
+    },
+    /// To be told what there is and what goes on, now and at each interval: answered by [`Reply::Update`] until the client
+    /// says anything else or leaves.
+    Subscribe {
+        /// The interval: from 100 ms to a minute.
+        every: Duration,
     },
     /// Whether a host has a live connection: answered by [`Reply::Checked`] or [`Reply::Failed`].
     Check(HostRequest),
@@ -163,6 +179,13 @@ pub enum Request {
         /// Without waiting for sessions to end.
         at_once: bool,
     },
+    /// Closes the connections that [`HostReport::sharing`] names, of whatever destination: answered by [`Reply::Closed`].
+    CloseShared {
+        /// Which.
+        sharing: String,
+        /// Without waiting for sessions to end.
+        at_once: bool,
+    },
     /// Ends the daemon: it takes no more clients, lets sessions end (unless `at_once`), then exits.
     Stop {
         /// Without waiting for sessions to end.
@@ -205,6 +228,18 @@ pub struct SessionRequest {
     pub ssh: Option<SshClient>,
     /// How long it may take, connecting included. The daemon keeps the time, because it knows how far the command came.
     pub limit: Option<Duration>,
+    /// Whom the client works for, where that is not its own user.
+    #[serde(default)]
+    pub on_behalf: Option<OnBehalf>,
+}
+
+/// Somebody on another machine, as the client knows it: for the audit trail.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OnBehalf {
+    /// Who asks: a public nkey.
+    pub submitter: String,
+    /// The job of the fleet.
+    pub job: String,
 }
 
 /// A client that stands for ssh(1): it does what ssh_config says of ssh itself, and not of a session. It is told with
@@ -431,6 +466,8 @@ pub enum Reply {
     /// To an [`SshClient`], before the session begins: LocalCommand, for the caller's shell. Answered by
     /// [`Request::LocalCommandDone`].
     LocalCommand(String),
+    /// What is waited for before anything happens: to be shown, if at all, until the next reply. `None`: that is over.
+    Waiting(Option<Waiting>),
     /// A question for the user.
     Ask {
         /// What to show.
@@ -502,6 +539,8 @@ pub enum Reply {
     Hosts(Vec<HostReport>),
     /// The answer to [`Request::Status`].
     Status(Box<DaemonStatus>),
+    /// What has changed: the answers to [`Request::Subscribe`].
+    Update(Box<Update>),
     /// The answer to [`Request::Metrics`], as text.
     Metrics(String),
     /// The answer to [`Request::Check`].
@@ -531,6 +570,8 @@ pub enum Reply {
     Selection(Selection),
     /// The answer to [`Request::ConfigFile`].
     ConfigFile(#[serde(with = "trunkline_request::os_bytes")] PathBuf),
+    /// The answer to [`Request::MustShare`].
+    MustShare(bool),
     /// The answer to [`Request::Close`]: how many connections.
     Closed(usize),
     /// The answer to [`Request::Warm`], [`Request::MuxListen`], [`Request::Tuned`] and [`Request::Stop`].

@@ -9,8 +9,8 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
 };
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
@@ -112,8 +112,19 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<(T, usize)>, F
     let Some(body) = rest.get(..len) else {
         return Ok(None);
     };
-    let frame = rmp_serde::from_slice(body).map_err(|error| FrameError::Malformed(error.to_string()))?;
+    // In two steps: a reader of bytes for each type of the protocol would be half a megabyte of the client.
+    let mut reader = rmp_serde::Deserializer::from_read_ref(body);
+    reader.set_max_depth(MAX_DEPTH);
+    let value = serde_value::Value::deserialize(&mut reader).map_err(malformed)?;
+    let frame = value.deserialize_into().map_err(malformed)?;
     Ok(Some((frame, 4 + len)))
+}
+
+/// How deep values may lie in one another in a frame: each level takes some of the stack. A frame of the protocol has eight.
+const MAX_DEPTH: usize = 64;
+
+fn malformed(error: impl std::fmt::Display) -> FrameError {
+    FrameError::Malformed(error.to_string())
 }
 
 /// What is read at once. Most frames are far smaller, and each read clears it: 64 KiB were a fifth of all instructions
@@ -175,8 +186,10 @@ impl FrameWriter {
 /// A frame as it travels.
 pub(crate) fn encode<T: Serialize>(frame: &T) -> Result<Vec<u8>, FrameError> {
     let mut bytes = vec![0; 4];
-    rmp_serde::encode::write_named(&mut bytes, frame)
-        .map_err(|error| FrameError::Malformed(error.to_string()))?;
+    let mut serializer = rmp_serde::Serializer::new(&mut bytes)
+        .with_struct_map()
+        .with_human_readable();
+    frame.serialize(&mut serializer).map_err(malformed)?;
     let len = bytes.len() - 4;
     if len > MAX_FRAME {
         return Err(FrameError::Malformed(format!(

@@ -21,6 +21,14 @@ pub enum StartError {
     /// Something else has the socket's name. Deleting it is not ours to decide.
     #[error("{0} is not a socket: move it away")]
     Foreign(PathBuf),
+    /// A service manager has handed over another socket than the one where clients come.
+    #[error("the service manager listens on {found}, and clients come to {socket}: set ListenStream to that")]
+    OtherSocket {
+        /// The service manager's.
+        found: PathBuf,
+        /// The clients'.
+        socket: PathBuf,
+    },
     /// The socket cannot be made.
     #[error("cannot listen on {path}: {}", words(.error))]
     Listen {
@@ -36,15 +44,21 @@ pub enum StartError {
 pub struct Claim {
     pub(crate) listener: UnixListener,
     pub(crate) place: Place,
+    /// The socket is a service manager's, which listens on it before and after this process.
+    pub(crate) is_activated: bool,
     _lock: std::fs::File,
 }
 
 impl Claim {
-    /// Takes the lock and listens. Whoever has the lock owns the socket, so that a file found there is a dead daemon's.
+    /// Takes the lock and listens: on what a service manager has `handed_over`, or on a socket of its own. Whoever has the lock
+    /// owns the socket, so that a file found there is a dead daemon's.
     ///
     /// # Errors
     /// [`StartError`].
-    pub fn take(place: &Place) -> Result<Self, StartError> {
+    pub fn take(
+        place: &Place,
+        handed_over: Option<std::os::unix::net::UnixListener>,
+    ) -> Result<Self, StartError> {
         place.make()?;
         let failed = |path: PathBuf| move |error| StartError::Listen { path, error };
         let lock = std::fs::OpenOptions::new()
@@ -57,6 +71,22 @@ impl Claim {
             return Err(StartError::Running(place.runtime.clone()));
         }
         let socket = place.socket();
+        if let Some(listener) = handed_over {
+            let address = listener.local_addr().map_err(failed(socket.clone()))?;
+            if address.as_pathname() != Some(&socket) {
+                let found = address.as_pathname().map(PathBuf::from).unwrap_or_default();
+                return Err(StartError::OtherSocket { found, socket });
+            }
+            let listener = listener
+                .set_nonblocking(true)
+                .and_then(|()| UnixListener::from_std(listener));
+            return Ok(Self {
+                listener: listener.map_err(failed(socket))?,
+                place: place.clone(),
+                is_activated: true,
+                _lock: lock,
+            });
+        }
         match std::fs::symlink_metadata(&socket) {
             Ok(found) if !found.file_type().is_socket() => return Err(StartError::Foreign(socket)),
             Ok(_) => std::fs::remove_file(&socket).map_err(failed(socket.clone()))?,
@@ -69,6 +99,7 @@ impl Claim {
         Ok(Self {
             listener,
             place: place.clone(),
+            is_activated: false,
             _lock: lock,
         })
     }

@@ -3,11 +3,16 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use tokio::sync::Mutex;
 use trunkline::config::{self, Forward, ForwardTarget, HostConfig, Listen};
-use trunkline::{Engine, Error, ForwardEvent, ForwardHandle, Host, Interaction};
+use trunkline::{
+    Engine, Error, ForwardClient, ForwardEvent, ForwardHandle, Host, Interaction, WhenOpened, Witness,
+};
 
+use crate::observed::audit::{Entry, Subject};
 use crate::protocol::{Failure, ForwardKind, ForwardRequest, HostRequest};
 use crate::reports::engine_request;
 
@@ -17,6 +22,8 @@ pub(crate) struct Forwards<'a> {
     host: &'a Host,
     interaction: &'a Interaction,
     request: HostRequest,
+    /// What is recorded of the session.
+    entry: &'a Entry,
     /// Guards the list while one is opened or ended.
     standing: Mutex<Vec<Forwarding>>,
 }
@@ -25,6 +32,8 @@ struct Forwarding {
     kind: ForwardKind,
     asked: Forward,
     handle: ForwardHandle,
+    /// What is recorded of it, to its end.
+    _entry: Entry,
 }
 
 impl<'a> Forwards<'a> {
@@ -35,12 +44,14 @@ impl<'a> Forwards<'a> {
         host: &'a Host,
         interaction: &'a Interaction,
         request: HostRequest,
+        entry: &'a Entry,
     ) -> Result<Result<Self, Failure>, Error> {
         let forwards = Self {
             engine,
             host,
             interaction,
             request,
+            entry,
             standing: Mutex::default(),
         };
         let configured = configured(host.config());
@@ -126,11 +137,9 @@ impl<'a> Forwards<'a> {
 
     async fn open(&self, kind: ForwardKind, asked: Forward) -> Result<(), Error> {
         let mut standing = self.standing.lock().await;
-        let handle = match kind {
-            ForwardKind::Local => self.host.forward_local(&asked).await?,
-            ForwardKind::Dynamic => self.host.forward_dynamic(&asked.listen).await?,
-            ForwardKind::Remote => self.host.forward_remote(&asked).await?,
-        };
+        let subject = Subject::forwarding(self.host.config(), kind, &asked);
+        let entry = self.entry.beside(subject);
+        let handle = recorded(self.host, kind, &asked, &entry).await?;
         if kind == ForwardKind::Remote && matches!(asked.listen, Listen::Tcp { port: 0, .. }) {
             let port = handle.port().unwrap_or_default();
             // ssh's words, which scripts look for.
@@ -145,7 +154,12 @@ impl<'a> Forwards<'a> {
             self.interaction.notice(&error.to_string());
         }
         watch(&handle, self.interaction);
-        standing.push(Forwarding { kind, asked, handle });
+        standing.push(Forwarding {
+            kind,
+            asked,
+            handle,
+            _entry: entry,
+        });
         Ok(())
     }
 
@@ -157,6 +171,63 @@ impl<'a> Forwards<'a> {
                 .map(|forward| (forward.kind, &forward.asked, &forward.handle)),
         )
     }
+}
+
+/// Opens a forwarding, and records that.
+///
+/// # Errors
+/// It cannot be recorded, or not be had.
+pub(crate) async fn recorded(
+    host: &Host,
+    kind: ForwardKind,
+    forward: &Forward,
+    entry: &Entry,
+) -> Result<ForwardHandle, Error> {
+    entry.begin(|subject| subject).await?;
+    let opened = match kind {
+        ForwardKind::Local | ForwardKind::Dynamic if entry.recorder().is_on() => {
+            host.forward_witnessed(forward, witness(host, entry, Subject::outgoing))
+                .await
+        }
+        ForwardKind::Local => host.forward_local(forward).await,
+        ForwardKind::Dynamic => host.forward_dynamic(&forward.listen).await,
+        ForwardKind::Remote if entry.recorder().is_on() => {
+            host.forward_remote_witnessed(forward, witness(host, entry, Subject::incoming))
+                .await
+        }
+        ForwardKind::Remote => host.forward_remote(forward).await,
+    };
+    match &opened {
+        Ok(handle) => {
+            let counting = handle.counting();
+            entry.carries(move || {
+                let counted = counting();
+                (counted.bytes_sent, counted.bytes_received)
+            });
+        }
+        Err(error) => entry.failed(error),
+    }
+    opened
+}
+
+/// Records each connection that a forwarding carries.
+fn witness(host: &Host, entry: &Entry, subject: fn(&HostConfig, &ForwardClient) -> Subject) -> Witness {
+    let (config, recorder) = (host.config().clone(), entry.recorder().clone());
+    Arc::new(move |client| {
+        let entry = recorder.entry(subject(&config, &client));
+        async move {
+            entry.begin(|subject| subject).await?;
+            let opened: WhenOpened = Box::new(move |opened| {
+                match opened {
+                    Ok(channel) => entry.carries(move || channel.carried()),
+                    Err(error) => entry.failed(error),
+                }
+                Box::new(entry)
+            });
+            Ok(opened)
+        }
+        .boxed()
+    })
 }
 
 /// What ssh says of a forwarding that it could not have, word by word: scripts look for it (channels.c,
@@ -174,6 +245,10 @@ fn complaint(kind: ForwardKind, listen: &Listen, error: &Error, fatal: bool) -> 
             format!("{weight}: remote port forwarding failed for listen {place}")
         }
         (ForwardKind::Remote, _) => format!("Warning: {error}"),
+        // The name to listen on has no address.
+        (_, Listen::Tcp { .. }) if error.to_string().contains("getaddrinfo(") => {
+            format!("{error}\nCould not request local forwarding.")
+        }
         (_, Listen::Tcp { port, .. }) => format!(
             "{error}\nchannel_setup_fwd_listener_tcpip: cannot listen to port: {port}\nCould not request local forwarding."
         ),

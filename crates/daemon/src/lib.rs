@@ -4,28 +4,46 @@
 //! [`place`] where they meet.
 
 pub mod claim;
-mod completing;
-mod copy;
 mod forwards;
 mod installed;
 mod listening;
-mod lists;
-mod masters;
 mod metrics;
 mod mux;
+mod observed;
 mod openssh;
+mod process;
 mod reports;
+mod requests;
 pub mod server;
 mod session;
 mod status;
 mod stop;
 mod streams;
-mod tuning;
+mod subscription;
 
 use trunkline_control::socket;
 pub use trunkline_control::socket::FrameError;
 pub use trunkline_control::{place, protocol};
 use trunkline_control::{stdio, terminal};
+
+/// Checks the audit trail in `folder`, or that of `place` where that is `None`, and describes it: for people, or as JSON.
+/// `head` is an end of the trail that was noted earlier, as NUMBER:HASH, and has to be in it. Returns whether it is as it
+/// was written.
+///
+/// # Errors
+/// It cannot be read, or is not there; `head` makes no sense.
+pub fn verify_audit(
+    folder: &std::path::Path,
+    head: Option<&str>,
+    json: bool,
+) -> anyhow::Result<(bool, String)> {
+    let verdict = observed::audit::verify(folder, head)?;
+    let text = match json {
+        true => serde_json::to_string_pretty(&verdict)? + "\n",
+        false => verdict.describe(),
+    };
+    Ok((verdict.intact, text))
+}
 
 /// What the fuzz targets reach that nobody else should.
 #[doc(hidden)]

@@ -2,14 +2,14 @@
 //! session that carries it ([`Program::Incoming`](crate::protocol::Program::Incoming)) or for its refusal.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use trunkline::config::Listen;
 use trunkline::{Error, Host, IncomingConnection};
 
-use crate::protocol::{Exit, Reply, Request, Stdio};
+use crate::observed::audit::Entry;
+use crate::protocol::{Exit, Reply, Request};
 use crate::streams::{Streams, begun, tunnel};
 
 /// Connections that wait for one client. Those beyond wait in the engine, which refuses what is too much.
@@ -136,17 +136,16 @@ impl Waiting {
     /// Takes a connection, and carries it until both directions have ended or the client leaves. Returns the last frame.
     ///
     /// # Errors
-    /// It has gone; the client's streams cannot be used.
+    /// It has gone.
     pub(crate) async fn carry(
         &self,
         host: &str,
         number: u64,
-        stdio: [Stdio; 3],
-        fds: Vec<OwnedFd>,
+        streams: Streams,
         replies: &mpsc::Sender<Reply>,
         inputs: mpsc::Receiver<Request>,
+        entry: &Entry,
     ) -> Result<Reply, Error> {
-        let streams = Streams::new(stdio, fds)?;
         let Some(connection) = self.take(number) else {
             return Err(Error::NotConnected {
                 host: host.to_owned(),
@@ -154,6 +153,9 @@ impl Waiting {
             });
         };
         let _ = replies.send(begun(true)).await;
-        Ok(tunnel(streams, connection.accept(), replies, inputs).await)
+        let stream = connection.accept();
+        let channel = stream.closer();
+        entry.carries(move || channel.carried());
+        Ok(tunnel(streams, stream, replies, inputs).await)
     }
 }

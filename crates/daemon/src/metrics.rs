@@ -5,20 +5,23 @@ mod http;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use trunkline::metrics::host_label;
 use trunkline::{Engine, ErrorKind, HostStatus};
 
+use crate::observed::audit::Audit;
+use crate::observed::recording::Recordings;
+use crate::process;
 use crate::protocol::{Program, Reply};
-use crate::status;
 
 pub(crate) use http::serve;
 
@@ -28,16 +31,79 @@ pub(crate) struct Metrics {
     registry: Registry,
     sessions: Counts,
     copies: Counts,
-    mux_declined: Counts,
+    mux_declined: Declines,
 }
 
 /// Numbers that only grow, by a label with few values.
 type Counts = Family<[(&'static str, &'static str); 1], Counter>;
 
+/// The same, by two.
+type Declines = Family<[(&'static str, &'static str); 2], Counter>;
+
+/// What stock ssh asks of a mux socket, and `trunkline up` before that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stock {
+    /// The socket itself.
+    Up,
+    /// A connection behind it, when a client has come.
+    Hello,
+    Session,
+    Tunnel,
+    Forwarding,
+    Proxy,
+    /// To end the connection or the socket.
+    Control,
+    /// Something that is not known here.
+    Unknown,
+}
+
+impl Stock {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Hello => "hello",
+            Self::Session => "session",
+            Self::Tunnel => "tunnel",
+            Self::Forwarding => "forwarding",
+            Self::Proxy => "proxy",
+            Self::Control => "control",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Why stock ssh was not served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decline {
+    Failed(ErrorKind),
+    /// The user, who was asked.
+    NotAllowed,
+    /// The client might mean another host by the same name.
+    AnotherHost,
+    Unsupported,
+}
+
+impl Decline {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Failed(kind) => kind.as_str(),
+            Self::NotAllowed => "not_allowed",
+            Self::AnotherHost => "another_host",
+            Self::Unsupported => "unsupported",
+        }
+    }
+}
+
 impl Metrics {
-    pub(crate) fn new(engine: &Engine, since: SystemTime) -> Self {
+    pub(crate) fn new(
+        engine: &Engine,
+        since: SystemTime,
+        audit: &Arc<Audit>,
+        recordings: &Arc<Recordings>,
+    ) -> Self {
         let mut registry = Registry::with_prefix("trunkline");
-        let [sessions, copies, mux_declined] = [(); 3].map(|()| Counts::default());
+        let [sessions, copies] = [(); 2].map(|()| Counts::default());
+        let mux_declined = Declines::default();
         registry.register(
             "sessions",
             "Sessions that clients have asked for",
@@ -46,13 +112,15 @@ impl Metrics {
         registry.register("copies", "Copies that have ended", copies.clone());
         registry.register(
             "mux_declined",
-            "Hosts that stock ssh was left to connect to by itself",
+            "Requests of stock ssh that were not served, so that it connects by itself or fails",
             mux_declined.clone(),
         );
         engine.metrics().register(&mut registry);
         registry.register_collector(Box::new(Present {
             engine: engine.clone(),
             since,
+            audit: audit.clone(),
+            recordings: recordings.clone(),
         }));
         Self {
             registry,
@@ -86,10 +154,9 @@ impl Metrics {
     }
 
     /// Stock ssh was not served, for this.
-    pub(crate) fn decline_mux(&self, reason: ErrorKind) {
-        self.mux_declined
-            .get_or_create(&[("reason", reason.as_str())])
-            .inc();
+    pub(crate) fn decline_mux(&self, request: Stock, reason: Decline) {
+        let labels = [("request", request.as_str()), ("reason", reason.as_str())];
+        self.mux_declined.get_or_create(&labels).inc();
     }
 
     /// All of it, as OpenMetrics text.
@@ -134,10 +201,11 @@ fn prometheus_text(open_metrics: &str) -> String {
 }
 
 /// What there is at the moment.
-#[derive(Debug)]
 struct Present {
     engine: Engine,
     since: SystemTime,
+    audit: Arc<Audit>,
+    recordings: Arc<Recordings>,
 }
 
 /// What is added up for a host's label.
@@ -148,12 +216,14 @@ struct Host {
     sessions: u64,
     tunnels: u64,
     spares: u64,
+    waiting: u64,
     /// Seconds, of the quickest of its connections.
     rtt: Option<f64>,
 }
 
 impl Host {
     fn add(&mut self, status: &HostStatus) {
+        self.waiting += status.waiting;
         for lane in &status.lanes {
             match lane.info {
                 Some(_) => self.connected += 1,
@@ -165,6 +235,12 @@ impl Host {
             let rtt = lane.report.rtt.map(|rtt| rtt.as_secs_f64());
             self.rtt = [self.rtt, rtt].into_iter().flatten().reduce(f64::min);
         }
+    }
+}
+
+impl fmt::Debug for Present {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Present").finish_non_exhaustive()
     }
 }
 
@@ -197,7 +273,7 @@ impl Collector for Present {
             }
         }
         type Number = fn(&Host) -> u64;
-        let numbers: [(&str, &str, Number); 3] = [
+        let numbers: [(&str, &str, Number); 4] = [
             ("running_sessions", "Sessions that run", |host| host.sessions),
             ("open_tunnels", "Forwarded connections that are open", |host| {
                 host.tunnels
@@ -206,6 +282,11 @@ impl Collector for Present {
                 "spare_sessions",
                 "Sessions that were opened ahead for the next commands",
                 |host| host.spares,
+            ),
+            (
+                "waiting_sessions",
+                "Sessions and forwarded connections that wait for a place on a connection",
+                |host| host.waiting,
             ),
         ];
         for (name, help, of) in numbers {
@@ -227,6 +308,13 @@ impl Collector for Present {
                 ConstGauge::new(seconds).encode(rtt.encode_family(&labels)?)?;
             }
         }
+        self.encode_daemon(encoder)
+    }
+}
+
+impl Present {
+    /// What is no host's.
+    fn encode_daemon(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut build = encoder.encode_descriptor(
             "build_info",
             "The daemon's version; always 1",
@@ -236,7 +324,7 @@ impl Collector for Present {
         let labels = [("version", env!("CARGO_PKG_VERSION"))];
         gauge(1).encode(build.encode_family(&labels)?)?;
         let since = self.since.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let memory = status::memory().unwrap_or_default();
+        let memory = process::memory().unwrap_or_default();
         for (name, help, unit, value) in [
             (
                 "start_time",
@@ -251,14 +339,49 @@ impl Collector for Present {
                 memory,
             ),
             (
+                "receive_windows",
+                "What servers may send at most, beyond what every channel's window begins with",
+                Some(Unit::Bytes),
+                self.engine.window_bytes(),
+            ),
+            (
                 "open_descriptors",
                 "File descriptors that the daemon has open",
                 None,
-                status::descriptors() as u64,
+                process::descriptors() as u64,
+            ),
+            (
+                "audit_waiting_records",
+                "Records of the audit trail that are not written yet",
+                None,
+                self.audit.waiting(),
+            ),
+            (
+                "recordings_waiting",
+                "Output that recordings of sessions have not written yet",
+                Some(Unit::Bytes),
+                self.recordings.waiting(),
             ),
         ] {
             let metric = encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
             gauge(value).encode(metric)?;
+        }
+        for (name, help, unit, value) in [
+            (
+                "audit_lost_records",
+                "Records of the audit trail that were given up, because they could not be written",
+                None,
+                self.audit.lost(),
+            ),
+            (
+                "recordings_left_out",
+                "Output that recordings of sessions lack, because the disk was too slow",
+                Some(Unit::Bytes),
+                self.recordings.left_out(),
+            ),
+        ] {
+            let metric = encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Counter)?;
+            ConstCounter::new(value).encode(metric)?;
         }
         Ok(())
     }
@@ -271,6 +394,7 @@ fn gauge(value: u64) -> ConstGauge<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::Place;
     use crate::protocol::Failure;
 
     #[test]
@@ -285,16 +409,27 @@ mod tests {
     #[tokio::test]
     async fn what_nobody_has_asked_for_yet_is_told_too() {
         let engine = Engine::new(trunkline::Settings::default(), trunkline::MemoryPlace::Process);
-        let metrics = Metrics::new(&engine, SystemTime::now());
+        let place = Place {
+            runtime: "r".into(),
+            state: "s".into(),
+            config: "c".into(),
+        };
+        let recordings = Recordings::start(&place, &engine).unwrap();
+        let metrics = Metrics::new(&engine, SystemTime::now(), &Audit::off(), &recordings);
         metrics.session(&Program::Configured);
         metrics.copy(&Reply::Failed(Failure::new(ErrorKind::File, "it is full")));
-        metrics.decline_mux(ErrorKind::Configuration);
+        metrics.decline_mux(Stock::Up, Decline::Failed(ErrorKind::Configuration));
+        metrics.decline_mux(Stock::Session, Decline::NotAllowed);
         let text = metrics.text();
         for line in [
             "trunkline_connections_started_total 0\n",
             "trunkline_sessions_total{kind=\"command\"} 1\n",
             "trunkline_copies_total{outcome=\"file\"} 1\n",
-            "trunkline_mux_declined_total{reason=\"configuration\"} 1\n",
+            "trunkline_mux_declined_total{request=\"up\",reason=\"configuration\"} 1\n",
+            "trunkline_mux_declined_total{request=\"session\",reason=\"not_allowed\"} 1\n",
+            "trunkline_waiting_handshakes{limit=\"all\"} 0\n",
+            "trunkline_audit_lost_records_total 0\n",
+            "trunkline_recordings_waiting_bytes 0\n",
             "# TYPE trunkline_resident_memory_bytes gauge\n",
         ] {
             assert!(text.contains(line), "{line}{text}");

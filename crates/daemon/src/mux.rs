@@ -24,9 +24,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use trunkline::config::{ControlMaster, HostConfig, SharingKey};
+use trunkline::config::{ControlMaster, HostConfig, SharingKey, World};
 use trunkline::{Engine, Error, Host, Interaction};
 
+use crate::metrics::Metrics;
+use crate::observed::activities::Activities;
+use crate::observed::audit::Audit;
+use crate::observed::recording::Recordings;
 use crate::place::{Place, make_private};
 use crate::protocol::HostRequest;
 use crate::reports::engine_request;
@@ -50,6 +54,10 @@ pub(crate) struct Sockets {
     folder: PathBuf,
     clients: TaskTracker,
     stop: Stop,
+    activities: Arc<Activities>,
+    metrics: Arc<Metrics>,
+    audit: Arc<Audit>,
+    recordings: Arc<Recordings>,
     /// Guards the table for as long as a look-up or the making of a socket takes.
     table: Mutex<HashMap<PathBuf, Arc<Socket>>>,
 }
@@ -103,19 +111,31 @@ const QUICK_FAILURE: Duration = Duration::from_millis(100);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl Sockets {
-    /// None yet. Clients are counted in `clients`; `stop` says when they should come to an end.
-    pub(crate) fn new(engine: Engine, place: &Place, clients: TaskTracker, stop: Stop) -> Arc<Self> {
+    /// None yet. Clients are counted in the first; the second says when they should come to an end; the others are told what
+    /// they do.
+    pub(crate) fn new(
+        engine: Engine,
+        place: &Place,
+        (clients, stop): (TaskTracker, Stop),
+        (activities, metrics): (Arc<Activities>, Arc<Metrics>),
+        (audit, recordings): (Arc<Audit>, Arc<Recordings>),
+    ) -> Arc<Self> {
         Arc::new(Self {
             engine,
             folder: place.mux(),
             clients,
             stop,
+            activities,
+            metrics,
+            audit,
+            recordings,
             table: Mutex::default(),
         })
     }
 
     /// Serves a host's clients at `path`, if they are not served there already, and begins to connect. Without a path,
-    /// its ControlPath has to be one of ours.
+    /// its ControlPath has to be one of ours. Where `strictly` is somebody who can be asked, stock ssh must not connect by
+    /// itself: this returns when the connection is made, however long that takes.
     ///
     /// # Errors
     /// The host needs the system's ssh, or could not be reached a moment ago; the path cannot be used, or is another
@@ -124,9 +144,11 @@ impl Sockets {
         self: &Arc<Self>,
         request: HostRequest,
         path: Option<PathBuf>,
+        strictly: Option<&Interaction>,
     ) -> Result<(), Error> {
         let nobody = Interaction::none();
-        let host = self.engine.host_for(&engine_request(&request), &nobody).await?;
+        let asking = strictly.unwrap_or(&nobody);
+        let host = self.engine.host_for(&engine_request(&request), asking).await?;
         let path = match path {
             Some(path) => path,
             None => self.control_path(host.config())?,
@@ -156,6 +178,9 @@ impl Sockets {
         let socket = self.claim(request, host.config(), &path)?;
         if host.is_warm() {
             return Ok(());
+        }
+        if strictly.is_some() {
+            return socket.connect(&host).await;
         }
         if let Some(error) = socket.recent_failure() {
             return Err(error);
@@ -295,6 +320,15 @@ impl Sockets {
             .await?;
         socket.means(host.config());
         Ok(host)
+    }
+
+    /// Whether clients of a socket with this environment must not make connections of their own.
+    fn must_share(&self, socket: &Socket, client: Option<&World>) -> bool {
+        let host = socket.state().host.clone();
+        match client {
+            Some(world) => self.engine.must_share(&host, world),
+            None => self.engine.must_share(&host, &socket.request().world),
+        }
     }
 
     /// Whether the user allows what a client of a socket wants, where that has to be asked.

@@ -15,30 +15,34 @@ use trunkline::interaction::{LogLine, Told};
 use trunkline::memory::HostId;
 use trunkline::prompt::{Answer, Prompt, Prompter};
 use trunkline::tune::{self, Choice};
-use trunkline::{Engine, Error, ErrorKind, HostStatus, Interaction};
+use trunkline::{Engine, Error, HostStatus, Interaction};
 use trunkline_control::private::Connections;
 use zeroize::Zeroizing;
 
 use crate::claim::{Claim, PeerError, check_peer};
-use crate::completing;
-use crate::copy;
 use crate::installed::Installed;
 use crate::listening::Waiting;
-use crate::lists;
-use crate::metrics::Metrics;
+use crate::metrics::{Decline, Metrics, Stock};
 use crate::mux;
+use crate::observed::activities::{Activities, OfClient};
+use crate::observed::audit::{Audit, Recorder, Subject};
+use crate::observed::recording::Recordings;
 use crate::openssh::Masters;
 use crate::place::Place;
 use crate::protocol::{
     Departure, Explanation, HostReport, HostRequest, Reply, Request, SessionRequest, Transport, VERSION,
 };
 use crate::reports::{address, engine_request};
+use crate::requests::completing;
+use crate::requests::copy;
+use crate::requests::lists;
+use crate::requests::tuning;
 use crate::session;
 use crate::session::log::Log;
 use crate::socket::{FrameError, FrameReader, FrameWriter, split};
 use crate::status;
 use crate::stop::Stop;
-use crate::tuning;
+use crate::subscription::{self, Told as ToldOfDaemon};
 
 /// How long running sessions may continue after the daemon was asked to end.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(3600);
@@ -65,17 +69,50 @@ struct Service {
     /// Rates that copies share.
     rates: Arc<copy::Rates>,
     metrics: Arc<Metrics>,
+    activities: Arc<Activities>,
+    audit: Arc<Audit>,
+    recordings: Arc<Recordings>,
 }
 
-/// Serves clients until `shutdown` is done or a client asks to stop; then lets sessions end.
-pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()>) {
+impl Service {
+    /// Counts a socket for stock ssh that could not be had.
+    fn count_declined(&self, reply: &Reply) {
+        if let Reply::Failed(failure) = reply {
+            self.metrics.decline_mux(Stock::Up, Decline::Failed(failure.kind));
+        }
+    }
+}
+
+/// Serves clients, once it has said that it is `ready`, until `shutdown` is done or a client asks to stop; then lets sessions
+/// end.
+///
+/// # Errors
+/// The audit trail has to be written, and cannot be.
+pub async fn run(
+    claim: Claim,
+    engine: Engine,
+    ready: impl FnOnce(),
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error> {
     engine.lend();
     let stop = Stop::new();
     let clients = TaskTracker::new();
-    let mux = mux::Sockets::new(engine.clone(), &claim.place, clients.clone(), stop.clone());
-    let masters = Arc::new(Masters::new(&claim.place, engine.clone()));
+    let audit = Audit::start(&claim.place, engine.settings()).await?;
+    ready();
+    let activities = Activities::new();
+    let recordings = Recordings::start(&claim.place, &engine)?;
+    let serving = (clients.clone(), stop.clone());
+    let recording = (audit.clone(), recordings.clone());
     let since = SystemTime::now();
-    let metrics = Arc::new(Metrics::new(&engine, since));
+    let metrics = Arc::new(Metrics::new(&engine, since, &audit, &recordings));
+    let mux = mux::Sockets::new(
+        engine.clone(),
+        &claim.place,
+        serving,
+        (activities.clone(), metrics.clone()),
+        recording,
+    );
+    let masters = Arc::new(Masters::new(&claim.place, engine.clone()));
     let port = engine.settings().metrics_port;
     let serving_metrics = AbortOnDropHandle::new(tokio::spawn(crate::metrics::serve(
         metrics.clone(),
@@ -93,6 +130,9 @@ pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()
         since,
         rates: Arc::default(),
         metrics,
+        activities,
+        audit: audit.clone(),
+        recordings: recordings.clone(),
     };
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
@@ -120,7 +160,9 @@ pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()
     let at_once = stop.asked().unwrap_or(false);
     stop.ask(at_once);
     mux.close();
-    let _ = std::fs::remove_file(claim.place.socket());
+    if !claim.is_activated {
+        let _ = std::fs::remove_file(claim.place.socket());
+    }
     drop(serving_metrics);
     let _ = std::fs::remove_file(claim.place.metrics());
     drop(claim);
@@ -131,12 +173,27 @@ pub async fn run(claim: Claim, engine: Engine, shutdown: impl Future<Output = ()
     engine
         .shut_down(Duration::from_secs(if at_once { 0 } else { 5 }))
         .await;
+    // They are told how their sessions have ended.
+    let _ = tokio::time::timeout(TOLD, clients.wait()).await;
+    recordings.stop().await;
+    audit.stop().await;
+    Ok(())
 }
 
 /// Serves one program, on the connections that it hands over, until it has ended and what it had under way has, too: for
 /// that there is so much time.
-pub async fn run_private(mut connections: Connections, place: Place, engine: Engine, settle: Duration) {
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_private(
+    mut connections: Connections,
+    place: Place,
+    engine: Engine,
+    settle: Duration,
+) -> Result<(), Error> {
     let clients = TaskTracker::new();
+    let audit = Audit::start(&place, engine.settings()).await?;
+    let recordings = Recordings::start(&place, &engine)?;
     let since = SystemTime::now();
     let service = Service {
         engine: engine.clone(),
@@ -148,7 +205,10 @@ pub async fn run_private(mut connections: Connections, place: Place, engine: Eng
         waiting: Arc::default(),
         since,
         rates: Arc::default(),
-        metrics: Arc::new(Metrics::new(&engine, since)),
+        metrics: Arc::new(Metrics::new(&engine, since, &audit, &recordings)),
+        activities: Activities::new(),
+        audit: audit.clone(),
+        recordings: recordings.clone(),
     };
     while let Some(stream) = connections.next().await {
         let service = service.clone();
@@ -161,6 +221,9 @@ pub async fn run_private(mut connections: Connections, place: Place, engine: Eng
     clients.close();
     let _ = tokio::time::timeout(settle / 2, clients.wait()).await;
     engine.shut_down(settle / 2).await;
+    recordings.stop().await;
+    audit.stop().await;
+    Ok(())
 }
 
 /// Why a client was dropped.
@@ -179,6 +242,8 @@ enum Dropped {
 /// Serves one client.
 async fn serve(stream: UnixStream, service: &Service) -> Result<(), Dropped> {
     check_peer(&stream)?;
+    let activity = OfClient::new(&service.activities, &stream, false);
+    let recorder = Recorder::of(&service.audit, &stream);
     let (mut reader, writer) = split(stream);
     let Some(protocol) = greet(&mut reader, &writer, service).await? else {
         return Ok(());
@@ -198,6 +263,7 @@ async fn serve(stream: UnixStream, service: &Service) -> Result<(), Dropped> {
                 }
             };
             let Some(reply) = reply else { break };
+            activity.told(&reply);
             if writer.send(&reply).await.is_err() {
                 break;
             }
@@ -206,7 +272,7 @@ async fn serve(stream: UnixStream, service: &Service) -> Result<(), Dropped> {
         outgoing.close();
     };
     let talking = async {
-        let result = talk(&mut reader, protocol, service, &replies).await;
+        let result = talk(&mut reader, protocol, service, (&activity, &recorder), &replies).await;
         over.notify_one();
         result
     };
@@ -263,6 +329,7 @@ async fn talk(
     reader: &mut FrameReader,
     protocol: u32,
     service: &Service,
+    (activity, recorder): (&OfClient, &Recorder),
     replies: &mpsc::Sender<Reply>,
 ) -> Result<(), Dropped> {
     let Service { engine, stop, .. } = service;
@@ -277,10 +344,12 @@ async fn talk(
         if protocol != VERSION && !matches!(request, Request::Stop { .. }) {
             break;
         }
+        activity.asked(&request);
         let reply = match request {
             Request::Session(session) => {
                 let fds = reader.take_fds();
-                let last = serve_session(reader, service, *session, fds, replies).await;
+                let last = serve_session(reader, service, recorder, *session, fds, replies).await;
+                activity.ended(&last);
                 send(replies, last).await?;
                 break;
             }
@@ -293,29 +362,53 @@ async fn talk(
             }
             Request::Copy(copy) => {
                 let fds = reader.take_fds();
+                let entry = recorder.entry(Subject::copy(&copy));
                 let last = serve_questions(reader, replies, Duration::ZERO, async |interaction, _| {
-                    copy::run(engine, &service.rates, *copy, fds, interaction, replies).await
+                    copy::run(engine, &service.rates, *copy, fds, interaction, replies, &entry).await
                 })
                 .await;
+                entry.end_by(&last);
                 service.metrics.copy(&last);
                 last
             }
+            Request::MuxListen { host, path } if must_share(engine, &host).await => {
+                let Some(mux) = &service.mux else {
+                    send(replies, Reply::Failed(no_stock_ssh().into())).await?;
+                    break;
+                };
+                let last = serve_questions(reader, replies, Duration::ZERO, async |interaction, _| {
+                    mux.listen(host, path, Some(interaction)).await?;
+                    Ok(Reply::Done)
+                });
+                let last = last.await;
+                service.count_declined(&last);
+                last
+            }
             Request::Tune(tune) => {
-                serve_questions(reader, replies, LEAVING, async |interaction, stop| {
+                let entry = recorder.entry(Subject::of("tune", &tune.host.destination.host));
+                let last = serve_questions(reader, replies, LEAVING, async |interaction, stop| {
+                    entry.begin(|subject| subject).await?;
                     tuning::run(engine, *tune, interaction, stop, replies).await
                 })
-                .await
+                .await;
+                entry.end_by(&last);
+                last
+            }
+            Request::Subscribe { every } => {
+                tell(reader, service, every, replies).await?;
+                break;
             }
             Request::Stop { at_once } => {
                 send(replies, Reply::Done).await?;
                 stop.ask(at_once);
                 break;
             }
-            request => match answer(service, request).await {
+            request => match answer(service, recorder, request).await {
                 Some(reply) => reply,
                 None => continue,
             },
         };
+        activity.ended(&reply);
         send(replies, reply).await?;
     }
     Ok(())
@@ -325,8 +418,33 @@ async fn send(replies: &mpsc::Sender<Reply>, reply: Reply) -> Result<(), Dropped
     replies.send(reply).await.map_err(|_| Dropped::Left)
 }
 
+/// Tells a client what there is and what goes on, until it says anything else or leaves, or the daemon ends.
+async fn tell(
+    reader: &mut FrameReader,
+    service: &Service,
+    every: Duration,
+    replies: &mpsc::Sender<Reply>,
+) -> Result<(), Dropped> {
+    let mut told = ToldOfDaemon::default();
+    let mut ticks = subscription::ticks(every);
+    let telling = async {
+        loop {
+            ticks.tick().await;
+            let hosts = all_hosts(service).await;
+            for update in told.moment(hosts, &service.activities) {
+                send(replies, Reply::Update(Box::new(update))).await?;
+            }
+        }
+    };
+    tokio::select! {
+        told = telling => told,
+        _ = reader.next::<Request>() => Ok(()),
+        () = service.stop.wait() => Ok(()),
+    }
+}
+
 /// Answers what is asked without the user's being asked anything; nothing for what is left of a session that has ended.
-async fn answer(service: &Service, request: Request) -> Option<Reply> {
+async fn answer(service: &Service, recorder: &Recorder, request: Request) -> Option<Reply> {
     let Service {
         engine, place, mux, ..
     } = service;
@@ -336,7 +454,7 @@ async fn answer(service: &Service, request: Request) -> Option<Reply> {
         Request::Choices => tuning::choices(engine).await,
         Request::Tuned { host, choice } => outcome(tuning::remember(engine, &host, choice.as_ref()).await),
         Request::Masters { of, action } => {
-            let served = crate::masters::serve(engine, place, &of, action).await;
+            let served = crate::requests::masters::serve(engine, place, &of, action).await;
             outcome(served.map(Reply::Masters))
         }
         Request::Aliases {
@@ -355,29 +473,32 @@ async fn answer(service: &Service, request: Request) -> Option<Reply> {
             config_file.as_deref(),
         )),
         Request::RemoteNames { host, folder, prefix } => {
-            outcome(completing::remote_names(engine, &host, &folder, &prefix).await)
+            let subject = Subject::of("listing", &host.destination.host).to(&folder);
+            let entry = recorder.entry(subject);
+            let listed = async {
+                entry.begin(|subject| subject).await?;
+                completing::remote_names(engine, &host, &folder, &prefix).await
+            };
+            let reply = outcome(listed.await);
+            entry.end_by(&reply);
+            reply
         }
         Request::Inventory(request) => outcome(lists::inventory(&request).await),
         Request::ConfigFile => outcome(lists::config_file()),
         Request::MuxListen { host, path } => {
             let Some(mux) = mux else {
-                return Some(outcome(Err(Error::Invalid(
-                    "stock ssh is served by the daemon only".into(),
-                ))));
+                return Some(outcome(Err(no_stock_ssh())));
             };
-            let reply = outcome(mux.listen(host, path).await.map(|()| Reply::Done));
-            if let Some(reason) = failure(&reply) {
-                service.metrics.decline_mux(reason);
-            }
+            let reply = outcome(mux.listen(host, path, None).await.map(|()| Reply::Done));
+            service.count_declined(&reply);
             reply
         }
-        Request::List => {
-            let mut hosts = list(engine, mux.as_deref());
-            if let Some(masters) = masters {
-                hosts.extend(masters.list().await);
-            }
-            Reply::Hosts(hosts)
+        Request::MustShare(host) => {
+            let request = engine_request(&host);
+            let config = engine.resolve(&request).await;
+            outcome(config.map(|config| Reply::MustShare(engine.must_share(&config, &request.world))))
         }
+        Request::List => Reply::Hosts(all_hosts(service).await),
         Request::Metrics { open_metrics } => Reply::Metrics(match open_metrics {
             true => service.metrics.open_metrics(),
             false => service.metrics.text(),
@@ -388,6 +509,7 @@ async fn answer(service: &Service, request: Request) -> Option<Reply> {
         }
         Request::Check(host) => outcome(check(engine, masters, &host).await),
         Request::Explain(host) => outcome(explain(engine, &host).await),
+        Request::CloseShared { sharing, at_once } => close_shared(engine, masters, &sharing, at_once).await,
         Request::Close { host, at_once } => outcome(close(engine, masters, host.as_ref(), at_once).await),
         _ => return None,
     })
@@ -417,27 +539,34 @@ async fn warm(
     Ok(Reply::Done)
 }
 
-fn outcome(result: Result<Reply, Error>) -> Reply {
-    result.unwrap_or_else(|error| Reply::Failed(error.into()))
+fn no_stock_ssh() -> Error {
+    Error::Invalid("stock ssh is served by the daemon only".into())
 }
 
-/// Why what was asked for could not be done, if it could not.
-fn failure(reply: &Reply) -> Option<ErrorKind> {
-    match reply {
-        Reply::Failed(failure) => Some(failure.kind),
-        _ => None,
-    }
+/// Whether a host is to be reached over shared connections or not at all. One that cannot be resolved fails by itself.
+async fn must_share(engine: &Engine, host: &HostRequest) -> bool {
+    let request = engine_request(host);
+    let config = engine.resolve(&request).await;
+    config.is_ok_and(|config| engine.must_share(&config, &request.world))
+}
+
+fn outcome(result: Result<Reply, Error>) -> Reply {
+    result.unwrap_or_else(|error| Reply::Failed(error.into()))
 }
 
 /// Runs a session while its client's frames come in.
 async fn serve_session(
     reader: &mut FrameReader,
     service: &Service,
+    recorder: &Recorder,
     request: SessionRequest,
     fds: Vec<OwnedFd>,
     replies: &mpsc::Sender<Reply>,
 ) -> Reply {
     service.metrics.session(&request.program);
+    let subject = Subject::session(&request.host.destination.host, &request.program)
+        .on_behalf(request.on_behalf.as_ref());
+    let entry = recorder.entry(subject);
     let (log, mut lines) = Log::new();
     let for_ssh = request.ssh.is_some().then_some(&log);
     let (asking, interaction) = asking(replies, request.answers, for_ssh);
@@ -451,6 +580,8 @@ async fn serve_session(
         terminated: &terminated,
         detached: &detached,
         log: &log,
+        entry: &entry,
+        recordings: &service.recordings,
     };
     let masters = service.masters.as_deref();
     let running = session::run(&service.engine, masters, &service.waiting, request, fds, client);
@@ -494,6 +625,9 @@ async fn serve_session(
             .unwrap_or(Reply::Done)
     }
 }
+
+/// How long clients may take to hear how their sessions have ended, where those are ended.
+const TOLD: Duration = Duration::from_secs(1);
 
 /// How long a session may take to end after its client has left.
 const LEAVING: Duration = Duration::from_secs(5);
@@ -565,6 +699,10 @@ fn asking(replies: &mpsc::Sender<Reply>, answers: bool, log: Option<&Log>) -> (A
             tracing::info!("{text}");
         }
         let _ = notices.try_send(reply);
+    });
+    let waits = replies.clone();
+    let interaction = interaction.showing(move |waiting| {
+        let _ = waits.try_send(Reply::Waiting(waiting.cloned()));
     });
     (asking, interaction)
 }
@@ -655,6 +793,16 @@ async fn close(
     Ok(Reply::Closed(closed))
 }
 
+/// Closes the connections that are shared by this key.
+async fn close_shared(engine: &Engine, masters: Option<&Masters>, sharing: &str, at_once: bool) -> Reply {
+    let same = |host: &HostConfig| host.sharing_key().to_string() == sharing;
+    let mut closed = engine.close(at_once, same);
+    if let Some(masters) = masters {
+        closed += masters.close(at_once, same).await;
+    }
+    Reply::Closed(closed)
+}
+
 async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
     let asked = engine_request(host);
     let mut config = engine.resolve(&asked).await?;
@@ -726,6 +874,15 @@ async fn explain(engine: &Engine, host: &HostRequest) -> Result<Reply, Error> {
     })))
 }
 
+/// All hosts that something is to be told of.
+async fn all_hosts(service: &Service) -> Vec<HostReport> {
+    let mut hosts = list(&service.engine, service.mux.as_deref());
+    if let Some(masters) = &service.masters {
+        hosts.extend(masters.list().await);
+    }
+    hosts
+}
+
 /// The hosts that have connections, and those that stock ssh may connect to at any time.
 fn list(engine: &Engine, mux: Option<&mux::Sockets>) -> Vec<HostReport> {
     let mut sockets = mux.map(mux::Sockets::listening).unwrap_or_default();
@@ -735,6 +892,7 @@ fn list(engine: &Engine, mux: Option<&mux::Sockets>) -> Vec<HostReport> {
         host,
         pinned,
         lanes,
+        ..
     } in engine.status()
     {
         if lanes.is_empty() && !pinned {

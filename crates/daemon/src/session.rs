@@ -3,7 +3,7 @@
 pub(crate) mod log;
 mod ssh_words;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
@@ -18,6 +18,8 @@ use trunkline::{ChannelStream, Command, Engine, Error, ExitStatus, Host, Interac
 
 use crate::forwards::Forwards;
 use crate::listening::Waiting;
+use crate::observed::audit::Entry;
+use crate::observed::recording::Recordings;
 use crate::openssh::Masters;
 use crate::protocol::{
     Escapes, Exit, Failure, Program, Reply, Request, SessionRequest, SshClient, TerminalInfo, Tty,
@@ -39,6 +41,10 @@ pub(crate) struct Client<'a> {
     pub(crate) detached: &'a AtomicBool,
     /// What is told of the work, to a client that stands for ssh.
     pub(crate) log: &'a Log,
+    /// What is recorded of its session.
+    pub(crate) entry: &'a Entry,
+    /// What records it, if that is to be done.
+    pub(crate) recordings: &'a Recordings,
 }
 
 /// Runs a session to its end and returns the last frame.
@@ -50,13 +56,18 @@ pub(crate) async fn run(
     fds: Vec<OwnedFd>,
     client: Client<'_>,
 ) -> Reply {
+    let entry = client.entry;
     let as_ssh = request
         .ssh
         .map(|_| (request.host.clone(), request.program.clone()));
     let error = match try_run(engine, masters, waiting, request, fds, client).await {
-        Ok(reply) => return reply,
+        Ok(reply) => {
+            entry.end_by(&reply);
+            return reply;
+        }
         Err(error) => error,
     };
+    entry.failed(&error);
     let mut failure = Failure::from(&error);
     if let Some((host, program)) = as_ssh {
         let config = engine.resolve(&crate::reports::engine_request(&host)).await;
@@ -74,10 +85,7 @@ async fn try_run(
     mut client: Client<'_>,
 ) -> Result<Reply, Error> {
     if let Program::Incoming(number) = request.program {
-        let host = &request.host.destination.host;
-        return waiting
-            .carry(host, number, request.stdio, fds, client.replies, client.inputs)
-            .await;
+        return Box::pin(carry(waiting, number, request, fds, client)).await;
     }
     let mut asked = crate::reports::engine_request(&request.host);
     asked.runs_local_command = request.ssh.is_some();
@@ -106,7 +114,10 @@ async fn try_run(
         Ok(host) => host,
         Err(Error::NeedsSystemSsh { reasons, .. }) => {
             let config = engine.resolve(&asked).await?;
-            return hand_over(&config, &asked.world, masters, &reasons, request, fds, client).await;
+            let strict = engine.must_share(&config, &asked.world);
+            let masters = masters.filter(|_| !runs_alone(&reasons));
+            let way = way_through_ssh(&config, &asked.world, masters, strict).await?;
+            return hand_over(&config, way, &reasons, request, fds, client).await;
         }
         Err(error) => return Err(error),
     };
@@ -122,6 +133,8 @@ async fn try_run(
     let program = program(&config, &request)?;
     let question = question(&program, &config.original_host);
     opening.may_end(Box::pin(host.confirm_use(&question))).await?;
+    let recorded = record(client.entry, &config, &program, &request);
+    opening.may_end(Box::pin(recorded)).await?;
     let local_command = config.local_command.as_ref().filter(|_| request.ssh.is_some());
     match program {
         Program::Stdio(..) | Program::StdioSocket(_) => {
@@ -131,6 +144,8 @@ async fn try_run(
                     .await?;
             }
             let stream = opening.may_end(Box::pin(connect(&host, &program))).await?;
+            let channel = stream.closer();
+            client.entry.carries(move || channel.carried());
             let _ = client.replies.send(begun(warm)).await;
             Ok(tunnel(streams, stream, client.replies, client.inputs).await)
         }
@@ -142,7 +157,8 @@ async fn try_run(
                 .await
         }
         _ => {
-            let forwards = Forwards::start(engine, &host, client.interaction, request.host.clone());
+            let request_of_host = request.host.clone();
+            let forwards = Forwards::start(engine, &host, client.interaction, request_of_host, client.entry);
             let forwards = match opening.may_end(Box::pin(forwards)).await? {
                 Ok(forwards) => forwards,
                 Err(failure) => return Ok(Reply::Failed(failure)),
@@ -165,6 +181,42 @@ async fn try_run(
     }
 }
 
+/// Carries a connection that came from the server.
+async fn carry(
+    waiting: &Waiting,
+    number: u64,
+    request: SessionRequest,
+    fds: Vec<OwnedFd>,
+    client: Client<'_>,
+) -> Result<Reply, Error> {
+    let host = &request.host.destination.host;
+    client.entry.begin(|subject| subject).await?;
+    let streams = Streams::new(request.stdio, fds)?;
+    waiting
+        .carry(host, number, streams, client.replies, client.inputs, client.entry)
+        .await
+}
+
+/// Records what is about to run, as it turned out to be meant.
+async fn record(
+    entry: &Entry,
+    config: &HostConfig,
+    program: &Program,
+    request: &SessionRequest,
+) -> Result<(), Error> {
+    let begun = entry.begin(|subject| {
+        let subject = subject.at(config).running(program);
+        match program {
+            Program::Configured | Program::Exec(_) => {
+                let terminal = Terminal::of(config, request, program);
+                subject.on_terminal(matches!(terminal, Terminal::Given(_)))
+            }
+            _ => subject,
+        }
+    });
+    begun.await
+}
+
 /// What is asked where each use of a connection is to be confirmed (mux.c).
 fn question(program: &Program, host: &str) -> String {
     match program {
@@ -175,26 +227,61 @@ fn question(program: &Program, host: &str) -> String {
     }
 }
 
-/// Has the system's ssh do it: the client's own, or one that is run here for a client that cannot.
-async fn hand_over(
+/// Whether ssh cannot do it over a master's connection.
+fn runs_alone(reasons: &[Reason]) -> bool {
+    reasons
+        .iter()
+        .any(|reason| RUNS_ALONE.contains(&reason.directive.as_str()))
+}
+
+/// What an ssh with a master to use is to connect through, where it must use that: a session that the master does not take
+/// fails, and ssh says what this says.
+const NO_OTHER_WAY: &str = "ProxyCommand=echo 'trunkline: the shared connection did not take this session, and only shared \
+     connections may be used (TRUNKLINE_STRICT=1 or strict_hosts)' >&2";
+
+/// The options by which ssh uses the host's master, if there are `masters`, and whether that is there. Where it must be
+/// used, ssh gets no other way to connect than to be the master.
+async fn way_through_ssh(
     config: &Arc<HostConfig>,
     world: &Arc<World>,
     masters: Option<&Masters>,
+    strict: bool,
+) -> Result<(Vec<OsString>, bool), Error> {
+    let not_shared = |why| Error::not_shared(&config.original_host, why);
+    let Some(masters) = masters else {
+        return match strict {
+            true => Err(not_shared(
+                "it takes the system's ssh, with a connection of its own",
+            )),
+            false => Ok((Vec::new(), false)),
+        };
+    };
+    let mut options = masters.options(config, world)?;
+    let warm = masters.is_warm(config, world).await;
+    if strict {
+        if options.is_empty() {
+            return Err(not_shared("its ControlPath is one of your own"));
+        }
+        if warm {
+            options.extend(["-o".into(), NO_OTHER_WAY.into()]);
+        }
+    }
+    Ok((options, warm))
+}
+
+/// Has the system's ssh do it: the client's own, or one that is run here for a client that cannot.
+async fn hand_over(
+    config: &Arc<HostConfig>,
+    (options, warm): (Vec<OsString>, bool),
     reasons: &[Reason],
     request: SessionRequest,
     fds: Vec<OwnedFd>,
     client: Client<'_>,
 ) -> Result<Reply, Error> {
-    let alone = reasons
-        .iter()
-        .any(|reason| RUNS_ALONE.contains(&reason.directive.as_str()));
-    let (options, warm) = match masters {
-        Some(masters) if !alone => (
-            masters.options(config, world)?,
-            masters.is_warm(config, world).await,
-        ),
-        _ => (Vec::new(), false),
-    };
+    let recorded = client
+        .entry
+        .begin(|subject| subject.at(config).running(&request.program).through_ssh());
+    recorded.await?;
     if !request.answers {
         return crate::openssh::session(options, warm, request, fds, client.replies, client.inputs).await;
     }
@@ -251,12 +338,15 @@ impl Prepared<'_> {
             inputs,
             detached,
             log,
+            entry,
+            recordings,
             ..
         } = client;
-        let terms = Terms {
+        let mut terms = Terms {
             deadline: opening.deadline,
             detached: Some(detached),
             forwards: Some(forwards),
+            recording: None,
         };
         if program == Program::Nothing {
             opening.may_end(Box::pin(host.warm())).await?;
@@ -277,8 +367,13 @@ impl Prepared<'_> {
             Terminal::Missing | Terminal::None => None,
         };
         let tty = pty.is_some();
+        let recording = pty
+            .as_ref()
+            .and_then(|pty| recordings.begin(config, (&pty.term, pty.size), &program));
+        terms.recording = recording.as_ref();
         let command = command(config, request, &program, pty);
         let session = opening.may_end(Box::pin(host.start(&command))).await?;
+        entry.counted(&session.control);
         let escapes = Escapes {
             character: config.escape_char.filter(|_| tty),
             command_line: config.enable_escape_commandline,
@@ -290,21 +385,39 @@ impl Prepared<'_> {
             warm,
             hostname: config.hostname.clone(),
         };
-        let running = pump(session.into_parts(), begun, streams, replies, inputs, terms, host);
+        let mut running = std::pin::pin!(pump(
+            session.into_parts(),
+            begun,
+            streams,
+            replies,
+            inputs,
+            terms,
+            host
+        ));
         // What ssh shows once the user is authenticated.
-        let shown = async {
+        let mut showing = std::pin::pin!(async {
             // For these alone no other connection is made: the session's own may have failed by now.
             if request.ssh.is_some() && host.logged_in().await {
                 show_banner(host, interaction);
                 log_program(log, &program, config, request);
             }
-            std::future::pending().await
+        });
+        let mut is_shown = false;
+        let ended = loop {
+            tokio::select! {
+                biased;
+                () = &mut showing, if !is_shown => is_shown = true,
+                ended = &mut running => break ended,
+            }
         };
-        let ended = tokio::select! {
-            biased;
-            never = shown => never,
-            ended = running => ended?,
-        };
+        if ended.is_ok() && !is_shown {
+            // The command was quicker than the news that its connection is made.
+            showing.await;
+        }
+        if let Some(recording) = &recording {
+            recording.ended(&ended);
+        }
+        let ended = ended?;
         log.say(LogLevel::Debug1, format!("Exit status {}", ended.code()));
         Ok(Reply::Exit(match ended {
             ExitStatus::Exited(status) => Exit::Status(status),
@@ -352,6 +465,10 @@ fn log_request(log: &Log, asked: &trunkline::config::Request) {
 
 /// What is shared, and how it was made, unless it is made for this client.
 fn log_host(log: &Log, host: &Host, interaction: &Interaction) {
+    for remark in &host.config().remarks {
+        // ssh prints them before it knows how much it is to log.
+        log.say(LogLevel::Quiet, remark);
+    }
     if !log.wants(LogLevel::Debug1) {
         return;
     }

@@ -6,6 +6,7 @@ use trunkline::Engine;
 
 use crate::mux;
 use crate::place::Place;
+use crate::process::{descriptor_limit, descriptors, memory};
 use crate::protocol::{DaemonLoad, DaemonStatus, SettingReport, VERSION};
 
 /// The status of this process, which has been serving `since` then.
@@ -50,34 +51,4 @@ fn settings(engine: &Engine) -> Vec<SettingReport> {
         meaning: setting.meaning.to_owned(),
     })
     .collect()
-}
-
-/// Bytes of memory in use, by proc(5)'s VmRSS.
-pub(crate) fn memory() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibibytes * 1024)
-}
-
-/// Open descriptors.
-pub(crate) fn descriptors() -> usize {
-    // One of them reads the folder.
-    std::fs::read_dir("/proc/self/fd").map_or(0, |folder| folder.count().saturating_sub(1))
-}
-
-fn descriptor_limit() -> Option<u64> {
-    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_system_tells_of_memory_and_descriptors() {
-        assert!(memory().is_some_and(|bytes| bytes > 100 * 1024));
-        let open = descriptors();
-        assert!(open > 2 && descriptor_limit().is_none_or(|limit| limit >= open as u64));
-    }
 }

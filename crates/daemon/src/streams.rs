@@ -18,6 +18,7 @@ use trunkline::{
 };
 
 use crate::forwards::Forwards;
+use crate::observed::recording::Recording;
 use crate::protocol::{Escapes, Exit, Reply, Request, Stdio};
 use crate::stdio::{Input, Output};
 use terminal_input::TerminalInput;
@@ -103,6 +104,8 @@ pub(crate) struct Terms<'a> {
     pub(crate) detached: Option<&'a AtomicBool>,
     /// Its forwardings, where its client may ask for more.
     pub(crate) forwards: Option<&'a Forwards<'a>>,
+    /// What its terminal shows, where that is recorded.
+    pub(crate) recording: Option<&'a Recording>,
 }
 
 impl Terms<'_> {
@@ -171,7 +174,14 @@ pub(crate) async fn pump(
     let name = &host.config().original_host;
     let ended = Notify::new();
     let output = async {
-        let written = drain(&mut stdout, streams.stdout, replies, Reply::Output).await;
+        let written = drain(
+            &mut stdout,
+            streams.stdout,
+            replies,
+            Reply::Output,
+            terms.recording,
+        )
+        .await;
         if written.is_err() && terms.detached() {
             // The client has left the session to itself: nobody reads, and nobody minds.
             discard(&mut stdout).await;
@@ -188,7 +198,7 @@ pub(crate) async fn pump(
     };
     let error_output = async {
         // A closed standard error is not a reason to end a command, nor to let it wait for room to write.
-        if drain(&mut stderr, streams.stderr, replies, Reply::ErrorOutput)
+        if drain(&mut stderr, streams.stderr, replies, Reply::ErrorOutput, None)
             .await
             .is_err()
         {
@@ -299,7 +309,7 @@ pub(crate) async fn tunnel(
         }
     };
     let down = async {
-        let written = drain(&mut reader, streams.stdout, replies, Reply::Output).await;
+        let written = drain(&mut reader, streams.stdout, replies, Reply::Output, None).await;
         if written.is_ok() && reader.is_complete() {
             let _ = replies.send(Reply::Output(Vec::new())).await;
         }
@@ -420,6 +430,9 @@ async fn attend(
             }
             (Request::Resize(columns, rows, width, height), Some(control)) => {
                 control.resize(terminal_size((columns, rows, width, height)));
+                if let Some(recording) = terms.recording {
+                    recording.resize(columns, rows);
+                }
             }
             (Request::Signal(name), Some(control)) => control.signal(&name),
             (Request::Break(milliseconds), Some(control)) => {
@@ -458,11 +471,18 @@ async fn drain(
     mut sink: Sink,
     replies: &mpsc::Sender<Reply>,
     frame: impl Fn(Vec<u8>) -> Reply,
+    recording: Option<&Recording>,
 ) -> std::io::Result<()> {
+    let note = |piece: &Bytes| {
+        if let Some(recording) = recording {
+            recording.output(piece);
+        }
+    };
     if let Sink::Fd(output) = &mut sink {
-        return pump::drain(reader, output).await;
+        return pump::drain(reader, output, note).await;
     }
     while let Some(data) = reader.chunk().await {
+        note(&data);
         if let Sink::Frames = sink {
             replies
                 .send(frame(data.to_vec()))

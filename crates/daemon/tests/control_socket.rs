@@ -207,7 +207,7 @@ fn one_place_has_one_daemon_and_is_private() {
         .unwrap();
     runtime.block_on(async {
         assert!(matches!(
-            Claim::take(&daemon.place()),
+            Claim::take(&daemon.place(), None),
             Err(StartError::Running(_))
         ));
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;

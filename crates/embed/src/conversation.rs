@@ -128,6 +128,7 @@ pub(crate) async fn ask(
     loop {
         match client.next().await? {
             Reply::Welcome { .. } => {}
+            Reply::Waiting(waiting) => interaction.waiting(waiting.as_ref()),
             Reply::Notice(text) => interaction.notice(&text),
             Reply::Ask {
                 text,
@@ -202,6 +203,7 @@ impl Attended {
                     return Ok(Err(Failure::new(ErrorKind::Configuration, message)));
                 }
                 Reply::Notice(text) => self.interaction.notice(&text),
+                Reply::Waiting(waiting) => self.interaction.waiting(waiting.as_ref()),
                 Reply::Begun { .. } => self.tell_start(Ok(())),
                 Reply::Ask {
                     text,

@@ -99,6 +99,7 @@ impl Daemon {
             answers: self.destination.answers,
             ssh: None,
             limit: None,
+            on_behalf: None,
         }
     }
 

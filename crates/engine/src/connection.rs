@@ -9,13 +9,16 @@ pub(crate) mod handshake;
 mod identities;
 pub(crate) mod incoming;
 pub(crate) mod lease;
+mod life;
 pub(crate) mod login;
 pub(crate) mod session;
 mod socket;
 pub(crate) mod splice;
 pub(crate) mod timing;
 
+use std::convert::Infallible;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -29,13 +32,14 @@ use trunkline_request::LogLine;
 use crate::config::{ForwardAgent, HostConfig};
 use crate::error::Error;
 use crate::host_key::HostKeyError;
-use crate::interaction::{Interaction, KnownClient};
+use crate::interaction::{HeldUp, Interaction, KnownClient, Waiting};
 use crate::metrics::ConnectionMetrics;
 use crate::queue::queue;
 use channel::{ChannelStream, ChannelTerms, GlobalReply, Op, Ops, channel};
 use handshake::Handshake;
 use incoming::Incoming;
 use lease::Lease;
+use life::Life;
 use session::{Command, Output, Session, SpareSession};
 
 /// What ties an agent's signatures to one connection (OpenSSH's PROTOCOL.agent, `session-bind@openssh.com`).
@@ -50,6 +54,8 @@ pub(crate) struct SessionBinding {
 /// What is known of a connection once it is authenticated.
 #[derive(Debug, Clone)]
 pub struct ConnectionInfo {
+    /// The server's address; `None` behind a proxy.
+    pub address: Option<SocketAddr>,
     /// The server's identification line.
     pub server: String,
     /// The key exchange method in use.
@@ -82,6 +88,8 @@ pub struct ConnectionInfo {
     pub banner: Arc<str>,
     /// What was logged while it was made, the first lines of it.
     pub log: Arc<[LogLine]>,
+    /// A person had to answer for its log-in, or to touch a key, and would have to again for another connection.
+    pub attended: bool,
     /// For whom it was made.
     pub(crate) made_for: KnownClient,
     /// What binds an agent's signatures to this connection.
@@ -123,6 +131,9 @@ struct Inner {
     host: Arc<HostConfig>,
     ops: Ops,
     state: watch::Receiver<State>,
+    /// What the client for whom it is made is being asked, or waits for.
+    held_up: watch::Receiver<Option<HeldUp>>,
+    maker: KnownClient,
     info: Arc<OnceLock<ConnectionInfo>>,
     metrics: Arc<ConnectionMetrics>,
     incoming: Arc<Incoming>,
@@ -130,9 +141,31 @@ struct Inner {
     abandoned: CancellationToken,
 }
 
+/// A question that was not answered for so long is waited for: who else waits is told.
+pub(crate) const ASKED_LONG: Duration = Duration::from_secs(1);
+
+/// That something is waited for has been said, until this is dropped.
+pub(crate) struct Shown<'a>(&'a Interaction);
+
+impl<'a> Shown<'a> {
+    pub(crate) fn new(interaction: &'a Interaction, waiting: &Waiting) -> Self {
+        interaction.waiting(Some(waiting));
+        Self(interaction)
+    }
+}
+
+impl Drop for Shown<'_> {
+    fn drop(&mut self) {
+        self.0.waiting(None);
+    }
+}
+
 impl Connection {
     /// Begins to connect, in a task of its own.
-    pub(crate) fn begin(handshake: Handshake) -> Self {
+    pub(crate) fn begin(mut handshake: Handshake) -> Self {
+        let (held_up_tx, held_up) = watch::channel(None);
+        let maker = handshake.interaction.client().known();
+        handshake.interaction = handshake.interaction.watched(held_up_tx);
         let (ops, ops_rx) = queue();
         let (state_tx, state) = watch::channel(State::Connecting);
         let info = Arc::new(OnceLock::new());
@@ -142,6 +175,8 @@ impl Connection {
             host: handshake.host.clone(),
             ops,
             state,
+            held_up,
+            maker,
             info: info.clone(),
             metrics: metrics.clone(),
             incoming: incoming.clone(),
@@ -150,12 +185,25 @@ impl Connection {
         let abandoned = inner.abandoned.clone();
         let counters = metrics;
         tokio::spawn(async move {
-            let end = handshake::run(
-                handshake, ops_rx, counters, &state_tx, &info, &incoming, &abandoned,
+            let host = handshake.host.clone();
+            let life = Life::begin(&host);
+            let (end, mut ops) = handshake::run(
+                handshake,
+                ops_rx,
+                counters.clone(),
+                &state_tx,
+                &info,
+                &incoming,
+                &abandoned,
             )
             .await;
-            tracing::debug!(%end, "connection ended");
-            state_tx.send_replace(State::Ended(end));
+            life.over(info.get(), &counters, &end);
+            // Before nothing is taken any more: whoever is refused then looks here for the reason.
+            state_tx.send_replace(State::Ended(end.clone()));
+            ops.close();
+            while let Some(op) = ops.try_recv() {
+                channel::refuse(op, &end);
+            }
             incoming.clear();
         });
         Self {
@@ -194,6 +242,42 @@ impl Connection {
                 return Err(self.gone());
             }
         }
+    }
+
+    /// Waits for what only comes when it is made. Where that takes an answer of somebody else's, whoever waits is told so.
+    pub(crate) async fn awaited<T>(&self, interaction: &Interaction, work: impl Future<Output = T>) -> T {
+        tokio::select! {
+            biased;
+            done = work => done,
+            never = self.tell_of_questions(interaction) => match never {},
+        }
+    }
+
+    async fn tell_of_questions(&self, interaction: &Interaction) -> Infallible {
+        let mut held_up = self.inner.held_up.clone();
+        while !self.inner.maker.is(interaction.client()) {
+            // Nobody asks any more once it is made.
+            let Ok(Some(what)) = held_up.wait_for(Option::is_some).await.map(|what| what.clone()) else {
+                break;
+            };
+            let other = |now: &Option<HeldUp>| now.as_ref() != Some(&what);
+            if tokio::time::timeout(ASKED_LONG, held_up.wait_for(other))
+                .await
+                .is_ok()
+            {
+                continue;
+            }
+            let waiting = match what.clone() {
+                HeldUp::Waits(waiting) => waiting,
+                HeldUp::Asked(kind) => Waiting::Question {
+                    host: self.inner.host.who(),
+                    kind,
+                },
+            };
+            let _shown = Shown::new(interaction, &waiting);
+            let _ = held_up.wait_for(other).await;
+        }
+        std::future::pending().await
     }
 
     /// Waits for its end, and says why.

@@ -33,6 +33,7 @@ use crate::settings::Settings;
 use crate::tuned;
 use host::Undecided;
 pub use host::{HeldConnection, Host};
+use trunkline_request::STRICT;
 
 /// The SSH engine. One of it serves any number of hosts; clones share everything.
 ///
@@ -70,6 +71,9 @@ struct Inner {
     /// What the receive windows of all connections grow from.
     windows: Arc<WindowBudget>,
 }
+
+/// Why a host that may only be shared is not reached by an engine that shares with nobody.
+const APART: &str = "this would make a connection of its own, apart from the daemon's";
 
 /// Where host memory is kept.
 #[derive(Debug, Clone, Default)]
@@ -160,7 +164,7 @@ impl Engine {
     /// The host that a request means, for moving data: with the cipher, the compression, the size of requests and the
     /// number of sessions that [`tune`](crate::tune) found best and host memory keeps. What the caller's own options set
     /// stays as they say. A host that was never tuned is the same as from [`Self::host_for`]; so is one whose server takes no
-    /// other connection beside one that is there.
+    /// other connection beside one that is there, or none without asking its user something.
     ///
     /// # Errors
     /// As [`Self::host`].
@@ -172,16 +176,29 @@ impl Engine {
             None => config.clone(),
         };
         let is_other = best.sharing_key() != config.sharing_key();
-        let mut host = self.host_with(best, request, interaction)?;
+        let mut host = self.host_with(best.clone(), request, interaction)?;
         if is_other && !host.is_warm() {
-            let usual = self.host_with(config, request, interaction)?;
-            if usual.is_warm()
-                && let Err(error) = host.warm().await
-            {
-                tracing::warn!(
-                    "could not connect with the tuned settings, so the copy uses the existing connection: {error}"
-                );
+            let usual = self.host_with(config.clone(), request, interaction)?;
+            // Two connections may take two answers. Where no key is known to lead in, the first shows whether they do.
+            let leads_in = self
+                .inner
+                .memory
+                .facts(&HostId::of(&config))
+                .and_then(|facts| facts.key);
+            if leads_in.is_none() {
+                self.meet(&usual).await?;
+                usual.warm().await?;
+            }
+            if usual.is_attended() {
                 host = usual;
+            } else if usual.is_warm() {
+                let unasked = interaction.clone().unattended();
+                if let Err(error) = self.host_with(best, request, &unasked)?.warm().await {
+                    tracing::warn!(
+                        "could not connect with the tuned settings, so the copy uses the existing connection: {error}"
+                    );
+                    host = usual;
+                }
             }
         }
         self.meet(&host).await?;
@@ -214,6 +231,9 @@ impl Engine {
                 host: config.original_host.clone(),
                 reasons,
             });
+        }
+        if self.must_share(&config, &request.world) && !self.inner.lends.load(Ordering::Relaxed) {
+            return Err(Error::not_shared(&config.original_host, APART));
         }
         if let Some(words) = &config.refuse_connection {
             return Err(Error::configuration(
@@ -341,6 +361,17 @@ impl Engine {
             || matches(&self.inner.settings.confirm_hosts, config)
     }
 
+    /// Whether a host is to be reached over shared connections or not at all: because the caller wants that
+    /// ([`World::must_share`]), or [`Settings::strict_hosts`] says so.
+    pub fn must_share(&self, config: &HostConfig, world: &World) -> bool {
+        world.must_share() || matches(&self.inner.settings.strict_hosts, config)
+    }
+
+    /// Whether the sessions of a host are to be recorded ([`Settings::record_hosts`]).
+    pub fn records(&self, config: &HostConfig) -> bool {
+        matches(&self.inner.settings.record_hosts, config)
+    }
+
     /// Host memory.
     pub fn memory(&self) -> &Memory {
         &self.inner.memory
@@ -354,6 +385,11 @@ impl Engine {
     /// The engine's counters.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.inner.metrics
+    }
+
+    /// Bytes that servers may send to this engine at most, beyond what every channel's window begins with.
+    pub fn window_bytes(&self) -> u64 {
+        self.inner.windows.taken()
     }
 
     /// Every host that has connections, with their lanes.
@@ -370,6 +406,7 @@ impl Engine {
                 key,
                 host: pool.host().clone(),
                 pinned: pool.is_pinned(),
+                waiting: pool.waiting(),
                 lanes: pool.status(),
             })
             .collect()
@@ -403,6 +440,9 @@ impl Engine {
             for connection in &connections {
                 connection.close("trunkline is shutting down");
             }
+            // Each says what it has come to, to its sessions and to the log.
+            let all = futures_util::future::join_all(connections.iter().map(Connection::ended));
+            let _ = tokio::time::timeout(Duration::from_secs(1), all).await;
         }
         self.inner.memory.flush();
     }
@@ -428,14 +468,18 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NeedsSystemSsh`] for a configuration with what the engine cannot do; [`Error::Configuration`] for jump hosts, which
-    /// only a resolved host has: reach the first, and give [`Login::over`] a tunnel through it.
+    /// [`Error::NeedsSystemSsh`] for a configuration with what the engine cannot do; [`Error::Configuration`] where only
+    /// shared connections may be used ([`STRICT`] in the environment), and for jump hosts, which only a resolved host has: reach the first, and give [`Login::over`] a tunnel through it.
     pub fn private_host(
         &self,
         config: HostConfig,
         login: Login,
         interaction: &Interaction,
     ) -> Result<Host, Error> {
+        let strict = std::env::var_os(STRICT).is_some_and(|value| value == "1");
+        if strict || matches(&self.inner.settings.strict_hosts, &config) {
+            return Err(Error::not_shared(&config.original_host, APART));
+        }
         let reasons = config.needs_system_ssh();
         if !reasons.is_empty() {
             return Err(Error::NeedsSystemSsh {
@@ -714,6 +758,8 @@ pub struct HostStatus {
     pub host: Arc<HostConfig>,
     /// Whether its first connection is kept forever.
     pub pinned: bool,
+    /// Sessions and tunnels that wait for a place on one of its connections.
+    pub waiting: u64,
     /// Its connections.
     pub lanes: Vec<LaneStatus>,
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use trunkline_proto::DisconnectReason;
 pub use trunkline_request::failure::{ErrorKind, Execution};
+use trunkline_request::not_shared;
 use trunkline_sftp::StatusCode;
 use trunkline_text::Printable;
 
@@ -410,6 +411,14 @@ impl Error {
         Self::Configuration {
             host: host.original_host.clone(),
             problem: problem.into(),
+        }
+    }
+
+    /// A host may be reached over shared connections only, and this is `why` none can be used.
+    pub fn not_shared(host: &str, why: impl std::fmt::Display) -> Self {
+        Self::Configuration {
+            host: host.to_owned(),
+            problem: not_shared(why),
         }
     }
 

@@ -34,17 +34,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Forward, ForwardTarget, Listen};
+use crate::connection::channel::ChannelCloser;
 use crate::connection::splice::Traffic;
 use crate::engine::Host;
 use crate::error::Error;
 use crate::metrics::Counter;
 
 pub use remote::{IncomingConnection, RemoteListener};
+
+/// A client of a forwarding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForwardClient {
+    /// Where it comes from, as `address:port`, of a remote forwarding in the server's words; empty for a client of a Unix socket.
+    pub from: String,
+    /// Where it is to be carried.
+    pub target: String,
+}
+
+/// Who is told of each client of a forwarding before anything is done for it. A client is sent away where that is an error.
+pub type Witness = Arc<dyn Fn(ForwardClient) -> BoxFuture<'static, Result<WhenOpened, Error>> + Send + Sync>;
+
+/// Is told what came of it; what this returns is kept until the client's connection has ended.
+pub type WhenOpened = Box<dyn FnOnce(Result<ChannelCloser, &Error>) -> Box<dyn Send> + Send>;
 
 /// A forwarding. It lasts as long as this: dropping it ends the listening and lets connections that are being carried
 /// continue to their own ends, as `ssh -O cancel` does; [`Self::abort`] ends those too.
@@ -63,7 +80,19 @@ impl Host {
     /// # Errors
     /// The address or path cannot be listened on.
     pub async fn forward_local(&self, forward: &Forward) -> Result<ForwardHandle, Error> {
-        local::forward(self, forward).await
+        local::forward(self, forward, None).await
+    }
+
+    /// The same, also for [`ForwardTarget::Socks`], with somebody who is told of each client.
+    ///
+    /// # Errors
+    /// As [`Self::forward_local`].
+    pub async fn forward_witnessed(
+        &self,
+        forward: &Forward,
+        witness: Witness,
+    ) -> Result<ForwardHandle, Error> {
+        local::forward(self, forward, Some(witness)).await
     }
 
     /// Listens here for SOCKS 4, 4a and 5 clients, and carries each to where it asks, as seen from the server. A client
@@ -76,7 +105,7 @@ impl Host {
             listen: listen.clone(),
             target: ForwardTarget::Socks,
         };
-        local::forward(self, &forward).await
+        local::forward(self, &forward, None).await
     }
 
     /// Has the server listen, on a TCP port or a Unix socket, and carries each client to the target, which is connected
@@ -88,7 +117,19 @@ impl Host {
     /// # Errors
     /// The server refuses, or cannot be reached.
     pub async fn forward_remote(&self, forward: &Forward) -> Result<ForwardHandle, Error> {
-        remote::forward(self, forward).await
+        remote::forward(self, forward, None).await
+    }
+
+    /// The same, with somebody who is told of each client.
+    ///
+    /// # Errors
+    /// As [`Self::forward_remote`].
+    pub async fn forward_remote_witnessed(
+        &self,
+        forward: &Forward,
+        witness: Witness,
+    ) -> Result<ForwardHandle, Error> {
+        remote::forward(self, forward, Some(witness)).await
     }
 
     /// Has the server of the first connection listen, on a TCP port or a Unix socket, and hands each client over as a
@@ -142,20 +183,14 @@ impl ForwardHandle {
 
     /// What it has done so far.
     pub fn counters(&self) -> ForwardCounters {
-        let Shared {
-            traffic,
-            accepted,
-            open,
-            refused,
-            ..
-        } = &*self.shared;
-        ForwardCounters {
-            accepted: accepted.value(),
-            open: open.load(Ordering::Relaxed),
-            refused: refused.value(),
-            bytes_sent: traffic.sent.value(),
-            bytes_received: traffic.received.value(),
-        }
+        self.shared.counters()
+    }
+
+    /// What tells [`Self::counters`] to somebody who does not have the handle. [`ForwardEvents`] end no sooner than it is
+    /// dropped.
+    pub fn counting(&self) -> impl Fn() -> ForwardCounters + Send + Sync + use<> {
+        let shared = self.shared.clone();
+        move || shared.counters()
     }
 
     /// What happens to it from now on.
@@ -287,6 +322,16 @@ impl Shared {
             stop: CancellationToken::new(),
             abort: CancellationToken::new(),
         })
+    }
+
+    fn counters(&self) -> ForwardCounters {
+        ForwardCounters {
+            accepted: self.accepted.value(),
+            open: self.open.load(Ordering::Relaxed),
+            refused: self.refused.value(),
+            bytes_sent: self.traffic.sent.value(),
+            bytes_received: self.traffic.received.value(),
+        }
     }
 
     fn listens_on(&self, address: Listen) {

@@ -27,10 +27,11 @@ pub use connection::{Connection, ConnectionInfo};
 pub use engine::{Engine, HeldConnection, Host, HostStatus, MemoryPlace};
 pub use error::{Error, ErrorKind, Execution};
 pub use forward::{
-    ForwardCounters, ForwardEvent, ForwardEvents, ForwardHandle, IncomingConnection, RemoteListener,
+    ForwardClient, ForwardCounters, ForwardEvent, ForwardEvents, ForwardHandle, IncomingConnection,
+    RemoteListener, WhenOpened, Witness,
 };
 pub use pool::LaneStatus;
-pub use settings::{Setting, Settings};
+pub use settings::{AuditMode, Setting, Settings};
 #[doc(hidden)]
 pub use trunkline_config::fuzzing;
 pub use trunkline_config::interaction::{self, Interaction};

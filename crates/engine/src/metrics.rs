@@ -13,6 +13,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
@@ -32,6 +33,33 @@ impl Counter {
     }
 }
 
+/// How many wait for something at the moment.
+#[derive(Debug, Default)]
+pub struct Queue(AtomicU64);
+
+impl Queue {
+    /// One more, until what is returned is dropped.
+    pub(crate) fn wait(&self) -> Waiting<'_> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Waiting(self)
+    }
+
+    /// How many there are.
+    pub fn length(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Somebody who waits.
+#[derive(Debug)]
+pub(crate) struct Waiting<'a>(&'a Queue);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The counters of a connection.
 #[derive(Debug, Default)]
 pub struct ConnectionMetrics {
@@ -43,6 +71,8 @@ pub struct ConnectionMetrics {
     pub bytes_received: Counter,
     /// Channels that were asked for.
     pub channels_opened: Counter,
+    /// Sessions that it was given; channels opened ahead that nobody used are none.
+    pub sessions: Counter,
 }
 
 impl ConnectionMetrics {
@@ -82,6 +112,27 @@ impl Opening {
     }
 }
 
+/// What making a connection consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Stage {
+    /// The name, and the way to the server.
+    Dial,
+    /// From there to the server's host key.
+    KeyExchange,
+    /// Checking that key, and proving who the user is.
+    Authentication,
+}
+
+impl Stage {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Dial => "dial",
+            Self::KeyExchange => "key_exchange",
+            Self::Authentication => "authentication",
+        }
+    }
+}
+
 /// The counters of an engine.
 pub struct Metrics {
     /// Connections that were begun.
@@ -90,13 +141,24 @@ pub struct Metrics {
     pub connections_authenticated: Counter,
     /// Connections beside the first to a host.
     pub further_connections: Counter,
+    /// Times that a session was not taken by its connection, and had to go to another.
+    pub overflows: Counter,
+    /// First connections to a host that took the place of one that was lost.
+    pub reconnects: Counter,
+    /// Handshakes that wait because as many as may be are under way with their server.
+    pub waiting_for_server: Queue,
+    /// The same, in all.
+    pub waiting_for_turn: Queue,
     handshakes: Times,
+    stages: StageTimes,
     sessions: Times,
     hosts: Mutex<Hosts>,
 }
 
 /// Times by a label with few values.
 type Times = Family<[(&'static str, &'static str); 1], Histogram, fn() -> Histogram>;
+
+type StageTimes = Family<[(&'static str, &'static str); 2], Histogram, fn() -> Histogram>;
 
 /// 1 ms to 131 s, each bound twice the one before: from a warm session near by to a log-in for which somebody types a
 /// password.
@@ -134,7 +196,12 @@ impl Default for Metrics {
             connections_started: Counter::default(),
             connections_authenticated: Counter::default(),
             further_connections: Counter::default(),
+            overflows: Counter::default(),
+            reconnects: Counter::default(),
+            waiting_for_server: Queue::default(),
+            waiting_for_turn: Queue::default(),
             handshakes: Family::new_with_constructor(times),
+            stages: Family::new_with_constructor(times),
             sessions: Family::new_with_constructor(times),
             hosts: Mutex::default(),
         }
@@ -167,6 +234,12 @@ impl Metrics {
         times.observe(took.as_secs_f64());
     }
 
+    /// A stage of a handshake is over: `outcome` as for [`Self::handshake`].
+    pub(crate) fn stage(&self, stage: Stage, outcome: &'static str, took: Duration) {
+        let labels = [("stage", stage.as_str()), ("outcome", outcome)];
+        self.stages.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
     /// A session has started, so long after it was asked for.
     pub(crate) fn session(&self, opening: Opening, took: Duration) {
         let times = self.sessions.get_or_create(&[("path", opening.as_str())]);
@@ -180,6 +253,12 @@ impl Metrics {
             "Time of making a connection, from its beginning to authentication or failure",
             Unit::Seconds,
             self.handshakes.clone(),
+        );
+        registry.register_with_unit(
+            "handshake_stage_duration",
+            "Time of a stage of making a connection",
+            Unit::Seconds,
+            self.stages.clone(),
         );
         registry.register_with_unit(
             "session_start_duration",
@@ -240,10 +319,34 @@ impl Collector for Totals {
                 "Connections that were made beside the first to a host, for more sessions or for traffic",
                 &self.0.further_connections,
             ),
+            (
+                "session_overflows",
+                "Times that a server did not take a session on a connection, so that it went to another",
+                &self.0.overflows,
+            ),
+            (
+                "reconnects",
+                "Connections that were begun in the place of one that was lost",
+                &self.0.reconnects,
+            ),
         ];
         for (name, help, counter) in counters {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             ConstCounter::new(counter.value()).encode(metric)?;
+        }
+        let mut waiting = encoder.encode_descriptor(
+            "waiting_handshakes",
+            "Handshakes that wait because as many as may be are under way, with their server or in all",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (limit, queue) in [
+            ("server", &self.0.waiting_for_server),
+            ("all", &self.0.waiting_for_turn),
+        ] {
+            let length = i64::try_from(queue.length()).unwrap_or(i64::MAX);
+            let labels = [("limit", limit)];
+            ConstGauge::new(length).encode(waiting.encode_family(&labels)?)?;
         }
         let hosts = self.0.hosts();
         let (mut sent, mut received) = (Vec::new(), Vec::new());
@@ -316,6 +419,19 @@ mod tests {
         assert!(encoded(&metrics).contains("trunkline_sent_bytes_total{host=\"other\"} 50\n"));
         drop(counted);
         assert_eq!(metrics.hosts().len(), MOST_HOSTS + 1);
+    }
+
+    #[test]
+    fn who_waits_is_in_the_queue_until_it_gives_up() {
+        let metrics = Arc::new(Metrics::default());
+        let length = |n| format!("trunkline_waiting_handshakes{{limit=\"server\"}} {n}\n");
+        let waiting = [
+            metrics.waiting_for_server.wait(),
+            metrics.waiting_for_server.wait(),
+        ];
+        assert!(encoded(&metrics).contains(&length(2)));
+        drop(waiting);
+        assert!(encoded(&metrics).contains(&length(0)));
     }
 
     #[test]

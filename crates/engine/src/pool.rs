@@ -19,11 +19,11 @@ use crate::connection::lease::{End, Lease};
 use crate::connection::login::Login;
 use crate::connection::session::{Command, Session, SpareSession};
 use crate::connection::timing::idle::{Activity, Idle};
-use crate::connection::{Connection, ConnectionInfo};
+use crate::connection::{ASKED_LONG, Connection, ConnectionInfo, Shown};
 use crate::error::Error;
-use crate::interaction::{Client, Interaction, KnownClient};
+use crate::interaction::{Client, Interaction, KnownClient, Waiting};
 use crate::memory::{HostId, Memory, Refusal};
-use crate::metrics::{Metrics, Opening};
+use crate::metrics::{Metrics, Opening, Queue};
 use crate::settings::Settings;
 use policy::{LaneId, Load, Loss, Patience, Placement, Policy, Tally, Verdict};
 
@@ -77,9 +77,13 @@ pub(crate) struct Pool {
     memory: Arc<Memory>,
     metrics: Arc<Metrics>,
     settings: Settings,
+    /// The program has said how many connections it allows, and answers for each.
+    is_given: bool,
     state: Mutex<State>,
     /// Woken when a place may have become free, and when a connection was made or has failed.
     freed: Notify,
+    /// Those who wait for a place.
+    queue: Queue,
     /// Whether traffic keeps new sessions away from a lane.
     apart: watch::Sender<bool>,
 }
@@ -90,6 +94,8 @@ struct State {
     pinned: bool,
     /// Why the only connection could not be made, the last time that this happened: for those who were waiting for it.
     failed: Option<(Instant, Error)>,
+    /// A connection that had been made was lost, and no other was begun yet.
+    lost: bool,
     /// Nothing is to be connected any more.
     ended: bool,
     /// Whether each use of the connections by another client than those who made them is to be confirmed. Once one who
@@ -144,6 +150,7 @@ impl Pool {
             lanes: HashMap::new(),
             pinned: false,
             failed: None,
+            lost: false,
             ended: false,
             confirms: false,
             allowed: Vec::new(),
@@ -154,8 +161,10 @@ impl Pool {
             memory,
             metrics,
             settings,
+            is_given: connections.is_some(),
             state,
             freed: Notify::new(),
+            queue: Queue::default(),
             apart: watch::Sender::new(false),
         })
     }
@@ -196,8 +205,13 @@ impl Pool {
         load: Load,
     ) -> Result<Session, Error> {
         let asked_at = Instant::now();
+        // A server that refuses and then ends the connection has said why.
+        let mut refused = None;
         loop {
-            let placed = self.placed(caller, load).await?;
+            let placed = match self.placed(caller, load).await {
+                Err(error @ Error::Closed { .. }) => return Err(refused.unwrap_or(error)),
+                placed => placed?,
+            };
             let Placed {
                 lane,
                 connection,
@@ -222,7 +236,10 @@ impl Pool {
                 How::Spare(spare) => begin(&connection, *spare, command, lease, caller),
                 How::Open(asked) => {
                     let mut session = connection.spare();
-                    match self.attempt(lane, load, &connection, session.opened()).await {
+                    match self
+                        .attempt(lane, load, &connection, caller, session.opened())
+                        .await
+                    {
                         Attempt::Done(Ok(())) => self.state().policy.session_opened(lane, asked),
                         Attempt::Done(Err(error)) => {
                             let Error::Refused { reason: 1.., .. } = error else {
@@ -230,7 +247,11 @@ impl Pool {
                             };
                             lease.ends(End::NeverOpened);
                             match self.session_refused(lane, false, asked) {
-                                Verdict::PlaceAnew => continue,
+                                Verdict::PlaceAnew => {
+                                    self.metrics.overflows.add(1);
+                                    refused = Some(error);
+                                    continue;
+                                }
                                 Verdict::Final => return Err(error),
                             }
                         }
@@ -244,6 +265,7 @@ impl Pool {
                     begin(&connection, session, command, lease, caller)
                 }
             };
+            connection.metrics().sessions.add(1);
             session.time(self.metrics.clone(), opening, asked_at);
             self.open_spares(lane);
             return Ok(session);
@@ -261,7 +283,10 @@ impl Pool {
             let (lane, connection) = (placed.lane, placed.connection);
             connection.warn(&caller.interaction);
             let opening = connection.open_stream(kind.clone(), Some(placed.lease), caller.terms(&kind));
-            match self.attempt(lane, Load::Tunnel, &connection, opening).await {
+            match self
+                .attempt(lane, Load::Tunnel, &connection, caller, opening)
+                .await
+            {
                 Attempt::Done(opened) => {
                     if opened.is_ok() {
                         self.state().policy.channel_opened(lane);
@@ -279,11 +304,29 @@ impl Pool {
     /// The connections were ended; the first connection, which was to have it, could not be made.
     async fn placed(self: &Arc<Self>, caller: &Caller, load: Load) -> Result<Placed, Error> {
         let begun = Instant::now();
+        let mut shown = None;
         loop {
             let freed = self.freed.notified();
             match self.find_place(caller, load, begun)? {
                 Found::Place(placed) => return Ok(placed),
-                Found::NotYet(look_again) => changed(freed, look_again).await,
+                Found::NotYet(look_again) => {
+                    let _waiting = self.queue.wait();
+                    let mut changed = std::pin::pin!(changed(freed, look_again));
+                    if let Some(made) = self.connections().into_iter().find(|lane| !lane.is_ready()) {
+                        made.awaited(&caller.interaction, changed).await;
+                        continue;
+                    }
+                    if shown.is_none() {
+                        tokio::select! {
+                            biased;
+                            () = &mut changed => continue,
+                            () = tokio::time::sleep_until((begun + ASKED_LONG).into()) => {}
+                        }
+                        let host = caller.config.who();
+                        shown = Some(Shown::new(&caller.interaction, &Waiting::Session { host }));
+                    }
+                    changed.await;
+                }
             }
         }
     }
@@ -323,7 +366,12 @@ impl Pool {
                             self.metrics.further_connections.add(1);
                             How::Open(Tally::default())
                         }
-                        false => How::WithLogIn,
+                        false => {
+                            if std::mem::take(&mut state.lost) {
+                                self.metrics.reconnects.add(1);
+                            }
+                            How::WithLogIn
+                        }
                     };
                     (id, how)
                 }
@@ -349,9 +397,10 @@ impl Pool {
         lane: LaneId,
         load: Load,
         connection: &Connection,
+        caller: &Caller,
         opening: impl Future<Output = Result<T, Error>>,
     ) -> Attempt<T> {
-        let mut opening = std::pin::pin!(opening);
+        let mut opening = std::pin::pin!(connection.awaited(&caller.interaction, opening));
         let is_further = self.state().policy.is_further(lane);
         let opened = loop {
             let freed = self.freed.notified();
@@ -430,6 +479,16 @@ impl Pool {
         (connection, self.lease(held, true, now))
     }
 
+    /// Whether another log-in would take a person's answer, so that none is made without being asked for.
+    pub(crate) fn is_attended(&self) -> bool {
+        self.state().policy.is_attended()
+    }
+
+    /// The sessions that one copy may have, where no connection is added for it.
+    pub(crate) fn most_together(&self) -> Option<usize> {
+        self.state().policy.most_together(Instant::now())
+    }
+
     /// Has each use confirmed from now on.
     pub(crate) fn confirm(&self) {
         self.state().confirms = true;
@@ -467,7 +526,14 @@ impl Pool {
     }
 
     fn connect(self: &Arc<Self>, state: &mut State, id: LaneId, caller: &Caller) -> Connection {
-        let connection = (self.connector)(caller);
+        let connection = if state.policy.is_further(id) && !self.is_given {
+            (self.connector)(&Caller {
+                interaction: caller.interaction.clone().unattended(),
+                ..caller.clone()
+            })
+        } else {
+            (self.connector)(caller)
+        };
         if state.ended {
             // Whoever asked hears so from it; nothing is dialled.
             connection.close("it was asked to close");
@@ -480,16 +546,16 @@ impl Pool {
             },
         );
         let pool = Arc::downgrade(self);
-        let made = connection.clone();
+        let (made, is_given) = (connection.clone(), self.is_given);
         tokio::spawn(async move {
             let ready = made.ready().await.is_ok();
             let Some(pool) = pool.upgrade() else { return };
             let mut state = pool.state();
             if ready {
-                let openssh = made
-                    .info()
-                    .is_some_and(|info| ServerId::remembered(&info.server).is_openssh());
-                state.policy.lane_ready(id);
+                let info = made.info();
+                let openssh = info.is_some_and(|info| ServerId::remembered(&info.server).is_openssh());
+                let attended = info.is_some_and(|info| info.attended) && !is_given;
+                state.policy.lane_ready(id, attended);
                 state.policy.allow_spares(openssh);
                 state.failed = None;
             } else {
@@ -662,6 +728,10 @@ impl Pool {
             .collect()
     }
 
+    pub(crate) fn waiting(&self) -> u64 {
+        self.queue.length()
+    }
+
     pub(crate) fn status(&self) -> Vec<LaneStatus> {
         let now = Instant::now();
         let mut state = self.state();
@@ -708,6 +778,7 @@ impl State {
             policy,
             lanes,
             failed,
+            lost,
             ..
         } = self;
         lanes.retain(|id, lane| {
@@ -717,6 +788,7 @@ impl State {
                 policy.traffic(*id, bytes, now);
                 return true;
             };
+            *lost |= lane.connection.info().is_some() && !matches!(end.root(), Error::Closed { .. });
             match policy.lane_lost(*id, now) {
                 Loss::NeverMade => *failed = Some((now, end)),
                 Loss::FurtherRefused { again, news } => tell_of_refusal(host, &end, again, news),

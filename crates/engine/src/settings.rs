@@ -74,11 +74,35 @@ settings! {
     probe_limit: Duration = Duration::from_secs(10);
     /// Port of 127.0.0.1 on which the daemon tells its metrics to Prometheus, whoever asks on this machine. 0 for none.
     metrics_port: u16 = 0;
+    /// Record what is run on hosts in the audit trail: `"off"`, `"on"`, or `"strict"`, where nothing runs that cannot be recorded.
+    audit: AuditMode = AuditMode::Off;
+    /// Bytes after which the audit trail continues in another file.
+    audit_file_size: u64 = 16 * 1024 * 1024;
+    /// Files of the audit trail that are kept; beyond that the oldest is removed. 0 for all.
+    audit_files: usize = 64;
+    /// Patterns of hosts whose sessions on a terminal are recorded in the folder `recordings`: what is shown, nothing that is typed.
+    record_hosts: Vec<String> = Vec::new();
     /// Patterns of hosts that always go through the system's ssh, such as `["*.example.com"]`.
     openssh_hosts: Vec<String> = Vec::new();
     /// Patterns of hosts whose connections need confirmation through SSH_ASKPASS for each use, as with `ControlMaster ask`
     /// of ssh_config.
     confirm_hosts: Vec<String> = Vec::new();
+    /// Patterns of hosts that are reached over shared connections or not at all, as with `TRUNKLINE_STRICT=1`: what cannot
+    /// share one fails with the reason.
+    strict_hosts: Vec<String> = Vec::new();
+}
+
+/// Whether what is run on hosts is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AuditMode {
+    /// It is not.
+    #[default]
+    Off,
+    /// It is, as far as that is possible.
+    On,
+    /// It is, and what cannot be recorded does not run.
+    Strict,
 }
 
 /// A setting, for people.
@@ -129,6 +153,23 @@ macro_rules! written_plainly {
 }
 
 written_plainly!(bool, u16, u32, u64, usize);
+
+impl Written for AuditMode {
+    type Form = Self;
+
+    fn read(form: Self) -> Self {
+        form
+    }
+
+    fn written(&self) -> String {
+        let word = match self {
+            Self::Off => "off",
+            Self::On => "on",
+            Self::Strict => "strict",
+        };
+        format!("{word:?}")
+    }
+}
 
 /// As seconds.
 impl Written for Duration {

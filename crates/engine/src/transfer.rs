@@ -761,14 +761,14 @@ impl Job {
         usual_streams(rtt, size, upload).min(worth)
     }
 
-    /// Sessions for small files, where there are enough of them: near by, a second core of the server; far away, the
-    /// windows and open files of some.
-    async fn small_streams(&self, sessions: &Sessions) -> usize {
+    /// Sessions for small files, where there are enough of them: `near` by, or far away, where each has its windows and open
+    /// files.
+    async fn small_streams(&self, sessions: &Sessions, near: usize) -> usize {
         let wanted = match self.options.streams {
             Some(streams) => streams,
             None if sessions.host().is_none() => 1,
             None => match sessions.rtt().await {
-                Ok(rtt) if rtt < sessions::NEAR => 2,
+                Ok(rtt) if rtt < sessions::NEAR => near,
                 Ok(_) => MOST_SMALL_SESSIONS,
                 Err(_) => 1,
             },

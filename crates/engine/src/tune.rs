@@ -144,6 +144,15 @@ impl Tuning<'_> {
         // What there would be without tuning comes first: all else is compared with it.
         ciphers.sort_by_key(|cipher| *cipher != usual.0);
         ciphers.retain(|cipher| self.config.ciphers.iter().any(|allowed| allowed == cipher));
+        let mut compresses = info.server_compresses;
+        if info.attended {
+            ciphers.retain(|cipher| *cipher == usual.0);
+            compresses = false;
+            self.note(
+                "each connection would ask you to log in again, so ciphers, compression and several connections were not \
+                 measured: use a key of an agent's for that",
+            );
+        }
         for stage in Stage::after_link(self.rtt) {
             // What is best so far.
             let choice = choice::decide(&self.report, usual.0, usual.1);
@@ -154,7 +163,7 @@ impl Tuning<'_> {
                 Stage::Ciphers => self.measure_ciphers(&ciphers, usual).await?,
                 Stage::Compression => {
                     ciphers.sort_by_key(|cipher| *cipher != best);
-                    let cells = plan::compression_cells(&ciphers, info.server_compresses);
+                    let cells = plan::compression_cells(&ciphers, compresses);
                     self.measure_cells(stage, &cells).await?;
                     if !info.server_compresses {
                         self.note("the server does not support compression");
@@ -211,7 +220,7 @@ impl Tuning<'_> {
         self.tell(Stage::Link, 0, 3, "connecting");
         let host = self.host(None)?;
         let connection = host.connection();
-        connection.ready().await?;
+        host.made(&connection).await?;
         let info = connection.info().cloned().ok_or_else(|| Error::Closed {
             host: self.config.original_host.clone(),
             why: "the engine was shut down".into(),
@@ -491,6 +500,8 @@ impl Tuning<'_> {
         lanes: &mut Vec<Lane>,
         streams: usize,
     ) -> Result<(), Error> {
+        // More would wait for each other.
+        let streams = host.most_sessions().map_or(streams, |most| streams.min(most));
         let this = &*self;
         let opened: Vec<_> = stream::iter(lanes.len()..streams)
             .map(|nth| this.stream(host, nth))

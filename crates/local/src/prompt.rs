@@ -106,6 +106,12 @@ pub trait Prompter: Send + Sync {
     fn ask_together<'a>(&'a self, _asked: &'a ServerQuestions) -> Option<Answers<'a>> {
         None
     }
+
+    /// Whether a person is asked, who is not to be asked the same again without need, and whose answer may be good for once.
+    /// A program that has its answers at hand says no.
+    fn asks_person(&self) -> bool {
+        true
+    }
 }
 
 /// The questions of one request of keyboard-interactive authentication (RFC 4256 section 3.2). There may be none: the
@@ -130,6 +136,10 @@ pub struct Never;
 impl Prompter for Never {
     fn ask<'a>(&'a self, _prompt: &'a Prompt) -> Answer<'a> {
         Box::pin(std::future::ready(None))
+    }
+
+    fn asks_person(&self) -> bool {
+        false
     }
 }
 

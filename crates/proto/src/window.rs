@@ -31,6 +31,7 @@ const SHRINK_AFTER: u8 = 8;
 /// is that and 2 MiB for each channel whose reader does not read.
 #[derive(Debug)]
 pub struct WindowBudget {
+    all: u64,
     free: AtomicU64,
 }
 
@@ -39,8 +40,15 @@ impl WindowBudget {
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self {
+            all: bytes,
             free: AtomicU64::new(bytes),
         }
+    }
+
+    /// Bytes by which windows have grown: what their servers may send at most beyond what every window begins with.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.all.saturating_sub(self.free.load(Ordering::Relaxed))
     }
 
     fn take(&self, bytes: u32) -> bool {

@@ -102,6 +102,12 @@ impl World {
         self.env.get(name.as_ref()).map(OsString::as_os_str)
     }
 
+    /// Whether the user wants nothing to be done over a connection that is not shared ([`STRICT`](crate::STRICT)).
+    #[must_use]
+    pub fn must_share(&self) -> bool {
+        self.var(crate::STRICT).is_some_and(|value| value == "1")
+    }
+
     /// What runs the user's commands: SHELL, or `/bin/sh`.
     #[must_use]
     pub fn shell(&self) -> &OsStr {

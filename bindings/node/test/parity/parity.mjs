@@ -28,6 +28,7 @@ export const DIFFERENT = new Map([
   ['sftp: names of users and groups', '`ext_users_groups`'],
   ['openssh_noMoreSessions', '`openssh_noMoreSessions`'],
   ['when a handshake is told', 'the events `greeting` and `handshake`'],
+  ['what is under way when the connection ends', 'what waits for an answer when the connection ends'],
   ['a wrong passphrase', 'a wrong passphrase of a key in OpenSSH\'s format'],
   ['a stand-in for the socket', 'a second error after a time-out'],
 ]);

@@ -72,6 +72,16 @@ async function agentForward(ssh2, see, config, folder, wanted) {
 /** Programs on OpenSSH's server, with a client that is ready. */
 export const onOpenssh = {
   'exec: output, exit and close': async ({ client, see }) => command(client, see, 'exec', 'echo out; echo err >&2; exit 3'),
+  'what programs read of their objects': async ({ client, see }) => {
+    const { host, port, username, forceIPv4, forceIPv6, keepaliveInterval, keepaliveCountMax, readyTimeout, tryKeyboard } = client.config;
+    see(host, typeof port, username, forceIPv4, forceIPv6, keepaliveInterval, keepaliveCountMax, readyTimeout, tryKeyboard);
+    const [, sftp] = await called(client, 'sftp');
+    see(sftp.type, sftp.subtype, sftp.server);
+    const [, stream] = await called(client, 'exec', 'cat');
+    see(stream.type, stream.subtype, stream.server, stream.stdin === stream, stream.stdout === stream, stream.allowHalfOpen);
+    stream.resume().end();
+    await closed(stream);
+  },
   'exec: a signal': async ({ client, see }) => command(client, see, 'exec', 'kill -TERM $$'),
   'exec: pty': async ({ client, see }) => command(client, see, 'exec', 'stty size; echo $TERM', { pty: { rows: 33, cols: 99, term: 'x' } }),
   'exec: env': async ({ client, see }) => command(client, see, 'exec', 'echo $LC_PARITY', { env: { LC_PARITY: 'seen' } }),
@@ -957,6 +967,31 @@ export const onSsh2 = {
       const [error] = await called(made, ...opening);
       see(opening[0], error.message, error.reason);
     }
+  },
+  'what is under way when the connection ends': async ({ ssh2, see, where, server }) => {
+    for (const [asked, ...opening] of [['session', 'exec', 'true'], ['session', 'sftp'], ['tcpip', 'forwardOut', 'a', 1, 'b', 2], ['request', 'forwardIn', '', 0]]) {
+      for (const side of ['server', 'client']) {
+        const made = await connected(ssh2, where);
+        const events = [];
+        const ended = closed(made.on('close', () => events.push('close')));
+        const end = side === 'server' ? () => server.connection._sock.end() : () => made.end();
+        server.connection.removeAllListeners(asked).on(asked, end);
+        made[opening[0]](...opening.slice(1), (error) => events.push(error.message));
+        await ended;
+        see(asked, side, events);
+      }
+    }
+    const made = await connected(ssh2, where);
+    const events = [];
+    const ended = closed(made.on('close', () => events.push('close')));
+    server.connection.removeAllListeners('session').on('session', (accept) => {
+      accept().on('sftp', (accept) => accept().on('LSTAT', () => server.connection._sock.end()));
+    });
+    const [, sftp] = await called(made, 'sftp');
+    sftp.on('close', () => events.push('sftp close'));
+    sftp.lstat('/x', (error) => events.push(error.message));
+    await ended;
+    see(events);
   },
   'exec on ssh2\'s server': async ({ ssh2, see, where }) => {
     const made = await connected(ssh2, where);

@@ -46,6 +46,18 @@ class ConnectOptions(TypedDict, total=False):
     daemon: Daemon
 
 
+class _AtHand:
+    """Answers that were given ahead, so that nobody is bothered by giving them again to a further connection."""
+
+    at_hand = True
+
+    def __init__(self, answer: Ask) -> None:
+        self._answer = answer
+
+    def __call__(self, kind: str, text: str, echo: bool) -> str | None:
+        return self._answer(kind, text, echo)
+
+
 @dataclass(frozen=True)
 class Options:
     """How to connect, by ``ConnectOptions``; see ``connect`` for each."""
@@ -122,7 +134,7 @@ class Options:
         """Who answers questions."""
         if self.password is None and self.passphrase is None:
             return self.ask
-        return self._answer
+        return _AtHand(self._answer) if self.ask is None else self._answer
 
     def _answer(self, kind: str, text: str, echo: bool) -> str | None:
         if kind == "passphrase" and self.passphrase is not None:

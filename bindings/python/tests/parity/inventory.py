@@ -11,6 +11,7 @@ import inspect
 import json
 import pkgutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -73,6 +74,9 @@ def _of_class(name: str, original: type, mine: Any, library: str) -> Iterator[tu
         yield from (
             (name, f"it is not caught as {each.__name__}") for each in original.__mro__ if each.__name__ not in kinds
         )
+    for member in sorted(_of_instances(original, library)):
+        if not hasattr(mine, member) and member not in _of_instances(mine, "trunkline"):
+            yield f"{name}.{member}", "no such attribute of instances"
     for member in sorted(dir(original)):
         owner = next((each for each in original.__mro__ if member in vars(each)), object)
         if not owner.__module__.startswith(library) or (member.startswith("_") and member != "__init__"):
@@ -88,6 +92,21 @@ def _of_class(name: str, original: type, mine: Any, library: str) -> Iterator[tu
             yield f"{name}.{member}", f"it is {getattr(mine, member)!r}, not {value!r}"
         elif callable(getattr(original, member)):
             yield from _of_function(f"{name}.{member}", getattr(original, member), getattr(mine, member))
+
+
+def _of_instances(kind: type, library: str) -> set[str]:
+    """The public attributes that the methods of a class give to its instances."""
+    names: set[str] = set()
+    for each in kind.__mro__:
+        # A named tuple's class has no source.
+        if each.__module__.startswith(library) and "__slots__" not in vars(each):
+            source = ast.parse(textwrap.dedent(inspect.getsource(each)))
+            for node in ast.walk(source):
+                if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Store):
+                    continue
+                if isinstance(node.value, ast.Name) and node.value.id == "self":
+                    names.add(node.attr)
+    return {name for name in names if not name.startswith("_") and not hasattr(kind, name)}
 
 
 def _source(kind: type) -> str:

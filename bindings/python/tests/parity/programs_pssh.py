@@ -143,7 +143,8 @@ def much_output(pssh: Any, see: See, about: Any) -> None:
 
 def timeouts(pssh: Any, see: See, about: Any) -> None:
     client = _parallel(pssh, about)
-    output = client.run_command("echo first; cat", read_timeout=0.5)
+    # Long enough for the first line, also on a busy machine.
+    output = client.run_command("echo first; cat", read_timeout=3)
 
     def read(each: Any) -> None:
         for line in each.stdout:

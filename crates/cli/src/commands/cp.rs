@@ -150,12 +150,15 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     questions.name_hosts(hosts.collect()).await;
     let mut interrupts = Interrupts::watch()?;
     let rate = (copies.len() > 1 && args.bwlimit.is_some()).then(rand::random);
-    let copies = copies.into_iter().map(
-        |Ends {
-             name,
-             sources,
-             target,
-         }| {
+    let copies = copies.into_iter().enumerate().map(
+        |(
+            place,
+            Ends {
+                name,
+                sources,
+                target,
+            },
+        )| {
             let request = CopyRequest {
                 sources,
                 target,
@@ -165,7 +168,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
             };
             let (view, fds) = (&view, &fds);
             async move {
-                let ended = converse(backend, request, fds, &name, view).await;
+                let ended = converse(backend, request, fds, (place, &name), view).await;
                 (name, ended)
             }
         },
@@ -174,7 +177,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let mut success = true;
     loop {
         let ended = tokio::select! {
-            ended = copies.next() => ended,
+            biased;
             signal = interrupts.next() => {
                 view.interrupted(match args.dry_run || args.no_partial {
                     true => "not everything was done",
@@ -182,6 +185,7 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
                 });
                 return Ok(ExitCode::from(status_of(signal)));
             }
+            ended = copies.next() => ended,
         };
         match ended {
             None => break,
@@ -277,16 +281,16 @@ async fn converse(
     backend: &Backend,
     request: CopyRequest,
     fds: &[BorrowedFd<'_>],
-    name: &str,
+    (place, name): (usize, &str),
     view: &View,
 ) -> anyhow::Result<CopyEnd> {
     let client = backend.connect().await?;
     client.send_with(&Request::Copy(Box::new(request)), fds).await?;
-    let mut talk = Conversation::new(client, backend.questions());
+    let mut talk = Conversation::new(client, backend.questions()).at(place);
     loop {
         let reply = match talk.next().await {
             Err(ClientError::Gone) => {
-                bail!("the daemon ended; run the same command again to resume the copy")
+                bail!("the daemon ended; run the same command again to copy the rest")
             }
             reply => reply?,
         };

@@ -17,6 +17,7 @@ use trunkline_text::Printable;
 use crate::backend::{Backend, host_request, runtime};
 use crate::questions::Conversation;
 use crate::report::connections::milliseconds;
+use crate::report::counted;
 use crate::ssh_options::SshOptions;
 
 /// Arguments of commands on one or more hosts.
@@ -173,10 +174,11 @@ fn each(
             Some((name.clone(), destination.host))
         });
         backend.questions().name_hosts(hosts.collect()).await;
-        let answers = args.destinations.iter().map(async |name| {
+        let answers = args.destinations.iter().enumerate().map(async |(place, name)| {
             let host = host_request(name, args.ssh.to_args())?;
             let mut client = backend.connect().await?;
-            line(name, ask(&mut client, request(host), backend).await?)
+            let talk = Conversation::new(&mut client, backend.questions()).at(place);
+            line(name, answer(talk, request(host)).await?)
         });
         for answer in futures_util::future::join_all(answers).await {
             code = told(answer, code);
@@ -203,17 +205,18 @@ pub(crate) fn close(args: &CloseArgs, backend: &Backend) -> anyhow::Result<ExitC
                 .map(|name| host_request(name, args.ssh.to_args()).map(Some))
                 .collect::<Result<_, _>>()?,
         };
-        let mut closed = 0;
+        // Of each host: how many were closed, and whether one stays open for a while.
+        let mut closed = vec![(0, false); hosts.len()];
         if let Some(mut client) = backend.connect_to_look().await? {
-            for host in hosts.iter().cloned() {
+            for ((closed, _), host) in closed.iter_mut().zip(hosts.iter().cloned()) {
                 let at_once = args.now;
                 match ask(&mut client, Request::Close { host, at_once }, backend).await? {
-                    Reply::Closed(count) => closed += count,
+                    Reply::Closed(count) => *closed += count,
                     other => return Err(unexpected(&other)),
                 }
             }
         }
-        for host in hosts {
+        for ((closed, stays), host) in closed.iter_mut().zip(hosts) {
             let of = match host {
                 None => all_masters(args.ssh.config_file().map(OsStr::to_owned))?,
                 Some(host) => MastersOf::Host(Box::new(host)),
@@ -221,11 +224,12 @@ pub(crate) fn close(args: &CloseArgs, backend: &Backend) -> anyhow::Result<ExitC
             let at_once = args.now;
             let found = masters(of, MasterAction::Close { at_once }, backend).await?;
             for MasterFound { report, acted } in found {
-                closed += usize::from(acted);
+                *closed += usize::from(acted);
                 let busy = report.master.filter(|master| master.state == MasterState::Alive && !acted);
                 if let Some(master) = busy
                     && let Some(sessions @ 1..) = master.sessions
                 {
+                    *stays = true;
                     eprintln!(
                         "trunkline: {} stays open until its {sessions} sessions end; use --now to end them at once",
                         master.socket.display()
@@ -235,13 +239,21 @@ pub(crate) fn close(args: &CloseArgs, backend: &Backend) -> anyhow::Result<ExitC
         }
         anyhow::Ok(closed)
     })?;
-    println!("closed {closed} connection{}", if closed == 1 { "" } else { "s" });
+    let count: usize = closed.iter().map(|(closed, _)| closed).sum();
+    println!("closed {}", counted(count, "connection"));
     // As `ssh -O exit`: closing what is not there is an error for whoever named it.
-    Ok(if closed == 0 && !args.all {
-        ExitCode::from(crate::OWN_ERROR)
-    } else {
-        ExitCode::SUCCESS
-    })
+    let mut code = ExitCode::SUCCESS;
+    if !args.all {
+        for (name, (closed, stays)) in args.destinations.iter().zip(closed) {
+            if closed == 0 && !stays {
+                eprintln!("trunkline: {}: no connection to close", Printable::line(name));
+            }
+            if closed == 0 {
+                code = ExitCode::from(crate::OWN_ERROR);
+            }
+        }
+    }
+    Ok(code)
 }
 
 async fn remove_stale(args: &CloseArgs, backend: &Backend) -> anyhow::Result<usize> {
@@ -266,8 +278,10 @@ pub(crate) fn stop(args: &StopArgs, backend: &Backend) -> anyhow::Result<ExitCod
 
 /// Sends a request and returns its answer; shows notices and puts questions to the user on the way.
 pub(crate) async fn ask(client: &mut Client, request: Request, backend: &Backend) -> anyhow::Result<Reply> {
-    let questions = backend.questions();
-    let mut talk = Conversation::new(client, questions);
+    answer(Conversation::new(client, backend.questions()), request).await
+}
+
+async fn answer(mut talk: Conversation<'_, &mut Client>, request: Request) -> anyhow::Result<Reply> {
     talk.send(&request).await?;
     loop {
         match talk.next().await? {

@@ -1,6 +1,7 @@
 //! `trunkline run`: one command on many hosts.
 
 mod command;
+mod fleet;
 mod hosts;
 mod job;
 mod prompt;
@@ -10,7 +11,7 @@ mod sudo;
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::io::{BufWriter, IsTerminal as _, Write as _};
+use std::io::{BufWriter, IsTerminal as _, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -30,10 +31,10 @@ use crate::backend::{Backend, runtime};
 use crate::duration;
 use crate::report::colours::Colours;
 use crate::report::files::OutputFiles;
-use crate::report::lines::Names;
+use crate::report::lines::{LinePrefixer, Names, Stream};
 use crate::report::output::Output;
 use crate::report::progress::Progress;
-use crate::report::{HostResult, Outcome, Trouble, collate, csv, json, summary, table, trouble_here};
+use crate::report::{HostResult, Outcome, Trouble, collate, csv, fold, json, summary, table, trouble_here};
 use crate::spool::Stdin;
 use crate::ssh_options::SshOptions;
 use crate::terminal;
@@ -49,7 +50,9 @@ pub(crate) use hosts::ManyHosts;
 /// Arguments of `trunkline run`.
 #[derive(Debug, clap::Args)]
 #[command(
-    group(clap::ArgGroup::new("where").required(true).multiple(true).args(["hosts", "inventory"])),
+    // clap's own is longer than a line.
+    override_usage = "trunkline run [OPTIONS] <-H HOSTS|-g GROUP|-i FILE> [COMMAND]...",
+    group(clap::ArgGroup::new("where").required(true).multiple(true).args(["hosts", "group", "inventory", "attach", "retry_unknown"])),
     group(clap::ArgGroup::new("shape").args(["json", "collate", "table", "csv"]))
 )]
 pub(crate) struct Args {
@@ -72,6 +75,18 @@ pub(crate) struct Args {
     /// Try again this many times where nothing may have run: a host that is down, or refuses for a while.
     #[arg(long, value_name = "N", default_value_t = 0)]
     retry: u32,
+    /// Have the nodes of the fleet run it (`trunkline fleet`), each on its share of the hosts. -j, --serial, --fail-fast and
+    /// --timeout hold for the whole fleet; commands get no input.
+    #[arg(long, conflicts_with_all = ["script", "become", "retry"])]
+    fleet: bool,
+    /// Run this job of the fleet again on the hosts where it may have started, and on no others, with that job's limits.
+    #[arg(long, value_name = "JOB", requires = "fleet", conflicts_with_all = [
+        "hosts", "group", "inventory", "command", "dry_run", "jobs", "timeout", "serial", "fail_fast", "max_fail",
+    ])]
+    retry_unknown: Option<String>,
+    /// What `trunkline fleet attach` stands for.
+    #[arg(long, value_name = "JOB", hide = true, requires = "fleet", conflicts_with_all = ["hosts", "group", "inventory", "command", "dry_run"])]
+    attach: Option<String>,
     /// Write the names of the hosts that did not succeed to this file, one a line; `-H @FILE` takes them.
     #[arg(long, value_name = "FILE")]
     failed: Option<PathBuf>,
@@ -94,8 +109,15 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// Group hosts with identical output when all have finished.
-    #[arg(short = 'b', long)]
+    #[arg(short = 'b', visible_short_alias = 'B', long)]
     collate: bool,
+    /// Print the lines when all have finished, host by host in the order of the list. With --collate: each line behind the
+    /// hosts that printed it, without headings.
+    #[arg(short = 'L', long, conflicts_with_all = ["json", "table", "csv"])]
+    by_host: bool,
+    /// Print lines without the host's name before them.
+    #[arg(short = 'N', long)]
+    no_names: bool,
     /// Print a row for each host when all have finished: status, time, and the beginning of the output.
     #[arg(long)]
     table: bool,
@@ -135,9 +157,19 @@ pub(crate) fn main(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
 }
 
 async fn run(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
+    if let Some(asked) = args.asked_of_fleet() {
+        let world = World::current().context("reading the environment")?;
+        let mut interrupts = Interrupts::watch()?;
+        let run = Run {
+            args: &args,
+            backend,
+            world: &world,
+        };
+        return Ok(run.on_fleet(asked, &mut interrupts).await?.code);
+    }
     let is_prompt = args.command.is_empty() && args.script.is_none();
     let is_on_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    if is_prompt && (args.dry_run || !is_on_terminal) {
+    if is_prompt && (args.dry_run || args.fleet || !is_on_terminal) {
         let missing = "a command is missing; without one, commands are taken from a prompt on a terminal\n";
         clap::Error::raw(ErrorKind::MissingRequiredArgument, missing).exit();
     }
@@ -163,6 +195,11 @@ async fn run(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         let colours = colours(out.is_terminal());
         out.write_all(args.plan(&targets, &command, colours)?.as_bytes())?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if args.fleet {
+        let asked = args.job_for_fleet(&targets, &command)?;
+        let mut interrupts = Interrupts::watch()?;
+        return Ok(run.on_fleet(asked, &mut interrupts).await?.code);
     }
     // What is wrong on this machine is told once, and not by each host.
     drop(backend.connect().await?);
@@ -208,7 +245,7 @@ fn host_of(target: &Target, number: usize) -> Host<'_> {
 impl Args {
     /// Whether output is printed when all hosts have finished.
     fn is_held(&self) -> bool {
-        self.collate || self.table || self.csv
+        self.collate || self.by_host || self.table || self.csv
     }
 
     /// Which hosts, in which order, and what each would run.
@@ -324,10 +361,7 @@ impl Run<'_> {
                 .buffer_unordered(args.jobs.into());
             loop {
                 let result = tokio::select! {
-                    result = results.next() => match result {
-                        Some(result) => result,
-                        None => break,
-                    },
+                    biased;
                     number = interrupts.next() => {
                         if signal.is_some() {
                             // The second time: at once. The daemon ends what is left.
@@ -340,6 +374,10 @@ impl Run<'_> {
                         interrupt.send_replace(true);
                         continue;
                     }
+                    result = results.next() => match result {
+                        Some(result) => result,
+                        None => break,
+                    },
                 };
                 if common.view.is_unread.load(Ordering::Relaxed) {
                     // What runs still is told so, as by a program that SIGPIPE ends.
@@ -367,10 +405,10 @@ impl Run<'_> {
             ),
             live,
             keep: (!live || args.output.is_some()).then(Arc::default),
-            names: if stdout_is_terminal {
-                Names::aligned(names)
-            } else {
-                Names::default()
+            names: match (args.no_names, stdout_is_terminal) {
+                (true, _) => Names::absent(),
+                (false, true) => Names::aligned(names),
+                (false, false) => Names::default(),
             },
             colours: colours(stdout_is_terminal),
             error_colours: colours(stderr_is_terminal),
@@ -427,7 +465,7 @@ impl Run<'_> {
         if !(self.args.quiet && is_well) {
             eprint!("{}", summary::counts(done, elapsed, view.error_colours));
             // The rows of a table and the groups have said it all.
-            if !self.args.table && !self.args.collate {
+            if !self.args.table && (!self.args.collate || self.args.by_host) {
                 let width = terminal::width(std::io::stderr());
                 eprint!("{}", summary::failures(done, width));
             }
@@ -451,9 +489,13 @@ impl Run<'_> {
 
     fn print_held(&self, done: &[HostResult], view: &View) -> anyhow::Result<()> {
         let mut out = BufWriter::new(std::io::stdout().lock());
+        if self.args.by_host {
+            return self.print_by_host(done, view, &mut out);
+        }
         if self.args.collate {
+            let width = terminal::width(std::io::stdout());
             for group in collate::groups(done)? {
-                group.write(&mut out, view.colours)?;
+                group.write(&mut out, view.colours, width)?;
             }
         }
         if self.args.table {
@@ -469,5 +511,35 @@ impl Run<'_> {
             }
         }
         Ok(out.flush()?)
+    }
+
+    /// Lines without headings, in the order of the list; those of hosts that printed the same, once.
+    fn print_by_host(&self, done: &[HostResult], view: &View, out: &mut impl Write) -> anyhow::Result<()> {
+        let mut err = std::io::stderr().lock();
+        let mut write = |hosts: &str, number, stdout: &Output, stderr: &Output| -> anyhow::Result<()> {
+            let names = &view.names;
+            stdout.write_lines(
+                LinePrefixer::new(names, hosts, number, Stream::Stdout, view.colours),
+                &mut *out,
+            )?;
+            out.flush()?;
+            stderr.write_lines(
+                LinePrefixer::new(names, hosts, number, Stream::Stderr, view.error_colours),
+                &mut err,
+            )?;
+            Ok(())
+        };
+        if self.args.collate {
+            for (number, group) in (1..).zip(collate::groups(done)?) {
+                write(&fold::fold(&group.hosts), number, group.stdout, group.stderr)?;
+            }
+            return Ok(());
+        }
+        let mut done: Vec<&HostResult> = done.iter().collect();
+        done.sort_by_key(|result| result.number);
+        for result in done {
+            write(&result.host, result.number, &result.stdout, &result.stderr)?;
+        }
+        Ok(())
     }
 }

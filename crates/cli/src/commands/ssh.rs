@@ -1,7 +1,7 @@
 //! `trunkline ssh`: ssh(1) over a shared connection.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::CommandExt as _;
@@ -15,18 +15,18 @@ use signal_hook::low_level::emulate_default_handler;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use trunkline_control::client::{Call, ClientError};
-use trunkline_control::place::words;
 use trunkline_control::protocol::{
     Escapes, Exit, ForwardRequest, Program, Reply, Request, SessionRequest, SshClient, Stdio, TerminalInfo,
     Tty,
 };
 use trunkline_control::terminal::escape::{Action, Available, EscapeFilter, Step};
 use trunkline_control::terminal::modes::{self, WindowSize};
-use trunkline_request::LogLevel;
+use trunkline_request::destination::Destination;
 use trunkline_request::failure::{ErrorKind, Execution};
+use trunkline_request::{LogLevel, not_shared};
 
 use crate::OWN_ERROR;
-use crate::backend::{Backend, host_request, runtime};
+use crate::backend::{Backend, host_request, must_share, runtime};
 use crate::questions::Conversation;
 use crate::ssh_args::{EscapeChar, SshArgs, TtyRequest, USAGE, UsageError};
 use crate::terminal::command_line::{self, CommandLine};
@@ -68,16 +68,34 @@ pub(crate) fn main_in_background(arguments: Vec<OsString>, backend: Backend) -> 
 }
 
 fn start(arguments: Vec<OsString>, backend: Backend, mut launcher: Option<Launcher>) -> ExitCode {
+    let typed = arguments.clone();
     let args = match SshArgs::parse(arguments) {
         Ok(args) => args,
+        // The ssh that is installed refuses it in its own words, or knows what it means.
         Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::from(UsageError::EXIT_STATUS);
+            return match system_ssh_program() {
+                Some(_) if must_share() => refuse("this line is for the system's ssh alone"),
+                Some(_) => system_ssh(&typed),
+                None => {
+                    eprintln!("{error}");
+                    ExitCode::from(UsageError::EXIT_STATUS)
+                }
+            };
         }
     };
     let off = std::env::var_os("TRUNKLINE_OFF").is_some_and(|value| value == "1");
-    if off || args.needs_system_ssh().is_some() {
+    if off && must_share() {
+        return refuse("TRUNKLINE_OFF=1 has the system's ssh connect");
+    }
+    if off {
         return system_ssh(&args.original);
+    }
+    let alone = args.needs_system_ssh();
+    if alone.is_some() || !names_a_host(&args.destination) {
+        return match alone.filter(|_| args.connects()) {
+            Some(why) => alone_unless_strict(why, &args, &backend),
+            None => system_ssh(&args.original),
+        };
     }
     if args.background && launcher.is_none() {
         if args.command.is_none() && !args.no_command {
@@ -110,6 +128,27 @@ fn start(arguments: Vec<OsString>, backend: Backend, mut launcher: Option<Launch
     }
 }
 
+/// Hands a line over whose ssh would make a connection of its own, where that may be.
+fn alone_unless_strict(why: &str, args: &SshArgs, backend: &Backend) -> ExitCode {
+    match backend.must_share(args) {
+        Ok(false) => system_ssh(&args.original),
+        Ok(true) => refuse(why),
+        Err(error) => refuse(&format!("{why}; {error:#}")),
+    }
+}
+
+/// Fails instead of making a connection of its own.
+fn refuse(why: &str) -> ExitCode {
+    eprintln!("trunkline: {}", not_shared(why));
+    ExitCode::from(OWN_ERROR)
+}
+
+/// Whether it is a destination. If not, ssh has its own words for what is wrong with it.
+fn names_a_host(destination: &OsStr) -> bool {
+    let parsed = destination.to_str().map(str::parse::<Destination>);
+    matches!(parsed, Some(Ok(_)))
+}
+
 enum Outcome {
     Code(u8),
     /// With these options before the user's own.
@@ -125,17 +164,18 @@ fn run(
     let streams = Streams::of(args)?;
     let mut called = None;
     // Where there is nothing else to wait for, most commands end as they should without a runtime.
-    if !streams.stdin_is_terminal && launcher.is_none() && args.identities.is_empty() {
+    if !streams.stdin_is_terminal && launcher.is_none() {
         let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
         let passed = streams.passed([stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]);
         if let Some(mut call) = backend.call(streams.request(args, console.level)?, &passed)? {
-            match until_it_talks(&mut call) {
+            let mut hostname = String::new();
+            match until_it_talks(&mut call, &mut hostname) {
                 Ok(Reply::Exit(Exit::Status(status))) => {
                     // The end of the process closes it.
                     std::mem::forget(call);
                     return Ok(Outcome::Code(low_byte(status)));
                 }
-                other => called = Some((call, other)),
+                other => called = Some((call, other, hostname)),
             }
         }
     }
@@ -146,11 +186,15 @@ fn run(
     outcome
 }
 
-/// The first that the daemon says but that the command has begun: how it ended, or what is to be seen to.
-fn until_it_talks(call: &mut Call) -> Result<Reply, ClientError> {
+/// The first that the daemon says but that the command has begun, on which host: how it ended, or what is to be seen to.
+fn until_it_talks(call: &mut Call, hostname: &mut String) -> Result<Reply, ClientError> {
     loop {
         match call.wait() {
-            Ok(Reply::Begun { tty: false, .. }) => {}
+            Ok(Reply::Begun {
+                tty: false,
+                hostname: begun,
+                ..
+            }) => *hostname = begun,
             other => return other,
         }
     }
@@ -163,7 +207,7 @@ async fn talk(
     console: &mut Console,
     launcher: &mut Option<Launcher>,
     streams: &Streams,
-    called: Option<(Call, Result<Reply, ClientError>)>,
+    called: Option<(Call, Result<Reply, ClientError>, String)>,
 ) -> anyhow::Result<Outcome> {
     // From before the size is read, so that no change falls between.
     let resized = streams
@@ -171,8 +215,12 @@ async fn talk(
         .then(|| signal(SignalKind::window_change()))
         .transpose()
         .context("waiting for SIGWINCH")?;
+    let mut hostname = String::new();
     let daemon = match called {
-        Some((call, reply)) => Conversation::after(reply, call.into_client()?, backend.questions()),
+        Some((call, reply, begun)) => {
+            hostname = begun;
+            Conversation::after(reply, call.into_client()?, backend.questions())
+        }
         None => {
             let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
             let passed = streams.passed([stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]);
@@ -181,18 +229,18 @@ async fn talk(
         }
     };
     let interrupts = backend.is_private().then(Interrupts::watch).transpose()?;
+    let is_quiet = console.level == Some(LogLevel::Quiet);
     let outcome = Talk {
-        daemon,
+        daemon: daemon.silent(is_quiet),
         interrupts,
         console,
         launcher,
-        hostname: String::new(),
+        hostname,
         args,
         framed_stdin: streams.kinds[0] == Stdio::Framed,
         escapes: Escapes::default(),
         resized,
         line: None,
-        identities_looked_at: false,
     };
     outcome.run().await
 }
@@ -255,6 +303,7 @@ impl Streams {
                 log_level,
             }),
             limit: None,
+            on_behalf: None,
         })
     }
 
@@ -339,8 +388,6 @@ struct Talk<'a> {
     resized: Option<Signal>,
     /// What has been typed behind `~C`, while the command line is open.
     line: Option<Vec<u8>>,
-    /// The files of `-i` were looked for.
-    identities_looked_at: bool,
 }
 
 impl Talk<'_> {
@@ -352,7 +399,6 @@ impl Talk<'_> {
             tokio::select! {
                 biased;
                 reply = self.daemon.next() => {
-                    self.look_at_identities(&reply);
                     if let Ok(Reply::Begun { tty, escapes: configured, hostname, .. }) = &reply {
                         if let Some(launcher) = self.launcher.take() {
                             launcher.release().await;
@@ -436,35 +482,25 @@ impl Talk<'_> {
         EscapeFilter::new(escape, Available::Own { command_line })
     }
 
-    /// Tells of files of `-i` that are not there (ssh.c), unless the system's ssh takes over, which tells it by itself.
-    fn look_at_identities(&mut self, reply: &Result<Reply, ClientError>) {
-        let says_nothing = matches!(
-            reply,
-            Ok(Reply::Log(_) | Reply::LogLevel(_) | Reply::UseSystemSsh { .. })
-        );
-        if says_nothing || std::mem::replace(&mut self.identities_looked_at, true) {
-            return;
-        }
-        for file in &self.args.identities {
-            // `~` and tokens are ssh's to expand.
-            let is_plain = !file.as_bytes().starts_with(b"~") && !file.as_bytes().contains(&b'%');
-            if is_plain && let Err(error) = std::fs::metadata(file) {
-                let (file, why) = (file.display(), words(&error));
-                let warning = format!("Warning: Identity file {file} not accessible: {why}.");
-                self.console.answer(&warning);
-            }
-        }
-    }
-
     async fn handle(&mut self, reply: Result<Reply, ClientError>) -> anyhow::Result<Option<Outcome>> {
         let reply = match reply {
             Ok(reply) => reply,
             Err(ClientError::Gone) => {
-                // It may have been sent in the same flight as the login: only the daemon knew.
-                self.console.log(
-                    LogLevel::Fatal,
-                    "trunkline: the daemon ended during the session; the command may have started",
-                );
+                let has_begun = !self.hostname.is_empty();
+                let what_is_known = match has_begun {
+                    true if self.console.raw.take().is_some() => {
+                        // Somewhere on a line of the other side's.
+                        eprintln!();
+                        "the daemon ended, and this session with it"
+                    }
+                    true => {
+                        "the daemon ended during the session; the command had started, and may still be running"
+                    }
+                    // It may have been sent in the same flight as the login: only the daemon knew.
+                    false => "the daemon ended before the session began; the command may have started",
+                };
+                self.console
+                    .log(LogLevel::Fatal, &format!("trunkline: {what_is_known}"));
                 return Ok(Some(Outcome::Code(OWN_ERROR)));
             }
             Err(error) => return Err(error.into()),
@@ -698,10 +734,7 @@ fn write_out(out: &mut impl std::io::Write, data: &[u8]) -> anyhow::Result<()> {
 
 /// Becomes the system's ssh, with the same arguments.
 fn system_ssh(arguments: &[OsString]) -> ExitCode {
-    let program = std::env::var_os("TRUNKLINE_SSH")
-        .map(PathBuf::from)
-        .or_else(find_ssh);
-    let Some(program) = program else {
+    let Some(program) = system_ssh_program() else {
         eprintln!(
             "trunkline: this needs the system's ssh, and there is none in PATH: install the OpenSSH client"
         );
@@ -710,6 +743,11 @@ fn system_ssh(arguments: &[OsString]) -> ExitCode {
     let error = std::process::Command::new(&program).args(arguments).exec();
     eprintln!("trunkline: running {}: {error}", program.display());
     ExitCode::from(OWN_ERROR)
+}
+
+fn system_ssh_program() -> Option<PathBuf> {
+    let named = std::env::var_os("TRUNKLINE_SSH").map(PathBuf::from);
+    named.or_else(find_ssh)
 }
 
 /// The first ssh in PATH that is not this program under another name.

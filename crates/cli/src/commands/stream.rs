@@ -166,13 +166,14 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
         error_colours: colours(std::io::stderr().is_terminal()),
         json: args.json,
     };
-    let followed = hosts.into_iter().map(|host| {
+    let followed = hosts.into_iter().enumerate().map(|(place, host)| {
         let follower = Follower {
             args: &args,
             to: &to,
             backend,
             world: &world,
             view: &view,
+            place,
             host,
         };
         follower.follow()
@@ -181,8 +182,9 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     // daemon that nobody listens any more.
     let mut interrupts = Interrupts::watch()?;
     let ended = tokio::select! {
-        ended = futures_util::future::join_all(followed) => ended,
+        biased;
         signal = interrupts.next() => return Ok(ExitCode::from(status_of(signal))),
+        ended = futures_util::future::join_all(followed) => ended,
     };
     Ok(if ended.into_iter().all(|success| success) {
         ExitCode::SUCCESS
@@ -295,6 +297,8 @@ struct Follower<'a> {
     backend: &'a Backend,
     world: &'a World,
     view: &'a View,
+    /// In the list of hosts.
+    place: usize,
     host: Host,
 }
 
@@ -416,7 +420,7 @@ impl Follower<'_> {
             }
         };
         let questions = self.backend.questions();
-        let mut talk = Conversation::new(client, questions);
+        let mut talk = Conversation::new(client, questions).at(self.place);
         let name = &self.host.name;
         let names = Names::default();
         let mut out = LinePrefixer::new(&names, name, 1, Stream::Stdout, self.view.colours);
@@ -483,6 +487,7 @@ impl Follower<'_> {
             answers,
             ssh: None,
             limit: None,
+            on_behalf: None,
         }
     }
 }

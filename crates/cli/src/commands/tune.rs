@@ -24,7 +24,8 @@ use crate::questions::Conversation;
 use crate::report::grid::{Grid, wrapped};
 use crate::ssh_options::SshOptions;
 use crate::terminal;
-use crate::terminal::interrupts::Interrupts;
+use crate::terminal::interrupts::{Interrupts, status_of};
+use crate::terminal::live;
 
 /// Arguments of `trunkline tune`.
 #[derive(Debug, clap::Args)]
@@ -74,11 +75,17 @@ pub(crate) fn main(args: &Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     if args.forget {
         return forget(args, backend);
     }
-    let report = runtime()?.block_on(async {
-        let report = measure(args, backend).await?;
-        remember(args, backend, Some(report.choice.clone())).await?;
-        anyhow::Ok(report)
+    let measured = runtime()?.block_on(async {
+        let measured = measure(args, backend).await?;
+        if let Measured::All(report) = &measured {
+            remember(args, backend, Some(report.choice.clone())).await?;
+        }
+        anyhow::Ok(measured)
     })?;
+    let report = match measured {
+        Measured::All(report) => *report,
+        Measured::Interrupted(signal) => return Ok(ExitCode::from(status_of(signal))),
+    };
     if let Some(file) = &args.report {
         std::fs::write(file, page::page(&report)?).with_context(|| format!("writing {}", file.display()))?;
     }
@@ -145,8 +152,15 @@ fn print_local(
     Ok(())
 }
 
+/// What became of it.
+enum Measured {
+    All(Box<Report>),
+    /// This signal ended it, and the user was told.
+    Interrupted(i32),
+}
+
 /// Has a private daemon measure, so that nothing of it meets what others do over the daemon's connections.
-async fn measure(args: &Args, backend: &Backend) -> anyhow::Result<Report> {
+async fn measure(args: &Args, backend: &Backend) -> anyhow::Result<Measured> {
     let host = args.host()?;
     let mut options = TuneOptions::new(args.full);
     if let Some(seconds) = args.time {
@@ -165,20 +179,31 @@ async fn measure(args: &Args, backend: &Backend) -> anyhow::Result<Report> {
     backend.questions().hide_while_asking(&bar).await;
     talk.send(&Request::Tune(Box::new(TuneRequest { host, options })))
         .await?;
+    let mut interrupted = None;
     let outcome = loop {
         let reply = tokio::select! {
-            reply = talk.next() => reply?,
+            biased;
             // What is on the server is removed first.
-            _ = interrupts.next() => {
+            signal = interrupts.next() => {
+                interrupted = Some(signal);
                 talk.send(&Request::Terminate).await?;
                 continue;
             }
+            reply = talk.next() => reply?,
         };
         match reply {
             Reply::Tuning(step) => show(&bar, step),
             Reply::Notice(text) => bar.suspend(|| eprintln!("{}", Printable::text(text.trim_end()))),
-            Reply::Measured(report) => break Ok(*report),
-            Reply::Failed(failure) => break Err(anyhow::anyhow!(failure.message)),
+            Reply::Measured(report) => break Ok(Measured::All(report)),
+            Reply::Failed(failure) => {
+                break match interrupted {
+                    Some(signal) => {
+                        bar.suspend(|| eprintln!("trunkline: {}", Printable::text(&failure.message)));
+                        Ok(Measured::Interrupted(signal))
+                    }
+                    None => Err(anyhow::anyhow!(failure.message)),
+                };
+            }
             other => break Err(unexpected(&other)),
         }
     };
@@ -208,11 +233,11 @@ async fn remember(args: &Args, backend: &Backend, choice: Option<Choice>) -> any
 
 fn bar() -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
-        ProgressDrawTarget::stderr_with_hz(10)
+        live::target()
     } else {
         ProgressDrawTarget::hidden()
     };
-    let style = ProgressStyle::with_template("{prefix} {pos}/{len} {msg}")
+    let style = ProgressStyle::with_template("{prefix} {pos}/{len} {wide_msg}")
         .expect("the template's keys are indicatif's own");
     ProgressBar::with_draw_target(Some(1), target).with_style(style)
 }

@@ -8,13 +8,17 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 use trunkline_control::protocol::{Reply, Request};
-use trunkline_request::RESOLVING;
+use trunkline_request::ssh_options::keyword_and_value;
+use trunkline_request::{RESOLVING, not_shared};
 
-use crate::backend::{Backend, host_request, runtime};
+use crate::backend::{self, Backend, host_request, must_share, place, runtime};
+use crate::questions::Conversation;
 use crate::ssh_args::SshArgs;
 
 /// After so long ssh has waited long enough, whatever the daemon is doing. The rest of 200 ms is for the start of
@@ -32,14 +36,20 @@ pub(crate) fn main(backend: &Backend) -> ExitCode {
         Err(why) => return decline(logs(0), why),
     };
     let loud = logs(caller.args.verbosity);
-    watch_the_clock(loud);
-    match caller.wants() {
-        Wants::Socket => match listen(&caller, backend) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => decline(loud, &format!("{error:#}")),
-        },
-        Wants::Path => ExitCode::SUCCESS,
-        Wants::Nothing(why) => decline(loud, why),
+    let wants = caller.wants();
+    if let Wants::Path = wants {
+        return ExitCode::SUCCESS;
+    }
+    let clock = Clock::start(loud);
+    let strict = !caller.has_our_master() && caller.must_share(backend, &clock);
+    let listening = match wants {
+        Wants::Nothing(why) => Err(anyhow::anyhow!(why)),
+        _ => listen(&caller, backend),
+    };
+    match listening {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if strict => refuse(&format!("{error:#}")),
+        Err(error) => decline(loud, &format!("{error:#}")),
     }
 }
 
@@ -55,18 +65,38 @@ fn decline(loud: bool, why: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Ends the process in time, in whatever it is stuck. By an exit status: ssh gives up when what it asks is ended by a
-/// signal.
-fn watch_the_clock(loud: bool) {
-    let set = std::env::var("TRUNKLINE_UP_LIMIT").ok();
-    let limit = set
-        .and_then(|value| value.parse().ok())
-        .map_or(LIMIT, Duration::from_millis);
-    std::thread::spawn(move || {
-        std::thread::sleep(limit);
-        decline(loud, "the daemon takes too long");
-        std::process::exit(1)
-    });
+/// Has ssh give up instead of connecting by itself: it does so when what it asks is ended by a signal.
+fn refuse(why: &str) -> ExitCode {
+    eprintln!("trunkline: {}", not_shared(why));
+    let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
+    ExitCode::FAILURE
+}
+
+/// What ends the process in time, in whatever it is stuck, until it is stopped. By an exit status: ssh gives up when what it
+/// asks is ended by a signal.
+struct Clock(Arc<AtomicBool>);
+
+impl Clock {
+    fn start(loud: bool) -> Self {
+        let set = std::env::var("TRUNKLINE_UP_LIMIT").ok();
+        let limit = set
+            .and_then(|value| value.parse().ok())
+            .map_or(LIMIT, Duration::from_millis);
+        let stopped = Arc::<AtomicBool>::default();
+        let clock = Self(stopped.clone());
+        std::thread::spawn(move || {
+            std::thread::sleep(limit);
+            if !stopped.load(Ordering::Relaxed) {
+                decline(loud, "the daemon takes too long");
+                std::process::exit(1)
+            }
+        });
+        clock
+    }
+
+    fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn listen(caller: &Caller, backend: &Backend) -> anyhow::Result<()> {
@@ -77,9 +107,16 @@ fn listen(caller: &Caller, backend: &Backend) -> anyhow::Result<()> {
         host.world.env.insert("TRUNKLINE_SSH".into(), program.clone());
     }
     let reply = runtime()?.block_on(async {
-        let mut client = backend.connect_to_shared().await?;
+        let client = backend.connect_to_shared().await?;
         client.send(&Request::MuxListen { host, path: None }).await?;
-        anyhow::Ok(client.next().await?)
+        // It asks only where ssh must not connect by itself.
+        let mut daemon = Conversation::new(client, backend.questions());
+        loop {
+            match daemon.next().await? {
+                Reply::Notice(notice) => eprintln!("{notice}"),
+                reply => return anyhow::Ok(reply),
+            }
+        }
     })?;
     match reply {
         Reply::Done => Ok(()),
@@ -126,6 +163,38 @@ impl Caller {
             args,
             program: by_path.then_some(program),
         })
+    }
+
+    /// Whether ssh is to give up rather than to connect by itself. It is waited for then, as the clock is told.
+    fn must_share(&self, backend: &Backend, clock: &Clock) -> bool {
+        let off = std::env::var_os("TRUNKLINE_OFF").is_some_and(|value| value == "1");
+        if must_share() {
+            clock.stop();
+            return true;
+        }
+        if off || !backend::has_strict_hosts().unwrap_or(true) {
+            return false;
+        }
+        // The daemon knows which hosts; as long as it has not said so, it may be this one.
+        clock.stop();
+        backend.must_share(&self.args).unwrap_or(true)
+    }
+
+    /// Whether it was handed over by trunkline, to use the master of the daemon's that it names.
+    fn has_our_master(&self) -> bool {
+        let Ok(place) = place() else { return false };
+        let mut lines = self
+            .args
+            .config_args
+            .iter()
+            .filter_map(|line| keyword_and_value(line));
+        let named = lines.find(|(keyword, _)| keyword == "controlpath");
+        let path = self
+            .args
+            .control_path
+            .clone()
+            .or(named.map(|(_, path)| path.into()));
+        path.is_some_and(|path| Path::new(&path).starts_with(place.masters()))
     }
 
     fn wants(&self) -> Wants {

@@ -1,6 +1,7 @@
 //! `--collate`: hosts that answered the same, together, under their folded names.
 
 use super::colours::Colours;
+use super::grid::wrapped;
 use super::output::Output;
 use super::{HostResult, Outcome, counted, fold, joined, printable};
 use std::collections::HashMap;
@@ -9,7 +10,7 @@ use std::io::{self, Write};
 /// Hosts with the same outcome and, byte for byte, the same output.
 #[derive(Debug)]
 pub(crate) struct Group<'a> {
-    /// In the order of the results.
+    /// In the order of the list.
     pub(crate) hosts: Vec<&'a str>,
     /// How the command ended on each.
     outcomes: Vec<&'a Outcome>,
@@ -19,7 +20,7 @@ pub(crate) struct Group<'a> {
     pub(crate) stderr: &'a Output,
 }
 
-/// Groups results: the biggest group first, among equals the one whose first host came first.
+/// Groups results: the biggest group first, among equals the one whose first host comes first in the list.
 ///
 /// # Errors
 /// Output that is on disk could not be read.
@@ -27,6 +28,8 @@ pub(crate) fn groups(results: &[HostResult]) -> io::Result<Vec<Group<'_>>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     // Groups that look alike: what a server prints may be made to.
     let mut places: HashMap<_, Vec<usize>> = HashMap::new();
+    let mut results: Vec<&HostResult> = results.iter().collect();
+    results.sort_by_key(|result| result.number);
     for result in results {
         let HostResult {
             host,
@@ -68,11 +71,11 @@ pub(crate) fn groups(results: &[HostResult]) -> io::Result<Vec<Group<'_>>> {
 impl Group<'_> {
     /// Writes a heading with the names and the outcome (left out where it is exit status 0), then the output;
     /// lines of standard error are marked by `! `. The output's bytes pass unchanged, and it ends in a
-    /// newline in any case.
+    /// newline in any case. `width` is the terminal's in columns, or `None` not to wrap what went wrong.
     ///
     /// # Errors
     /// Those of `out`.
-    pub(crate) fn write(&self, out: &mut impl Write, colours: Colours) -> io::Result<()> {
+    pub(crate) fn write(&self, out: &mut impl Write, colours: Colours, width: Option<u16>) -> io::Result<()> {
         let rule = "-".repeat(RULE);
         let names = colours.host(fold::fold(&self.hosts));
         let count = if self.hosts.len() > 1 {
@@ -90,7 +93,8 @@ impl Group<'_> {
             message, execution, ..
         }) = joined
         {
-            writeln!(out, "{} (the command {execution})", printable(&message))?;
+            let line = format!("{} (the command {execution})", printable(&message));
+            writeln!(out, "{}", wrapped(&line, 0, width))?;
         }
         write_lines(out, "", self.stdout)?;
         write_lines(out, &colours.bad("! "), self.stderr)
@@ -125,10 +129,12 @@ mod tests {
     use super::super::tests::{failed, result};
     use super::*;
 
-    fn printed(results: &[HostResult], colours: Colours) -> String {
+    fn printed(results: &[HostResult], colours: Colours, width: Option<u16>) -> String {
         let mut out = Vec::new();
         for group in groups(results).expect("nothing is on disk") {
-            group.write(&mut out, colours).expect("a Vec takes everything");
+            group
+                .write(&mut out, colours, width)
+                .expect("a Vec takes everything");
         }
         String::from_utf8(out).expect("these tests print text")
     }
@@ -146,7 +152,7 @@ mod tests {
             result("web03", Outcome::Exited(0), "6.12.0\n"),
             result("web05", Outcome::Exited(0), "6.12.0"),
         ];
-        insta::assert_snapshot!(forms(|_, colours| printed(&results, colours)));
+        insta::assert_snapshot!(forms(|width, colours| printed(&results, colours, width)));
     }
 
     #[test]
@@ -155,7 +161,7 @@ mod tests {
         binary.stdout = [0, 0xff, b'\n', 0xfe].as_slice().into();
         let mut out = Vec::new();
         groups(&[binary]).expect("nothing is on disk")[0]
-            .write(&mut out, Colours::On)
+            .write(&mut out, Colours::On, None)
             .expect("a Vec takes everything");
         assert!(out.ends_with(&[b'-', b'\n', 0, 0xff, b'\n', 0xfe, b'\n']));
     }

@@ -212,7 +212,10 @@ const QUIET: u64 = 8 * 1024;
 
 /// A round-trip time.
 pub(crate) fn milliseconds(time: Duration) -> String {
-    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+    let milliseconds = time.as_secs_f64() * 1e3;
+    // On one machine it is some hundredths.
+    let digits = if milliseconds < 0.1 { 2 } else { 1 };
+    format!("{milliseconds:.digits$} ms")
 }
 
 /// How long ago a second since 1970 was.

@@ -11,6 +11,8 @@ use super::colours::Colours;
 pub(crate) struct Names {
     /// The columns that the longest name takes; 0 where the lines need not begin in one column.
     width: usize,
+    /// Lines have none.
+    absent: bool,
 }
 
 /// Names longer than this do not move the lines of the others to the right.
@@ -21,7 +23,15 @@ impl Names {
     pub(crate) fn aligned<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let widths = names.into_iter().map(|name| name.chars().count());
         let width = widths.filter(|width| *width <= WIDEST).max().unwrap_or(0);
-        Self { width }
+        Self { width, absent: false }
+    }
+
+    /// For lines that are printed as they are.
+    pub(crate) fn absent() -> Self {
+        Self {
+            width: 0,
+            absent: true,
+        }
     }
 
     /// What stands before a line of the `number`th host.
@@ -60,6 +70,7 @@ impl LinePrefixer {
     /// For one stream of `host`, the `number`th of the command. `colours` are those of the stream it will be printed on.
     pub(crate) fn new(names: &Names, host: &str, number: usize, stream: Stream, colours: Colours) -> Self {
         let prefix = match stream {
+            _ if names.absent => String::new(),
             Stream::Stdout => names.before(host, number, colours),
             Stream::Stderr => {
                 let space = names.space(host);
@@ -147,6 +158,8 @@ mod tests {
             ),
             b""
         );
+        let bare = LinePrefixer::new(&Names::absent(), "web1", 1, Stream::Stderr, Colours::On);
+        assert_eq!(prefixed(bare, &[b"a\nb"]), b"a\nb\n");
     }
 
     #[test]

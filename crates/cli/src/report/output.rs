@@ -4,12 +4,14 @@
 use std::collections::hash_map::DefaultHasher;
 use std::fs::File;
 use std::hash::Hasher as _;
-use std::io;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::FallocateFlags;
+
+use super::lines::LinePrefixer;
 
 /// What all hosts of a run may have in memory before they keep next to nothing there.
 const MEMORY: usize = 64 << 20;
@@ -153,6 +155,19 @@ impl Output {
             at += read as u64;
         }
         Ok(())
+    }
+
+    /// Writes all of it in lines behind a name.
+    pub(crate) fn write_lines(&self, mut prefixer: LinePrefixer, out: &mut impl Write) -> io::Result<()> {
+        let mut lines = Vec::new();
+        self.each_piece(|piece| {
+            prefixer.feed(piece, &mut lines);
+            out.write_all(&lines)?;
+            lines.clear();
+            Ok(())
+        })?;
+        prefixer.finish(&mut lines);
+        out.write_all(&lines)
     }
 
     /// Gives out all of it as text; whether it is UTF-8, which is known at the end.

@@ -1,6 +1,7 @@
 //! The live line below the output while a run lasts.
 
 use super::{HostResult, seconds};
+use crate::terminal::live;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use std::collections::HashMap;
 use std::fmt;
@@ -20,7 +21,7 @@ impl Progress {
     /// For a run over `total` hosts. Shown where `on_terminal`: standard error is a terminal.
     pub(crate) fn new(total: usize, on_terminal: bool) -> Self {
         let target = if on_terminal {
-            ProgressDrawTarget::stderr()
+            live::target()
         } else {
             ProgressDrawTarget::hidden()
         };
@@ -40,7 +41,7 @@ impl Progress {
         let shown = Arc::clone(&tally);
         let line = move |_: &ProgressState, to: &mut dyn fmt::Write| {
             // What cannot be drawn now is drawn at the next tick.
-            _ = to.write_str(&locked(&shown).line(Instant::now()));
+            _ = to.write_str(&live::fitted(&locked(&shown).line(Instant::now())));
         };
         let style = ProgressStyle::with_template("{tally}").expect("a template with one key is well-formed");
         let bar = ProgressBar::with_draw_target(None, target).with_style(style.with_key("tally", line));

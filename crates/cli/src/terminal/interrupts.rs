@@ -10,6 +10,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::raw::{ignored_signals, signals_are_handled};
 
 /// The signals, from when it is made on.
+///
+/// Where it is waited for beside something else it comes first (`biased`): Ctrl-C at a question also ends the question, and the
+/// failure that follows from that may be there in the same moment.
 #[derive(Debug)]
 pub(crate) struct Interrupts {
     streams: Vec<(i32, Signal)>,

@@ -1,8 +1,9 @@
 //! The user's terminal during an interactive session: [raw mode](raw), and the [command line](command_line) that an escape
-//! sequence opens. What the daemon needs as well is in [`trunkline_control::terminal`].
+//! sequence opens; and where a [live] line is drawn. What the daemon needs as well is in [`trunkline_control::terminal`].
 
 pub(crate) mod command_line;
 pub(crate) mod interrupts;
+pub(crate) mod live;
 pub(crate) mod raw;
 
 /// The columns of the terminal that a stream leads to; `None` where it leads elsewhere, or the terminal does not tell.

@@ -297,7 +297,11 @@ pub(crate) fn restore_at_a_panic() {
         if let Some(terminal) = terminal {
             terminal.interrupted();
         }
-        print(panic);
+        match cfg!(panic = "abort") {
+            // Without tables for unwinding (build.rs) a backtrace would end in the middle of this.
+            true => eprintln!("trunkline: {panic}"),
+            false => print(panic),
+        }
         std::process::exit(crate::OWN_ERROR.into());
     }));
 }

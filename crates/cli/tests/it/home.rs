@@ -96,7 +96,13 @@ impl Home {
         ] {
             command.env_remove(name);
         }
-        for name in ["TRUNKLINE_OFF", "TRUNKLINE_SSH", "TRUNKLINE_LOG", "LC_ALL"] {
+        for name in [
+            "TRUNKLINE_OFF",
+            "TRUNKLINE_SSH",
+            "TRUNKLINE_STRICT",
+            "TRUNKLINE_LOG",
+            "LC_ALL",
+        ] {
             command.env_remove(name);
         }
         command
@@ -148,6 +154,22 @@ impl Home {
     pub(crate) fn daemon(&self) -> Option<Pid> {
         let stream = UnixStream::connect(self.socket()).ok()?;
         Some(rustix::net::sockopt::socket_peercred(&stream).ok()?.pid)
+    }
+
+    /// Stops the daemon, until it gets SIGCONT: nothing answers any more when this returns.
+    pub(crate) fn stop_answering(&self) -> Pid {
+        let daemon = self.daemon().unwrap();
+        kill_process(daemon, Signal::STOP).unwrap();
+        // Each of its threads stops when it is scheduled, and may do so much until then.
+        wait_until("the daemon's threads have stopped", || {
+            let tasks = fs::read_dir(format!("/proc/{}/task", daemon.as_raw_pid())).unwrap();
+            tasks.flatten().all(|task| {
+                let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+                stat.rsplit_once(") ")
+                    .is_none_or(|(_, rest)| rest.starts_with('T'))
+            })
+        });
+        daemon
     }
 
     /// What `ls --json` says.

@@ -5,3 +5,4 @@ mod mux;
 mod program;
 mod setup;
 mod tty;
+mod watching;

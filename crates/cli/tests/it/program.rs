@@ -1,18 +1,14 @@
 //! The program against real servers: every command as a user types it, each test with a daemon of its own.
 
 mod as_ssh;
-mod as_ssh_table;
-mod as_ssh_timing;
-mod as_ssh_verbose;
-mod as_ssh_words;
+mod audit;
 mod authentication;
 mod closed_pipe;
 mod connecting;
 mod cp;
-mod cp_full_disk;
-mod cp_targets;
 mod execution;
 mod first_steps;
+mod fleet;
 mod forwards;
 mod generate;
 mod hosts;
@@ -20,6 +16,7 @@ mod inherited;
 mod lifecycle;
 mod metrics;
 mod questions;
+mod recording;
 mod run;
 mod sharing;
 mod ssh;

@@ -5,4 +5,5 @@ mod masters;
 mod prompts;
 mod sharing;
 mod stanza;
+mod strict;
 mod up;

@@ -128,6 +128,9 @@ pub struct HostConfig {
     /// `VisualHostKey`.
     pub visual_host_key: bool,
 
+    /// What ssh says on standard error while it reads the configuration, whatever LogLevel is: files of `-i` that are not
+    /// there, an agent that cannot be forwarded, directives that it no longer has.
+    pub remarks: Vec<String>,
     /// `IdentityFile`.
     pub identity_files: Vec<IdentityFile>,
     /// `CertificateFile`.
@@ -285,6 +288,11 @@ pub(crate) struct Surroundings<'a> {
 }
 
 impl HostConfig {
+    /// Whom it reaches, as `user@host` in the user's own words.
+    pub fn who(&self) -> String {
+        format!("{}@{}", self.user, self.original_host)
+    }
+
     /// A host by explicit values, for programs that bring everything themselves: no file, no environment and no `ssh`
     /// takes part.
     ///
@@ -423,6 +431,7 @@ impl HostConfig {
 
         let mut config = Self {
             config_file: around.config_file,
+            remarks: Vec::new(),
             proxy,
             jump: None,
             commands: None,

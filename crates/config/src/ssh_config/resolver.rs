@@ -137,6 +137,12 @@ struct Question([u8; 32]);
 /// A program as it was, and its default host key algorithms.
 type Defaults = ((PathBuf, Stamp), Arc<[String]>);
 
+/// What `ssh -G` printed, and what it said on standard error.
+struct Dump {
+    directives: Vec<Directive>,
+    remarks: Vec<String>,
+}
+
 type Flight = Arc<OnceCell<Result<Arc<Answer>, ConfigError>>>;
 
 /// What ssh said, and all that it depends on.
@@ -215,6 +221,9 @@ const MOST_RUNS: usize = 8;
 
 /// `ssh -G` prints about 4 KiB; thousands of forwardings stay below this.
 const LONGEST_OUTPUT: u64 = 4 * 1024 * 1024;
+
+/// How ssh.c's remarks on files begin.
+const OF_FILES: [&str; 2] = ["Warning: Identity file", "Cannot forward agent socket path"];
 
 /// How ssh.c complains about a missing command.
 const WANTS_COMMAND: [&str; 2] = ["specify a subsystem", "without a command"];
@@ -388,7 +397,7 @@ impl Resolver {
             self.dump(&program, request, &[], &breaking),
             self.dump(&program, &alone, &[], &nothing),
         )?;
-        Ok(dump::departures(&configured, &usual))
+        Ok(dump::departures(&configured.directives, &usual.directives))
     }
 
     async fn run(&self, request: &Request) -> Result<Answer, ConfigError> {
@@ -398,7 +407,7 @@ impl Resolver {
         sources.aliases = Vec::new();
         sources.control_paths = Vec::new();
         sources.known_hosts = Vec::new();
-        let (directives, default_host_key_algorithms) = tokio::try_join!(
+        let (Dump { directives, remarks }, default_host_key_algorithms) = tokio::try_join!(
             self.dump(&program.0, request, &[], &breaking),
             self.default_host_key_algorithms(&program, request),
         )?;
@@ -429,7 +438,7 @@ impl Resolver {
                 })
             })
         };
-        let config = read(&request.world)?;
+        let mut config = read(&request.world)?;
         // Whether a relative path takes part is seen by standing elsewhere.
         let elsewhere = World {
             cwd: request.world.cwd.join("elsewhere"),
@@ -440,9 +449,18 @@ impl Resolver {
         let variables = names
             .map(|name| (name.clone(), request.world.var(&name).map(OsStr::to_owned)))
             .collect();
-        let volatile = sources
-            .volatile
-            .then(|| (Arc::clone(&request.world), Instant::now() + VOLATILE_LIFE));
+        config.remarks = remarks;
+        // A file that ssh misses may be there the next time.
+        let misses_a_file = config
+            .remarks
+            .iter()
+            .any(|remark| OF_FILES.iter().any(|of| remark.starts_with(of)));
+        let life = match (sources.volatile, misses_a_file) {
+            (true, _) => Some(VOLATILE_LIFE),
+            (false, true) => Some(Duration::ZERO),
+            (false, false) => None,
+        };
+        let volatile = life.map(|life| (Arc::clone(&request.world), Instant::now() + life));
         Ok(Answer {
             runs_commands: sources.runs_commands
                 || matches!(config.proxy, Proxy::Command(_))
@@ -468,10 +486,11 @@ impl Resolver {
         {
             return Ok(Arc::clone(algorithms));
         }
-        let directives = self
+        let dump = self
             .dump(&program.0, &unconfigured(request), &[], &Breaking::default())
             .await?;
-        let list = directives
+        let list = dump
+            .directives
             .iter()
             .find(|directive| directive.keyword == "hostkeyalgorithms");
         let algorithms: Arc<[String]> = list
@@ -507,8 +526,9 @@ impl Resolver {
         } else {
             "LocalForward=/%C/ 127.0.0.1:1"
         };
-        let directives = self.dump(program, request, &["-o", probe], breaking).await?;
-        let answer = directives
+        let dump = self.dump(program, request, &["-o", probe], breaking).await?;
+        let answer = dump
+            .directives
             .iter()
             .filter(|directive| directive.keyword == "localforward")
             .find_map(|directive| {
@@ -533,9 +553,9 @@ impl Resolver {
         request: &Request,
         first: &[&str],
         breaking: &Breaking,
-    ) -> Result<Vec<Directive>, ConfigError> {
+    ) -> Result<Dump, ConfigError> {
         check_arguments(&request.ssh_args)?;
-        let output = match self.run_ssh(program, request, first, &[]).await {
+        let (output, remarks) = match self.run_ssh(program, request, first, &[]).await {
             // `SessionType subsystem` and `ForkAfterAuthentication` want a command even for -G. Any will do, but it
             // is given only then, since with a RemoteCommand ssh refuses one.
             Err(ConfigError::Refused(complaint))
@@ -546,16 +566,20 @@ impl Resolver {
             other => other?,
         };
         breaking.check(&output)?;
-        Ok(dump::parse(&output))
+        Ok(Dump {
+            directives: dump::parse(&output),
+            remarks: remarks.lines().map(str::to_owned).collect(),
+        })
     }
 
+    /// Standard output, and what it said besides, in lines.
     async fn run_ssh(
         &self,
         program: &Path,
         request: &Request,
         first: &[&str],
         remote_command: &[&str],
-    ) -> Result<Vec<u8>, ConfigError> {
+    ) -> Result<(Vec<u8>, String), ConfigError> {
         let mut command = local_program(program, &request.world);
         command.arg("-G").args(first).args(&request.ssh_args);
         if let Some(port) = request.destination.port {
@@ -579,11 +603,11 @@ impl Resolver {
         let child = command.spawn().map_err(|error| start(error.to_string()))?;
         let mut run = Run(child);
         let finished = tokio::time::timeout(self.time_limit, run.finish()).await;
-        let (success, output, complaint) = finished
+        let (success, output, said) = finished
             .map_err(|_| ConfigError::TimedOut(self.time_limit))?
             .map_err(|error| start(error.to_string()))?;
         if !success {
-            return Err(ConfigError::Refused(complaint));
+            return Err(ConfigError::Refused(said));
         }
         if output.len() as u64 > LONGEST_OUTPUT {
             let reason = "more than 4 MiB of output";
@@ -592,7 +616,7 @@ impl Resolver {
                 reason,
             });
         }
-        Ok(output)
+        Ok((output, said))
     }
 }
 
@@ -683,7 +707,7 @@ impl Drop for Landing<'_> {
 struct Run(Child);
 
 impl Run {
-    /// Success, standard output and the complaint.
+    /// Success, standard output, and what was said besides: a complaint, or remarks.
     async fn finish(&mut self) -> std::io::Result<(bool, Vec<u8>, String)> {
         let stdout = self.0.stdout.take().expect("stdout is piped");
         let stderr = self.0.stderr.take().expect("stderr is piped");
@@ -705,19 +729,23 @@ impl Run {
                     },
                 }
             }
-            let rest = tokio::time::timeout(GRACE, async {
+            let (output, status) = done.expect("the loop ends with a result");
+            // A remark is not worth waiting for whoever else holds stderr.
+            let patience = if status.success() { AT_ONCE } else { GRACE };
+            let rest = tokio::time::timeout(patience, async {
                 let mut chunk = [0; 4096];
                 while let Ok(count @ 1..) = stderr.read(&mut chunk).await {
                     keep(&mut complaint, &chunk[..count]);
                 }
             });
-            let (output, status) = done.expect("the loop ends with a result");
-            if !status.success() {
-                let _ = rest.await;
-            }
+            let _ = rest.await;
             (output, status)
         };
-        Ok((status.success(), output, complaint_lines(&complaint)))
+        let mut said = lines_of(&complaint);
+        if said.is_empty() && !status.success() {
+            said = NO_REASON.into();
+        }
+        Ok((status.success(), output, said))
     }
 }
 
@@ -738,6 +766,9 @@ impl Drop for Run {
 
 /// How long a failed ssh's last words are waited for.
 const GRACE: Duration = Duration::from_millis(200);
+
+/// The same for what is in the pipe already.
+const AT_ONCE: Duration = Duration::from_millis(1);
 
 fn keep(complaint: &mut Vec<u8>, chunk: &[u8]) {
     let room = usize::try_from(LONGEST_COMPLAINT)
@@ -802,25 +833,27 @@ pub fn ssh_program(world: &World) -> Result<PathBuf, ConfigError> {
         .ok_or_else(|| ConfigError::NoProgram(path.to_string_lossy().into_owned()))
 }
 
-/// What ssh wrote before it gave up, in a line, without its debug messages and what it says to everyone without a
-/// terminal.
+/// What ssh wrote before it gave up, in a line.
 #[must_use]
 pub fn complaint(stderr: &[u8]) -> String {
-    complaint_lines(stderr).replace('\n', "; ")
+    match lines_of(stderr) {
+        none if none.is_empty() => NO_REASON.to_owned(),
+        lines => lines.replace('\n', "; "),
+    }
 }
 
-fn complaint_lines(stderr: &[u8]) -> String {
+/// Of an ssh that gave up without a word.
+const NO_REASON: &str = "it gave no reason";
+
+/// What ssh wrote, without its debug messages and what it says to everyone without a terminal.
+fn lines_of(stderr: &[u8]) -> String {
     let text = Printable::text(stderr);
     let lines: Vec<&str> = text
         .lines()
         .map(str::trim)
         .filter(|line| !line.is_empty() && !line.starts_with("debug") && !line.starts_with("Pseudo-terminal"))
         .collect();
-    if lines.is_empty() {
-        "it gave no reason".into()
-    } else {
-        lines.join("\n")
-    }
+    lines.join("\n")
 }
 
 /// The configuration of the first, over those behind it. `None` for none.

@@ -13,6 +13,11 @@ use super::peer::Peer;
 use super::wire::{Forward, Reply, Request, VERSION};
 use super::{Socket, Sockets};
 use crate::claim::{PeerError, check_peer};
+use crate::metrics::{Decline, Stock};
+use crate::observed::activities::OfClient;
+use crate::observed::audit::{Entry, Recorder, Subject};
+use crate::observed::recording::Recordings;
+use crate::protocol::ActivityKind;
 
 /// How long a client may take to introduce itself, which stock ssh does at once.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
@@ -42,8 +47,11 @@ pub(super) async fn serve(stream: UnixStream, sockets: &Sockets, socket: &Socket
     check_peer(&stream)?;
     let mut client = Client {
         peer: Peer::of(&stream),
+        activity: OfClient::new(&sockets.activities, &stream, true),
+        recorder: Recorder::of(&sockets.audit, &stream),
         packets: Packets::new(stream),
         door: Door { sockets, socket },
+        shut_out: None,
     };
     if !client.greet().await? {
         return Ok(());
@@ -67,8 +75,12 @@ pub(super) async fn serve(stream: UnixStream, sockets: &Sockets, socket: &Socket
 /// A client that has been let in.
 pub(super) struct Client<'a> {
     peer: Peer,
+    activity: OfClient,
+    pub(super) recorder: Recorder,
     pub(super) packets: Packets,
     pub(super) door: Door<'a>,
+    /// Why it gets no session: it was let in only because it must not make a connection of its own.
+    pub(super) shut_out: Option<Error>,
 }
 
 /// Where it came in.
@@ -79,9 +91,19 @@ pub(super) struct Door<'a> {
 }
 
 impl Door<'_> {
+    /// Counts a request that is not served.
+    pub(super) fn declined(&self, request: Stock, reason: Decline) {
+        self.sockets.metrics.decline_mux(request, reason);
+    }
+
     /// Done when the daemon is ending.
     pub(super) async fn ending(self) {
         self.sockets.stop.after_last_request().await;
+    }
+
+    /// What records sessions.
+    pub(super) fn recordings(&self) -> &Recordings {
+        &self.sockets.recordings
     }
 
     /// The host behind it.
@@ -114,8 +136,20 @@ impl Door<'_> {
 }
 
 impl Client<'_> {
+    /// What is recorded of something that it asks for.
+    pub(super) fn entry(&self, subject: Subject) -> Entry {
+        self.recorder.entry(subject)
+    }
+
+    /// Whether it must not make a connection of its own, so that it is told of a failure where others are let down.
+    pub(super) fn must_share(&self) -> bool {
+        let Door { sockets, socket } = self.door;
+        sockets.must_share(socket, self.peer.world().as_ref())
+    }
+
     /// Hears the client's hello, and answers it once the host is connected. A client that gets no answer makes a
-    /// connection of its own, and asks its user what has to be asked (mux.c, `muxclient`); `false` then.
+    /// connection of its own, and asks its user what has to be asked (mux.c, `muxclient`); `false` then. One that must not do
+    /// so is let in all the same, to be told why it gets no session.
     async fn greet(&mut self) -> Result<bool, Dropped> {
         match tokio::time::timeout(HELLO_LIMIT, self.packets.request()).await {
             Ok(Ok(Some((_, Request::Hello { version: VERSION })))) => {}
@@ -125,24 +159,32 @@ impl Client<'_> {
             // It has left again, or never spoke.
             Ok(Ok(None)) | Err(_) => return Ok(false),
         }
+        let failed = |error: Error| {
+            let reason = Decline::Failed(error.kind());
+            (error, reason)
+        };
         let connected = async {
-            let host = self.door.host().await?;
+            let host = self.door.host().await.map_err(failed)?;
             if !self.peer.means(host.config(), self.door.sockets.engine.vantage()) {
-                return Err(Error::Invalid(
-                    "the client might not reach the same host by itself".into(),
-                ));
+                let error = Error::Invalid("the client might not reach the same host by itself".into());
+                return Err((error, Decline::AnotherHost));
             }
             if host.is_warm() {
                 return Ok(());
             }
-            self.door.socket.connect(&host).await
+            self.door.socket.connect(&host).await.map_err(failed)
         };
         let connected = tokio::select! {
             connected = connected => connected,
             () = self.packets.left() => return Ok(false),
         };
-        if connected.is_err() {
-            return Ok(false);
+        if let Err((error, reason)) = connected {
+            // One that must not make a connection of its own is told so when it asks for its session.
+            self.door.declined(Stock::Hello, reason);
+            if !self.must_share() {
+                return Ok(false);
+            }
+            self.shut_out = Some(error);
         }
         self.packets.reply(0, &Reply::Hello).await?;
         Ok(true)
@@ -153,11 +195,13 @@ impl Client<'_> {
         if !self.door.allows(&request).await {
             return self.deny(id, &request).await;
         }
+        self.begins(&request);
         let reply = match request {
             Request::Hello { .. } => return Err(Dropped::SecondHello),
             Request::AliveCheck => Reply::Alive {
                 pid: std::process::id(),
             },
+            Request::NewSession(_) if self.shut_out.is_some() => return self.shut_out(id).await,
             Request::NewSession(request) => return self.session(id, *request).await,
             Request::NewStdioForward { target } => return self.stdio_forward(id, &target).await,
             Request::Info(about) => self.info(&about).await,
@@ -177,25 +221,78 @@ impl Client<'_> {
                 Reply::Ok
             }
             // mux.c's words.
-            Request::Unknown => Reply::Failure("unsupported request".into()),
+            Request::Unknown => {
+                self.door.declined(Stock::Unknown, Decline::Unsupported);
+                Reply::Failure("unsupported request".into())
+            }
         };
         self.packets.reply(id, &reply).await?;
         Ok(ControlFlow::Continue(()))
     }
 
-    async fn open_forward(&self, asked: Forward) -> Reply {
+    /// Tells those who watch what the client wants.
+    fn begins(&self, request: &Request) {
+        let (kind, runs): (_, Vec<u8>) = match request {
+            Request::NewSession(session) => {
+                let kind = match (session.subsystem, session.command.is_empty()) {
+                    (true, _) => ActivityKind::Subsystem,
+                    (false, true) => ActivityKind::Shell,
+                    (false, false) => ActivityKind::Command,
+                };
+                (kind, session.command.clone())
+            }
+            Request::NewStdioForward { target } => (ActivityKind::Tunnel, target.to_string().into()),
+            Request::Proxy => (ActivityKind::Proxy, Vec::new()),
+            _ => return,
+        };
+        self.activity.begins(kind, &self.door.socket.name(), runs);
+    }
+
+    /// What the client wants has started, which it is told.
+    pub(super) async fn opened(&self, id: u32) -> Result<(), Dropped> {
+        if let Some(running) = &*self.activity.running() {
+            running.started(true);
+        }
+        Ok(self.packets.reply(id, &Reply::SessionOpened).await?)
+    }
+
+    /// What the client wants has failed.
+    pub(super) fn failed(&self, error: &Error) {
+        if let Some(running) = self.activity.running().take() {
+            running.failed_by(error);
+        }
+    }
+
+    async fn open_forward(&mut self, asked: Forward) -> Reply {
         let opened = async {
             let host = self.door.host().await?;
             let cwd = self.door.socket.request().world.cwd;
-            self.door.socket.forwards.open(&host, &cwd, asked).await
+            let beside = |subject| self.entry(subject);
+            self.door.socket.forwards.open(&host, &cwd, asked, beside).await
         };
-        opened
-            .await
-            .unwrap_or_else(|error: Error| Reply::Failure(error.to_string()))
+        let error: Error = match opened.await {
+            Ok(reply) => return reply,
+            Err(error) => error,
+        };
+        self.door
+            .declined(Stock::Forwarding, Decline::Failed(error.kind()));
+        // A client that asks for its session next would make a connection of its own instead.
+        if self.must_share() && !self.peer.only_asks() {
+            self.shut_out.get_or_insert(error);
+            return Reply::Ok;
+        }
+        Reply::Failure(error.to_string())
     }
 
     /// What the user does not allow is not done. A client that wanted a session makes a connection of its own for it.
     async fn deny(&mut self, id: u32, request: &Request) -> Result<ControlFlow<()>, Dropped> {
+        self.door.declined(asked(request), Decline::NotAllowed);
+        if matches!(request, Request::NewSession(_)) && self.must_share() {
+            let host = self.door.socket.name();
+            let why = format!("the user does not allow the use of the connection to {host}");
+            self.shut_out = Some(Error::Invalid(why));
+            return self.shut_out(id).await;
+        }
         // The descriptors are on their way; without them, the next request would begin in the wrong place.
         let descriptors = match request {
             Request::NewSession(_) => 3,
@@ -224,8 +321,29 @@ impl Client<'_> {
     }
 
     /// Says why a request is not done. A client that wanted a session makes a connection of its own for it.
-    pub(super) async fn refuse(&self, id: u32, why: &str) -> Result<ControlFlow<()>, Dropped> {
-        self.packets.reply(id, &Reply::Failure(why.into())).await?;
+    pub(super) async fn refuse(
+        &self,
+        id: u32,
+        request: Stock,
+        why: &Error,
+    ) -> Result<ControlFlow<()>, Dropped> {
+        self.door.declined(request, Decline::Failed(why.kind()));
+        self.packets.reply(id, &Reply::Failure(why.to_string())).await?;
         Ok(ControlFlow::Continue(()))
+    }
+}
+
+/// What a request is counted as where it is not served.
+fn asked(request: &Request) -> Stock {
+    match request {
+        Request::Hello { .. } => Stock::Hello,
+        Request::NewSession(_) => Stock::Session,
+        Request::NewStdioForward { .. } => Stock::Tunnel,
+        Request::OpenForward(_) | Request::CloseForward(_) => Stock::Forwarding,
+        Request::Proxy => Stock::Proxy,
+        Request::Terminate | Request::StopListening | Request::AliveCheck | Request::Info(_) => {
+            Stock::Control
+        }
+        Request::Unknown => Stock::Unknown,
     }
 }

@@ -8,7 +8,8 @@ use trunkline::config::{self, ForwardTarget, Listen};
 use trunkline::{Error, ForwardHandle, Host};
 
 use super::wire::{Address, Forward, Reply};
-use crate::forwards::list;
+use crate::forwards::{list, recorded};
+use crate::observed::audit::{Entry, Subject};
 use crate::protocol::ForwardKind;
 
 /// Those that stand.
@@ -23,29 +24,36 @@ struct Forwarding {
     asked: Forward,
     meant: config::Forward,
     handle: ForwardHandle,
+    /// What is recorded of it, to its end.
+    _entry: Entry,
 }
 
 impl Forwards {
-    /// Opens a forwarding; one that stands already is fine. Relative paths begin at `cwd`.
+    /// Opens a forwarding, of which `entry` records the beginning; one that stands already is fine. Relative paths begin at
+    /// `cwd`.
     ///
     /// # Errors
     /// It makes no sense; it cannot be listened; the server refuses.
-    pub(super) async fn open(&self, host: &Host, cwd: &Path, asked: Forward) -> Result<Reply, Error> {
+    pub(super) async fn open(
+        &self,
+        host: &Host,
+        cwd: &Path,
+        asked: Forward,
+        entry: impl FnOnce(Subject) -> Entry,
+    ) -> Result<Reply, Error> {
         let wanted = meaning(&asked, cwd)?;
         let mut standing = self.standing.lock().await;
         standing.retain(|forward| !forward.handle.has_ended());
         if let Some(known) = standing.iter().find(|forward| forward.asked == asked) {
             return Ok(known.answer());
         }
-        let handle = match asked.kind {
-            ForwardKind::Local => host.forward_local(&wanted).await?,
-            ForwardKind::Dynamic => host.forward_dynamic(&wanted.listen).await?,
-            ForwardKind::Remote => host.forward_remote(&wanted).await?,
-        };
+        let entry = entry(Subject::forwarding(host.config(), asked.kind, &wanted));
+        let handle = recorded(host, asked.kind, &wanted, &entry).await?;
         let opened = Forwarding {
             asked,
             meant: wanted,
             handle,
+            _entry: entry,
         };
         let answer = opened.answer();
         standing.push(opened);

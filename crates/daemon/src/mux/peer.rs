@@ -1,7 +1,13 @@
 //! The process at the other end of a mux socket: stock ssh, which says nothing of its surroundings.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+
 use tokio::net::UnixStream;
 use trunkline::config::{HostConfig, Vantage, World};
+use trunkline_request::ssh_options::TypedOptions;
+
+use crate::observed::asker::process_of;
 
 /// A client's process, by its number when it connected.
 #[derive(Clone, Copy)]
@@ -9,8 +15,35 @@ pub(super) struct Peer(Option<u32>);
 
 impl Peer {
     pub(super) fn of(stream: &UnixStream) -> Self {
-        let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
-        Self(pid.and_then(|pid| u32::try_from(pid).ok()))
+        Self(process_of(stream))
+    }
+
+    /// What the client was started with; `None` where it cannot be looked at.
+    pub(super) fn world(self) -> Option<World> {
+        self.0.and_then(World::of_process)
+    }
+
+    /// Whether its command line asks a master for something (`-O`), and nothing for itself.
+    pub(super) fn only_asks(self) -> bool {
+        let Some(line) = self
+            .0
+            .and_then(|pid| std::fs::read(format!("/proc/{pid}/cmdline")).ok())
+        else {
+            return false;
+        };
+        let words: Vec<OsString> = line
+            .split(|byte| *byte == 0)
+            .skip(1)
+            .map(|word| OsStr::from_bytes(word).to_owned())
+            .collect();
+        let asks = |from: usize| {
+            let mut options = TypedOptions::from(&words, from);
+            let found = options.any(|option| option.is_ok_and(|typed| typed.option.letter == b'O'));
+            (found, options.position())
+        };
+        // In front of the destination, or behind it.
+        let (found, destination) = asks(0);
+        found || asks(destination + 1).0
     }
 
     /// Whether the client would reach the same host by itself: it stands where this process does, and the user's commands

@@ -21,6 +21,9 @@ use trunkline::config::{ForwardAgent, Listen};
 use trunkline::{ChannelStream, Error, Host};
 use trunkline_proto::OpenFailure;
 
+use crate::metrics::Stock;
+use crate::observed::audit::{Recorder, Subject};
+
 use super::client::{Client, Dropped};
 use super::wire::{MAX_PACKET, Reply};
 use channel::{Door, Inside, Misuse};
@@ -65,27 +68,29 @@ impl Client<'_> {
     pub(super) async fn proxy(&mut self, id: u32) -> Result<ControlFlow<()>, Dropped> {
         let host = match self.door.host().await {
             Ok(host) => host,
-            Err(error) => return self.refuse(id, &error.to_string()).await,
+            Err(error) => return self.refuse(id, Stock::Proxy, &error).await,
         };
         // sshd lends the agent to every session of a connection. These cannot ask for it.
         if host.config().forward_agent != ForwardAgent::No {
             let why = "this connection forwards the agent, which proxy mode does not";
-            return self.refuse(id, why).await;
+            return self.refuse(id, Stock::Proxy, &Error::Invalid(why.into())).await;
         }
         let connection = host.hold();
         if let Err(error) = connection.ready().await {
-            return self.refuse(id, &error.to_string()).await;
+            return self.refuse(id, Stock::Proxy, &error).await;
         }
         self.packets.reply(id, &Reply::Proxy).await?;
         let door = self.door;
+        let recorder = self.recorder.clone();
         let (reader, writer, come) = self.packets.halves();
         let (out, packets) = mpsc::channel(OUT_PACKETS);
         let (ask, asked) = mpsc::channel(WAITING);
         let (offer, offers) = mpsc::channel(WAITING);
-        let globals = listen::serve(host.clone(), asked, offer, out.clone());
+        let globals = listen::serve(host.clone(), asked, offer, out.clone(), recorder.clone());
         let proxy = Proxy {
             reader: Reader { socket: reader, come },
             host,
+            recorder,
             out,
             ask,
             offers,
@@ -114,6 +119,7 @@ impl Client<'_> {
 struct Proxy<'a> {
     reader: Reader<'a>,
     host: Host,
+    recorder: Recorder,
     out: mpsc::Sender<Bytes>,
     ask: mpsc::Sender<GlobalRequest>,
     offers: mpsc::Receiver<Offer>,
@@ -244,7 +250,8 @@ impl Proxy<'_> {
         });
         match placed {
             Ok((target, inside)) => {
-                self.tasks.spawn(serve(self.host.clone(), target, peer, inside));
+                let (host, recorder) = (self.host.clone(), self.recorder.clone());
+                self.tasks.spawn(serve(host, recorder, target, peer, inside));
             }
             Err((reason, why)) => {
                 let failure = message::open_failure(peer.channel, reason, why);
@@ -297,12 +304,14 @@ fn takes_data(channel: u32, peer: &Peer) -> Result<(), Offence> {
 }
 
 /// A channel that a client opens, from its opening to its end: a session, or a connection to a target.
-async fn serve(host: Host, target: Option<Target>, peer: Peer, inside: Inside) -> Ended {
+async fn serve(host: Host, recorder: Recorder, target: Option<Target>, peer: Peer, inside: Inside) -> Ended {
+    let name = &host.config().original_host;
     let channel = inside.ours().channel;
     let refused = match target {
         None => match host.open_session().await {
             Ok(session) => {
-                inside.session(peer, session).await;
+                let entry = recorder.entry(Subject::of("session", name).at(host.config()));
+                inside.session(peer, session, &entry).await;
                 return Ended {
                     channel,
                     opened: true,
@@ -310,16 +319,32 @@ async fn serve(host: Host, target: Option<Target>, peer: Peer, inside: Inside) -
             }
             Err(error) => error,
         },
-        Some(target) => match connect(&host, &target).await {
-            Ok(stream) => {
-                inside.stream(peer, stream).await;
-                return Ended {
-                    channel,
-                    opened: true,
-                };
+        Some(target) => {
+            let entry = recorder.entry(
+                Subject::of("tunnel", name)
+                    .at(host.config())
+                    .to(target.to_string()),
+            );
+            let connected = async {
+                entry.begin(|subject| subject).await?;
+                connect(&host, &target).await
+            };
+            match connected.await {
+                Ok(stream) => {
+                    let carrying = stream.closer();
+                    entry.carries(move || carrying.carried());
+                    inside.stream(peer, stream).await;
+                    return Ended {
+                        channel,
+                        opened: true,
+                    };
+                }
+                Err(error) => {
+                    entry.failed(&error);
+                    error
+                }
             }
-            Err(error) => error,
-        },
+        }
     };
     let (reason, why) = refusal(&refused);
     inside

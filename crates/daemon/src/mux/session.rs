@@ -9,10 +9,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use trunkline::config::ForwardAgent;
 use trunkline::{ChannelStream, Command, Error, Execution, ExitStatus, Host, Pty, Session, TerminalSize};
+use trunkline_request::not_shared;
 
 use super::client::{Client, Door, Dropped};
 use super::wire::{Address, NewSession, Reply};
-use crate::protocol::{self, Escapes, Stdio};
+use crate::metrics::{Decline, Stock};
+use crate::observed::audit::{Entry, Subject};
+use crate::observed::recording::Recording;
+use crate::protocol::{self, Escapes, Program, Stdio};
 use crate::stdio::Output;
 use crate::streams::terminal_input::TerminalInput;
 use crate::streams::{self, Streams, Terms};
@@ -34,7 +38,7 @@ impl Client<'_> {
         let command = command(&request, terminal.as_ref());
         // All that can go wrong on this side goes wrong before the command is on its way: a client that gets no answer
         // would run it again.
-        let (begins, begun) = oneshot::channel();
+        let (begins, typing) = oneshot::channel();
         // Escapes are obeyed in what a terminal's session is given from elsewhere, too (mux.c registers the filter for any
         // session that wants a terminal).
         let is_typed = request.tty && (request.escape.is_some() || rustix::termios::isatty(&fds[0]));
@@ -46,7 +50,7 @@ impl Client<'_> {
                 let forwards = forwards.clone();
                 async move { forwards.list().await }.boxed()
             };
-            let typed = TerminalInput::new(&fds[0], &fds[2], request.escape, Box::new(list), begun);
+            let typed = TerminalInput::new(&fds[0], &fds[2], request.escape, Box::new(list), typing);
             streams = streams.typed(typed.map_err(Dropped::Descriptors)?);
         }
         drop(fds);
@@ -55,30 +59,34 @@ impl Client<'_> {
             Ok(host) => self.warn(&host, stderr).await?,
             Err(_) => stderr,
         };
+        let entry = self.entry_for(&request);
         let started = tokio::select! {
-            started = start(self.door, &request, command) => started,
+            started = start(self.door, &request, command, &entry) => started,
             () = self.packets.left() => return Ok(ControlFlow::Break(())),
         };
         let (host, session) = match started {
             Ok(started) => started,
-            Err(error) => return self.fail(id, &error, stderr).await,
+            Err(error) => {
+                entry.failed(&error);
+                let is_final = entry.is_refused();
+                return self.fail(id, &error, stderr, is_final).await;
+            }
         };
-        let control = session.control.clone();
+        let control = entry.counted(&session.control);
         // A master of OpenSSH's would not tell the command either.
         control.leave_running();
         let (replies, mut said) = mpsc::channel(1);
         let (inputs, heard) = mpsc::channel(1);
-        let begin = protocol::Reply::Begun {
-            tty: request.tty,
-            escapes: Escapes {
-                character: request.escape,
-                ..Escapes::default()
-            },
-            warm: true,
-            hostname: String::new(),
-        };
+        let begin = begun(&request);
         let parts = session.into_parts();
-        let running = streams::pump(parts, begin, streams, &replies, heard, Terms::default(), &host);
+        let recording = terminal
+            .as_ref()
+            .and_then(|terminal| self.recording(&request, terminal.size, &host));
+        let terms = Terms {
+            recording: recording.as_ref(),
+            ..Terms::default()
+        };
+        let running = streams::pump(parts, begin, streams, &replies, heard, terms, &host);
         let mut running = Box::pin(running);
         let mut resizing = Box::pin(resize(terminal, inputs));
         let mut begins = Some(begins);
@@ -87,14 +95,14 @@ impl Client<'_> {
         // may be refused, it waits with it.
         let mut opened = !control.is_waiting();
         if opened {
-            self.packets.reply(id, &Reply::SessionOpened).await?;
+            self.opened(id).await?;
         }
         let ended = loop {
             tokio::select! {
                 biased;
                 Some(_) = said.recv() => {
                     if !std::mem::replace(&mut opened, true) {
-                        self.packets.reply(id, &Reply::SessionOpened).await?;
+                        self.opened(id).await?;
                     }
                     if control.is_terminal_refused() {
                         self.packets.reply(id, &Reply::TtyAllocFail).await?;
@@ -109,13 +117,15 @@ impl Client<'_> {
                 never = &mut resizing => match never {},
             }
         };
+        entry.end_session(&ended);
+        recording.iter().for_each(|recording| recording.ended(&ended));
         // Whoever reads from the client's streams is to see their end when the client has exited.
         drop((running, resizing));
         match ended {
             Ok(status) => {
                 drop(stderr);
                 if !opened {
-                    self.packets.reply(id, &Reply::SessionOpened).await?;
+                    self.opened(id).await?;
                 }
                 // As OpenSSH's master: what a signal has ended has no status, and the client exits with 255.
                 if let ExitStatus::Exited(status) = status {
@@ -124,8 +134,46 @@ impl Client<'_> {
                 Ok(ControlFlow::Break(()))
             }
             Err(error) if opened => self.complain(&error, stderr).await,
-            Err(error) => self.fail(id, &error, stderr).await,
+            Err(error) => self.fail(id, &error, stderr, false).await,
         }
+    }
+
+    /// Ends a session that gets nothing, so that its client does not go on by itself.
+    pub(super) async fn shut_out(&mut self, id: u32) -> Result<ControlFlow<()>, Dropped> {
+        let Some(fds) = self.packets.descriptors(3).await? else {
+            return self.without_descriptors(id).await;
+        };
+        let [_, _, stderr]: [OwnedFd; 3] = fds
+            .try_into()
+            .map_err(|_| Dropped::Descriptors(std::io::ErrorKind::InvalidData.into()))?;
+        let why = self.shut_out.take();
+        let error = why.unwrap_or(Error::Bug("nobody was shut out"));
+        self.failed(&error);
+        // Counted as declined when that was decided.
+        self.tell_not_shared(id, &error, stderr).await
+    }
+
+    /// Ends a session that did not begin, and whose client must not connect by itself.
+    async fn tell_not_shared(
+        &mut self,
+        id: u32,
+        error: &Error,
+        stderr: OwnedFd,
+    ) -> Result<ControlFlow<()>, Dropped> {
+        self.opened(id).await?;
+        self.complain(&Error::Invalid(not_shared(error)), stderr).await
+    }
+
+    /// What is recorded of a session, before it is known what the socket's host means.
+    fn entry_for(&self, request: &NewSession) -> Entry {
+        let subject = Subject::session(&self.door.socket.name(), &program(request));
+        self.entry(subject.on_terminal(request.tty))
+    }
+
+    /// A recording of a session's terminal, if there is to be one.
+    fn recording(&self, request: &NewSession, size: TerminalSize, host: &Host) -> Option<Recording> {
+        let recordings = self.door.recordings();
+        recordings.begin(host.config(), (&request.term, size), &program(request))
     }
 
     /// Where one request ends and the next begins is not certain any more.
@@ -136,12 +184,23 @@ impl Client<'_> {
     }
 
     /// Ends a session that did not begin. Only where it is certain that nothing has run may the client try again by
-    /// itself; else it is made to exit with 255.
-    async fn fail(&mut self, id: u32, error: &Error, stderr: OwnedFd) -> Result<ControlFlow<()>, Dropped> {
-        if error.execution() == Execution::DidNotStart {
-            return self.refuse(id, &error.to_string()).await;
+    /// itself; else it is made to exit with 255, and also where that is `is_final`: the client must not run it either.
+    async fn fail(
+        &mut self,
+        id: u32,
+        error: &Error,
+        stderr: OwnedFd,
+        is_final: bool,
+    ) -> Result<ControlFlow<()>, Dropped> {
+        self.failed(error);
+        if error.execution() == Execution::DidNotStart && !is_final {
+            if !self.must_share() {
+                return self.refuse(id, Stock::Session, error).await;
+            }
+            self.door.declined(Stock::Session, Decline::Failed(error.kind()));
+            return self.tell_not_shared(id, error, stderr).await;
         }
-        self.packets.reply(id, &Reply::SessionOpened).await?;
+        self.opened(id).await?;
         self.complain(error, stderr).await
     }
 
@@ -164,6 +223,7 @@ impl Client<'_> {
 
     /// Tells the client's user why the session has ended, which the protocol has no words for.
     async fn complain(&mut self, error: &Error, stderr: OwnedFd) -> Result<ControlFlow<()>, Dropped> {
+        self.failed(error);
         // The terminal may be raw. One that takes no more is told nothing.
         let telling = async {
             if let Ok(mut output) = Output::new(stderr) {
@@ -190,11 +250,12 @@ impl Client<'_> {
             return self.without_descriptors(id).await;
         };
         let door = self.door;
+        let entry = self.entry(Subject::of("tunnel", &door.socket.name()).to(target.to_string()));
         let connected = async {
-            match connect(door, target).await {
+            match connect(door, target, &entry).await {
                 Err(error) if !matches!(error, Error::Refused { .. }) => {
                     tracing::info!("{error}; trying once more");
-                    connect(door, target).await
+                    connect(door, target, &entry).await
                 }
                 result => result,
             }
@@ -205,10 +266,16 @@ impl Client<'_> {
         };
         let (_host, stream) = match connected {
             Ok(connected) => connected,
-            Err(error) => return self.refuse(id, &error.to_string()).await,
+            Err(error) => {
+                entry.failed(&error);
+                self.failed(&error);
+                return self.refuse(id, Stock::Tunnel, &error).await;
+            }
         };
+        let channel = stream.closer();
+        entry.carries(move || channel.carried());
         let streams = Streams::new([Stdio::Passed, Stdio::Passed, Stdio::Null], fds)?;
-        self.packets.reply(id, &Reply::SessionOpened).await?;
+        self.opened(id).await?;
         let (replies, mut said) = mpsc::channel(1);
         let (_inputs, heard) = mpsc::channel(1);
         tokio::select! {
@@ -225,6 +292,7 @@ async fn start(
     door: Door<'_>,
     request: &NewSession,
     command: Result<Command, Error>,
+    entry: &Entry,
 ) -> Result<(Host, Session), Error> {
     let host = door.host().await?;
     let refuse = |why: &str| Err(Error::Invalid(why.into()));
@@ -238,17 +306,43 @@ async fn start(
         (false, true) => return refuse("this connection forwards the agent, which was not asked for"),
         _ => {}
     }
-    let session = host.start(&command?).await?;
+    let command = command?;
+    entry.begin(|subject| subject.at(host.config())).await?;
+    let session = host.start(&command).await?;
     Ok((host, session))
 }
 
-async fn connect(door: Door<'_>, target: &Address) -> Result<(Host, ChannelStream), Error> {
+async fn connect(door: Door<'_>, target: &Address, entry: &Entry) -> Result<(Host, ChannelStream), Error> {
     let host = door.host().await?;
+    entry.begin(|subject| subject.at(host.config())).await?;
     let stream = match target {
         Address::Tcp { host: name, port } => host.direct_tcpip(name, *port, ("127.0.0.1", 0)).await?,
         Address::Socket(path) => host.direct_streamlocal(path).await?,
     };
     Ok((host, stream))
+}
+
+/// What says that it has begun.
+fn begun(request: &NewSession) -> protocol::Reply {
+    protocol::Reply::Begun {
+        tty: request.tty,
+        escapes: Escapes {
+            character: request.escape,
+            ..Escapes::default()
+        },
+        warm: true,
+        hostname: String::new(),
+    }
+}
+
+fn program(request: &NewSession) -> Program {
+    if request.subsystem {
+        Program::Subsystem(String::from_utf8_lossy(&request.command).into_owned())
+    } else if request.command.is_empty() {
+        Program::Configured
+    } else {
+        Program::Exec(request.command.clone())
+    }
 }
 
 fn vec_of(fds: &[OwnedFd]) -> std::io::Result<Vec<OwnedFd>> {

@@ -1,5 +1,6 @@
 //! A failure in ssh's own words, for a client that stands for ssh: people know them, and programs look for them.
 
+use rustix::io::Errno;
 use trunkline::config::{ConfigError, HostConfig, Proxy};
 use trunkline::host_key::HostKeyError;
 use trunkline::{Error, Execution};
@@ -75,6 +76,25 @@ fn before_the_start(error: &Error, config: &HostConfig, program: &Program) -> Op
         Error::Network { doing, .. } => {
             let to = doing.strip_prefix("connecting to ")?;
             format!("ssh: connect to host {to}: {}", system_words(&error.to_string())?)
+        }
+        // sshconnect.c, `ssh_create_socket`, and its caller, which knows no more.
+        Error::Local { doing, source } => {
+            let why = system_words(&error.to_string())?.to_owned();
+            let (address, interface) = (&config.bind_address, &config.bind_interface);
+            let said = match (address, interface) {
+                (Some(name), _) if doing.starts_with("looking up BindAddress") => {
+                    format!("getaddrinfo: {name}: {why}")
+                }
+                (Some(_), _) if doing.starts_with("bind ") => format!("{doing}: {why}"),
+                (_, Some(name)) if source.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {
+                    format!("getifaddrs: {name}: no suitable addresses")
+                }
+                _ => return None,
+            };
+            format!(
+                "{said}\nssh: connect to host {hostname} port {}: failure",
+                config.port
+            )
         }
         Error::Timeout { doing, .. } => match doing.strip_prefix("connecting to ") {
             Some(to) => format!("ssh: connect to host {to}: Connection timed out"),

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use bytes::Bytes;
 use trunkline::{ChannelReader, ChannelWriter};
 
 use crate::stdio::{Input, Output};
@@ -9,13 +10,18 @@ use crate::stdio::{Input, Output};
 /// Pieces of output written at once: 512 KiB of sshd's packets, within IOV_MAX.
 const PIECES: usize = 16;
 
-/// Writes all that comes from a channel, which is read no faster.
+/// Writes all that comes from a channel, which is read no faster. Each piece is noted before.
 ///
 /// # Errors
 /// As [`Output::write_all`].
-pub(crate) async fn drain(reader: &mut ChannelReader, output: &mut Output) -> io::Result<()> {
+pub(crate) async fn drain(
+    reader: &mut ChannelReader,
+    output: &mut Output,
+    note: impl Fn(&Bytes),
+) -> io::Result<()> {
     let mut pieces = Vec::new();
     while reader.chunks(&mut pieces, PIECES).await > 0 {
+        pieces.iter().for_each(&note);
         pieces = output.write_all(pieces).await?;
     }
     Ok(())

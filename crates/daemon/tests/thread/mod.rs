@@ -28,10 +28,12 @@ impl Daemon {
                 .build()
                 .unwrap();
             runtime.block_on(async {
-                let claim = Claim::take(&place).unwrap();
+                let claim = Claim::take(&place, None).unwrap();
                 let engine = Engine::new(Settings::default(), MemoryPlace::Process);
                 ready.send(()).unwrap();
-                server::run(claim, engine, async { drop(ended.await) }).await;
+                server::run(claim, engine, || (), async { drop(ended.await) })
+                    .await
+                    .unwrap();
             });
         });
         listening.recv().unwrap();

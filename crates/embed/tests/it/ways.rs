@@ -18,6 +18,21 @@ async fn where_no_daemon_runs_the_engine_connects() {
 }
 
 #[tokio::test]
+async fn an_engine_of_the_programs_own_connects_to_nothing_where_only_shared_connections_may_be_used() {
+    let sshd = Sshd::start_default().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut destination = destination(&sshd, folder.path(), Preference::RunningDaemon, &[]);
+    let mut world = (*destination.request.world).clone();
+    world.env.insert("TRUNKLINE_STRICT".into(), "1".into());
+    destination.request.world = world.into();
+    let found = Way::find(&destination, async || Ok(engine())).await;
+    let failure = found.err().unwrap();
+    assert_eq!(failure.kind, ErrorKind::Configuration);
+    assert!(failure.message.contains("only shared connections"), "{failure:?}");
+    assert_eq!(sshd.authentications(), 0);
+}
+
+#[tokio::test]
 async fn a_daemon_that_cannot_be_started_is_a_failure_of_this_machine() {
     let sshd = Sshd::start_default().unwrap();
     let folder = tempfile::tempdir().unwrap();

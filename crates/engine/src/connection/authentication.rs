@@ -51,6 +51,8 @@ pub(crate) struct Authentication<'a> {
     interactive_left: u32,
     password_failed: bool,
     last_password: Option<Zeroizing<String>>,
+    /// A person has answered a question.
+    attended: bool,
     allowed: Vec<String>,
     /// What was tried last was right, and the server wants one more method.
     partial: bool,
@@ -107,6 +109,7 @@ impl<'a> Authentication<'a> {
             },
             password_failed: false,
             last_password: None,
+            attended: false,
             allowed: Vec::new(),
             partial: false,
             course: None,
@@ -132,6 +135,11 @@ impl<'a> Authentication<'a> {
     /// The key that led in, for host memory.
     pub(crate) fn used_key(&self) -> Option<[u8; 32]> {
         self.used.as_ref().map(Candidate::digest)
+    }
+
+    /// Whether a person had to do something for it, and would have to again.
+    pub(crate) fn is_attended(&self) -> bool {
+        self.attended || self.identities.attended || self.used.as_ref().is_some_and(Candidate::wants_touch)
     }
 
     /// What the server had to say.
@@ -239,6 +247,7 @@ impl<'a> Authentication<'a> {
     /// As many answers as there are questions.
     async fn answers(&mut self, mut asked: ServerQuestions) -> Vec<Zeroizing<String>> {
         let prompter = self.interaction.prompter();
+        self.attended |= !asked.prompts.is_empty() && prompter.asks_person();
         if let Some(together) = prompter.ask_together(&asked) {
             let mut answers = together.await.unwrap_or_else(|| {
                 self.interactive_left = 0;
@@ -253,7 +262,7 @@ impl<'a> Authentication<'a> {
                 self.interaction.notice(text);
             }
         }
-        let who = format!("({}@{}) ", self.host.user, self.host.original_host);
+        let who = format!("({}) ", self.host.who());
         let mut answers = Vec::with_capacity(asked.prompts.len());
         for prompt in &mut asked.prompts {
             prompt.text.insert_str(0, &who);
@@ -390,6 +399,9 @@ impl<'a> Authentication<'a> {
         }
         self.reconsider(driver);
         while let Some(candidate) = self.identities.candidates.pop_front() {
+            let (host, interaction) = (self.host, self.interaction);
+            self.identities
+                .tell_of_unreadable(host, interaction, Some(&candidate));
             let candidate = if candidate.is_sealed() {
                 let opened = self.identities.open(self.host, self.interaction, candidate).await;
                 let Some(opened) = opened else { continue };
@@ -417,6 +429,8 @@ impl<'a> Authentication<'a> {
             self.probing = Some(candidate);
             return Ok(true);
         }
+        self.identities
+            .tell_of_unreadable(self.host, self.interaction, None);
         Ok(false)
     }
 
@@ -566,15 +580,13 @@ impl<'a> Authentication<'a> {
         } else {
             ""
         };
-        let text = format!(
-            "{again}{}@{}'s password: ",
-            self.host.user, self.host.original_host
-        );
+        let text = format!("{again}{}'s password: ", self.host.who());
         let prompt = Prompt::new(PromptKind::Password, text, false);
         let Some(password) = self.interaction.prompter().ask(&prompt).await else {
             self.passwords_left = 0;
             return false;
         };
+        self.attended |= self.interaction.prompter().asks_person();
         self.password_failed = true;
         driver.proto.authenticate_password(&password, None, true);
         self.last_password = Some(password);
@@ -597,7 +609,7 @@ impl<'a> Authentication<'a> {
             let prompt = Prompt::new(PromptKind::Password, text, false);
             self.interaction.prompter().ask(&prompt).await
         };
-        let who = format!("{}@{}", self.host.user, self.host.original_host);
+        let who = self.host.who();
         let new = ask(format!("Enter {who}'s new password: ")).await;
         let again = ask(format!("Retype {who}'s new password: ")).await;
         match (new, again) {

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -111,6 +111,14 @@ pub(crate) struct ChannelShared {
     /// The session's command is not told when the channel is closed.
     leaves_running: AtomicBool,
     writer: AtomicWaker,
+    carried: Carried,
+}
+
+/// Bytes that have been handed to a channel, and taken from it.
+#[derive(Debug, Default)]
+struct Carried {
+    sent: AtomicU64,
+    received: AtomicU64,
 }
 
 impl ChannelShared {
@@ -129,6 +137,7 @@ impl ChannelShared {
             terminal_refused: AtomicBool::new(false),
             leaves_running: AtomicBool::new(false),
             writer: AtomicWaker::new(),
+            carried: Carried::default(),
         })
     }
 
@@ -186,6 +195,12 @@ impl ChannelShared {
 
     pub(crate) fn is_terminal_refused(&self) -> bool {
         self.terminal_refused.load(Ordering::Acquire)
+    }
+
+    /// Bytes that have been handed to it for the server, and taken from it by whoever reads.
+    pub(crate) fn carried(&self) -> (u64, u64) {
+        let Carried { sent, received } = &self.carried;
+        (sent.load(Ordering::Relaxed), received.load(Ordering::Relaxed))
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -433,6 +448,10 @@ impl ChannelReader {
     }
 
     fn read(&mut self, len: usize) {
+        self.shared
+            .carried
+            .received
+            .fetch_add(len as u64, Ordering::Relaxed);
         self.unreturned += len;
         if self.unreturned >= CREDIT_STEP {
             let len = std::mem::take(&mut self.unreturned);
@@ -525,6 +544,10 @@ impl ChannelWriter {
     }
 
     fn push(&mut self, data: Bytes) {
+        self.shared
+            .carried
+            .sent
+            .fetch_add(data.len() as u64, Ordering::Relaxed);
         self.shared.queued.fetch_add(data.len(), Ordering::AcqRel);
         let _ = self.ops.send(Op::Write {
             channel: self.shared.clone(),
@@ -606,6 +629,11 @@ pub struct ChannelCloser {
 }
 
 impl ChannelCloser {
+    /// Bytes that have been sent to the server so far, and taken of what it sent.
+    pub fn carried(&self) -> (u64, u64) {
+        self.shared.carried()
+    }
+
     /// Closes it now.
     pub fn close(&self) {
         let _ = self.ops.send(Op::Close {

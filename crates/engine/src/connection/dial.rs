@@ -65,6 +65,9 @@ pub(crate) async fn tcp(host: &HostConfig, interaction: &Interaction) -> Result<
     }
 }
 
+/// What the resolver says where it is asked for addresses of one family (getaddrinfo(3), `EAI_ADDRFAMILY`).
+const OTHER_FAMILY: &str = "Address family for hostname not supported";
+
 async fn tcp_once(host: &HostConfig, interaction: &Interaction) -> Result<Dialed, Error> {
     let doing = || format!("connecting to {} port {}", host.hostname, host.port);
     let found = tokio::net::lookup_host((host.hostname.as_str(), host.port))
@@ -76,7 +79,12 @@ async fn tcp_once(host: &HostConfig, interaction: &Interaction) -> Result<Dialed
         AddressFamily::Inet6 => address.is_ipv6(),
     };
     let addresses = interleave(found.filter(wanted).collect());
-    let mut last_error = Error::network(doing(), io::Error::other("no address of the wanted family"));
+    if addresses.is_empty() {
+        // sshconnect.c asks the resolver for addresses of the family only.
+        let none = io::Error::other(OTHER_FAMILY);
+        return Err(Error::lookup(&host.hostname, none));
+    }
+    let mut last_error = Error::Bug("no address was tried");
 
     // Happy eyeballs: the next address is tried when one fails or has taken too long; the first to answer wins.
     let mut attempts: JoinSet<Attempt> = JoinSet::new();
@@ -91,17 +99,20 @@ async fn tcp_once(host: &HostConfig, interaction: &Interaction) -> Result<Dialed
                 host.port
             );
             interaction.log(LogLevel::Debug1, &connecting);
-            let local = bind_address(host, address).await?;
-            let socket = socket(host, address).map_err(|source| Error::local("opening a socket", source))?;
+            let socket = match bound_socket(host, address).await {
+                Ok(socket) => socket,
+                Err(error) => {
+                    last_error = error;
+                    next = remaining.next();
+                    if next.is_some() || !attempts.is_empty() {
+                        continue;
+                    }
+                    return Err(last_error);
+                }
+            };
             attempts.spawn(async move {
                 let begun = Instant::now();
-                let connecting = async {
-                    if let Some(local) = local {
-                        socket.bind(local)?;
-                    }
-                    socket.connect(address).await
-                };
-                match connecting.await {
+                match socket.connect(address).await {
                     Ok(stream) => {
                         let took = begun.elapsed();
                         let rtt = round_trip(&stream).map_or(took, |rtt| rtt.min(took));
@@ -178,15 +189,29 @@ fn interleave(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
         .collect()
 }
 
-fn socket(host: &HostConfig, address: SocketAddr) -> io::Result<TcpSocket> {
+/// A socket that is bound as the configuration says.
+async fn bound_socket(host: &HostConfig, remote: SocketAddr) -> Result<TcpSocket, Error> {
+    let local = bind_address(host, remote).await?;
+    let socket = socket(host, remote)?;
+    if let Some(local) = local {
+        let bound = socket.bind(local);
+        bound.map_err(|source| Error::local(format!("bind {}", local.ip()), source))?;
+    }
+    Ok(socket)
+}
+
+fn socket(host: &HostConfig, address: SocketAddr) -> Result<TcpSocket, Error> {
     let socket = if address.is_ipv4() {
         TcpSocket::new_v4()
     } else {
         TcpSocket::new_v6()
-    }?;
-    socket.set_keepalive(host.tcp_keep_alive)?;
+    };
+    let opening = |source| Error::local("opening a socket", source);
+    let socket = socket.map_err(opening)?;
+    socket.set_keepalive(host.tcp_keep_alive).map_err(opening)?;
     if let Some(interface) = &host.bind_interface {
-        socket.bind_device(Some(interface.as_bytes()))?;
+        let bound = socket.bind_device(Some(interface.as_bytes()));
+        bound.map_err(|source| Error::local(format!("binding to BindInterface {interface}"), source))?;
     }
     Ok(socket)
 }
@@ -202,10 +227,7 @@ async fn bind_address(host: &HostConfig, remote: SocketAddr) -> Result<Option<So
     found
         .find(|local| local.is_ipv4() == remote.is_ipv4())
         .map(Some)
-        .ok_or_else(|| {
-            let problem = format!("BindAddress {name} has no address of the family of {remote}");
-            Error::configuration(host, problem)
-        })
+        .ok_or_else(|| Error::local(doing(), io::Error::other(OTHER_FAMILY)))
 }
 
 /// Runs a ProxyCommand in the caller's world. Where it may ask on this process's terminal, its standard error is this

@@ -142,13 +142,12 @@ impl Driver {
         self.unverified = unverified;
     }
 
-    /// Gives the untouched queue back. Once operations were taken from it, everyone who waits is told `error` instead.
-    pub(crate) fn into_ops(mut self, error: &Error) -> Option<queue::Receiver<Op>> {
+    /// Gives the queue back, and whether operations were taken from it: everyone who waits has been told `error` then.
+    pub(crate) fn into_ops(mut self, error: &Error) -> (queue::Receiver<Op>, bool) {
         if self.takes_ops {
             self.finish(error);
-            return None;
         }
-        Some(self.ops)
+        (self.ops, self.takes_ops)
     }
 
     /// Drives the connection until the handshake has something to decide.
@@ -158,19 +157,19 @@ impl Driver {
         question.ok_or_else(|| self.closed("all work on it was done"))
     }
 
-    /// Drives the authenticated connection to its end, and tells everyone who waits.
-    pub(crate) async fn run(mut self: Box<Self>) -> Error {
+    /// Drives the authenticated connection to its end, and tells everyone who waits. Returns why it ended, and the queue, whose
+    /// operations are to be refused for the same reason.
+    pub(crate) async fn run(mut self: Box<Self>) -> (Error, queue::Receiver<Op>) {
         let end = match std::future::poll_fn(|cx| self.poll(cx, false)).await {
             Ok(_) => self.closed("all work on it was done"),
             Err(error) => error,
         };
         self.finish(&end);
-        end
+        (end, self.ops)
     }
 
     /// Ends every channel and request with `error`; those whose command may have begun are told so.
     fn finish(&mut self, error: &Error) {
-        self.ops.close();
         while let Some(op) = self.ops.try_recv() {
             refuse(op, error);
         }

@@ -1,5 +1,6 @@
 //! From a socket to an authenticated connection: host memory, the host key, authentication; then the connection's life.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use trunkline_request::Backoff;
@@ -33,7 +34,7 @@ use crate::interaction::Interaction;
 use crate::keys;
 use crate::known_hosts;
 use crate::memory::{HostFacts, HostId, Memory, Refusal};
-use crate::metrics::{ConnectionMetrics, Metrics};
+use crate::metrics::{ConnectionMetrics, Metrics, Queue, Stage};
 use crate::prompt::{Prompt, PromptKind};
 use crate::queue;
 use crate::settings::Settings;
@@ -79,7 +80,7 @@ pub(crate) async fn run(
     info: &OnceLock<ConnectionInfo>,
     incoming: &Arc<Incoming>,
     abandoned: &CancellationToken,
-) -> Error {
+) -> (Error, queue::Receiver<Op>) {
     let mut ops = ops;
     let begun = Instant::now();
     let engine_metrics = handshake.engine_metrics.clone();
@@ -104,14 +105,19 @@ pub(crate) async fn run(
                     never = serve_offers(offers, incoming, updates) => match never {},
                 };
             }
-            Err(Failed { error, ops: None, .. }) => {
-                engine_metrics.handshake(error.kind().as_str(), begun.elapsed());
-                handshake.learn_from(&error);
-                return error;
+            Err(Failed {
+                error,
+                ops: taken,
+                is_touched: true,
+                ..
+            }) => {
+                ops = taken;
+                error
             }
             Err(Failed {
                 error,
-                ops: Some(untouched),
+                ops: untouched,
+                is_touched: false,
                 greeting,
             }) => {
                 ops = untouched;
@@ -133,11 +139,7 @@ pub(crate) async fn run(
         };
         engine_metrics.handshake(error.kind().as_str(), begun.elapsed());
         handshake.learn_from(&error);
-        ops.close();
-        while let Some(op) = ops.try_recv() {
-            crate::connection::channel::refuse(op, &error);
-        }
-        return error;
+        return (error, ops);
     }
 }
 
@@ -268,12 +270,26 @@ struct Established {
     updates: Option<HostKeyUpdates>,
 }
 
-/// A failed attempt. With `ops`, nothing of them was touched and nothing asked of the server.
+/// A failed attempt.
 struct Failed {
     error: Error,
-    ops: Option<queue::Receiver<Op>>,
+    ops: queue::Receiver<Op>,
+    /// Some of them were taken, and something may have been asked of the server.
+    is_touched: bool,
     /// What the server said instead of an identification.
     greeting: Printable,
+}
+
+impl Failed {
+    /// Nobody was asked for anything.
+    fn unasked(error: Error, ops: queue::Receiver<Op>) -> Self {
+        Self {
+            error,
+            ops,
+            is_touched: false,
+            greeting: Printable::default(),
+        }
+    }
 }
 
 async fn establish(
@@ -294,11 +310,8 @@ async fn establish(
     let prepared = match abandoned.run_until_cancelled(preparing).await {
         Some(Ok(prepared)) => prepared,
         failed => {
-            return Err(Failed {
-                error: failed.and_then(Result::err).unwrap_or_else(|| handshake.closed()),
-                ops: Some(ops),
-                greeting: Printable::default(),
-            });
+            let error = failed.and_then(Result::err).unwrap_or_else(|| handshake.closed());
+            return Err(Failed::unasked(error, ops));
         }
     };
     let Prepared {
@@ -332,7 +345,6 @@ async fn establish(
         alias: host.host_key_alias.as_deref(),
         address,
     };
-    let remembered = facts.key.as_ref();
     let logging_in = log_in(
         &mut driver,
         handshake,
@@ -340,7 +352,7 @@ async fn establish(
         &trust,
         &server,
         identities,
-        remembered,
+        facts.key.as_ref(),
     );
     let logged_in = match abandoned.run_until_cancelled(logging_in).await {
         Some(Ok(logged_in)) => logged_in,
@@ -356,8 +368,13 @@ async fn establish(
                 Some(words) => error.of_proxy(words.last().await),
                 None => error,
             };
-            let ops = driver.into_ops(&error);
-            return Err(Failed { error, ops, greeting });
+            let (ops, is_touched) = driver.into_ops(&error);
+            return Err(Failed {
+                error,
+                ops,
+                is_touched,
+                greeting,
+            });
         }
     };
     handshake.engine_metrics.connections_authenticated.add(1);
@@ -376,7 +393,8 @@ async fn establish(
         host: host.clone(),
         interaction: handshake.interaction.clone(),
     });
-    if let Some(known) = logged_in.info(&driver.proto, &handshake.interaction, dialed.rtt, begun) {
+    let way = (dialed.address, dialed.rtt);
+    if let Some(known) = logged_in.info(&driver.proto, &handshake.interaction, way, begun) {
         tracing::debug!(server = %Printable::line(&known.server), "logged in");
         let _ = info.set(known);
     }
@@ -404,12 +422,13 @@ impl<'a> Prepared<'a> {
     async fn new(handshake: &'a Handshake, attempt: Attempt, policy: &Policy) -> Result<Self, Error> {
         let host = &handshake.host;
         let gate = handshake.gate.as_ref();
-        let of_server = permit(gate.map(|gate| &*gate.server)).await;
-        handshake.engine_metrics.connections_started.add(1);
+        let metrics = &handshake.engine_metrics;
+        let of_server = permit(gate.map(|gate| &*gate.server), &metrics.waiting_for_server).await;
+        metrics.connections_started.add(1);
         let begun = Instant::now();
         let facts = handshake.memory.facts(&handshake.host_id()).unwrap_or_default();
         let loading = async {
-            let _permit = permit(gate.map(|gate| &*gate.all)).await;
+            let _permit = permit(gate.map(|gate| &*gate.all), &metrics.waiting_for_turn).await;
             let (policy, facts, host) = (policy.clone(), facts.clone(), host.clone());
             tokio::task::spawn_blocking(move || {
                 let trust = policy.load()?;
@@ -419,7 +438,7 @@ impl<'a> Prepared<'a> {
             .await
         };
         let (dialed, identities, loaded) = tokio::join!(
-            (handshake.dial)(),
+            stage(handshake, Stage::Dial, (handshake.dial)()),
             async {
                 // The program's own course brings what each attempt needs.
                 match handshake.login.authenticator() {
@@ -430,7 +449,7 @@ impl<'a> Prepared<'a> {
             loading
         );
         let dialed = dialed?;
-        let of_all = permit(gate.map(|gate| &*gate.all)).await;
+        let of_all = permit(gate.map(|gate| &*gate.all), &metrics.waiting_for_turn).await;
         let (trust, mut config) =
             loaded.map_err(|error| Error::local("reading known_hosts", std::io::Error::other(error)))??;
         config.early_kexinit &= attempt.early_kexinit && handshake.begins_early(&facts);
@@ -453,13 +472,30 @@ impl<'a> Prepared<'a> {
     }
 }
 
-async fn permit(semaphore: Option<&Semaphore>) -> Option<SemaphorePermit<'_>> {
+/// Takes the time of a stage.
+async fn stage<T>(
+    handshake: &Handshake,
+    stage: Stage,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let begun = Instant::now();
+    let result = work.await;
+    let outcome = result
+        .as_ref()
+        .map_or_else(|error| error.kind().as_str(), |_| "ok");
+    handshake.engine_metrics.stage(stage, outcome, begun.elapsed());
+    result
+}
+
+async fn permit<'a>(semaphore: Option<&'a Semaphore>, queue: &Queue) -> Option<SemaphorePermit<'a>> {
+    let _waiting = queue.wait();
     semaphore?.acquire().await.ok()
 }
 
 struct LoggedIn {
     accepted: Accepted,
     key: Option<[u8; 32]>,
+    attended: bool,
     banner: String,
 }
 
@@ -468,12 +504,13 @@ impl LoggedIn {
         self,
         proto: &trunkline_proto::Connection,
         interaction: &Interaction,
-        rtt: Option<Duration>,
+        (address, rtt): (Option<SocketAddr>, Option<Duration>),
         begun: Instant,
     ) -> Option<ConnectionInfo> {
         let negotiated = proto.negotiated()?;
         let unverified = self.accepted.is_unverified;
         Some(ConnectionInfo {
+            address,
             server: proto
                 .server_id()
                 .map_or_else(String::new, |id| id.as_str().to_owned()),
@@ -499,6 +536,7 @@ impl LoggedIn {
             },
             banner: self.banner.into(),
             log: interaction.recorded().into(),
+            attended: self.attended,
             made_for: interaction.client().known(),
             binding: SessionBinding {
                 host_key: proto.host_key().cloned().unwrap_or_default(),
@@ -521,21 +559,41 @@ async fn log_in(
     let Handshake {
         host, interaction, ..
     } = handshake;
-    let limit = host.connect_timeout.unwrap_or(STEP_LIMIT).min(STEP_LIMIT);
-    let next = async |driver: &mut Driver| {
-        let question = tokio::time::timeout(limit, driver.question()).await;
-        question.unwrap_or_else(|_| {
-            Err(Error::Timeout {
-                doing: format!("{} with {}", driver.stage(), host.original_host),
-                after: limit,
-            })
-        })
-    };
-    let Event::HostKey(key) = next(driver).await? else {
+    let Event::HostKey(key) = stage(handshake, Stage::KeyExchange, next(driver, host)).await? else {
         return Err(Error::Bug("a question came before the host key"));
     };
     log_transport(interaction, &driver.proto);
-    let accepted = check_host_key(handshake, policy, trust, server, &key).await?;
+    let known = (identities, remembered);
+    let proving = prove(driver, handshake, policy, trust, server, &key, known);
+    stage(handshake, Stage::Authentication, proving).await
+}
+
+/// What is to be decided next, for which the server has so much time.
+async fn next(driver: &mut Driver, host: &HostConfig) -> Result<Event, Error> {
+    let limit = host.connect_timeout.unwrap_or(STEP_LIMIT).min(STEP_LIMIT);
+    let question = tokio::time::timeout(limit, driver.question()).await;
+    question.unwrap_or_else(|_| {
+        Err(Error::Timeout {
+            doing: format!("{} with {}", driver.stage(), host.original_host),
+            after: limit,
+        })
+    })
+}
+
+/// Checks the server's key, then proves who the user is.
+async fn prove(
+    driver: &mut Driver,
+    handshake: &Handshake,
+    policy: &Policy,
+    trust: &Trust,
+    server: &Server<'_>,
+    key: &[u8],
+    (identities, remembered): (Identities, Option<&[u8; 32]>),
+) -> Result<LoggedIn, Error> {
+    let Handshake {
+        host, interaction, ..
+    } = handshake;
+    let accepted = check_host_key(handshake, policy, trust, server, key).await?;
     driver
         .proto
         .accept_host_key(Instant::now())
@@ -556,7 +614,7 @@ async fn log_in(
         authentication.stand_for_ssh();
     }
     loop {
-        match next(driver).await? {
+        match next(driver, host).await? {
             Event::Authenticated => break,
             question => authentication.answer(driver, question).await?,
         }
@@ -568,6 +626,7 @@ async fn log_in(
     Ok(LoggedIn {
         accepted,
         key: authentication.used_key(),
+        attended: authentication.is_attended(),
         banner: authentication.into_banner(),
     })
 }

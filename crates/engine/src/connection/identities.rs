@@ -15,8 +15,8 @@ use zeroize::Zeroizing;
 use crate::agent::{Agent, AgentError, Constraints, Identity};
 use crate::config::HostConfig;
 use crate::connection::login::KeySigner;
-use crate::error::Error;
-use crate::interaction::Interaction;
+use crate::error::{Error, io_words};
+use crate::interaction::{Interaction, LogLevel};
 use crate::keys::{self, KeyError, KeyFile, PublicKey};
 use crate::prompt::{self, Prompt, PromptKind};
 
@@ -55,10 +55,14 @@ impl Candidate {
         self.blob.is_empty()
     }
 
+    /// Whether its owner has to touch something for a signature.
+    pub(crate) fn wants_touch(&self) -> bool {
+        self.key_type.starts_with("sk-")
+    }
+
     /// Whether a signature can be had without anybody being asked or having to touch something.
     pub(crate) fn signs_quietly(&self) -> bool {
-        let security_key = self.key_type.starts_with("sk-");
-        !security_key
+        !self.wants_touch()
             && match &self.signer {
                 Signer::Agent(_) | Signer::Opened(..) => true,
                 Signer::File(file) => !file.is_encrypted(),
@@ -97,8 +101,21 @@ pub(crate) struct Identities {
     pub(crate) notes: Vec<String>,
     /// Keys that only ssh signs with.
     pub(crate) only_ssh: OnlySsh,
+    /// Files that cannot be read, in the order of the configuration: told when their turn comes.
+    unreadable: VecDeque<Unreadable>,
     agent: Option<Agent>,
     bound: bool,
+    /// A person has given a passphrase, which the next log-in will need again.
+    pub(crate) attended: bool,
+}
+
+/// A file of the configuration that cannot be read, and what ssh says of it (sshconnect2.c, `load_identity_file`).
+#[derive(Debug)]
+struct Unreadable {
+    /// Its place among the configuration's files.
+    at: usize,
+    level: LogLevel,
+    text: String,
 }
 
 /// Whether there are keys that only ssh signs with, by who named them.
@@ -124,8 +141,10 @@ impl Identities {
             candidates: VecDeque::new(),
             notes: Vec::new(),
             only_ssh: OnlySsh::default(),
+            unreadable: VecDeque::new(),
             agent: None,
             bound: false,
+            attended: false,
         }
     }
 
@@ -159,6 +178,7 @@ impl Identities {
             keys: read,
             certificates,
             refused,
+            unreadable,
             notes: file_notes,
         } = read.await.unwrap_or_default();
         notes.extend(file_notes);
@@ -210,8 +230,10 @@ impl Identities {
             candidates: ordered.candidates,
             notes,
             only_ssh,
+            unreadable,
             agent,
             bound: false,
+            attended: false,
         }
     }
 
@@ -228,6 +250,27 @@ impl Identities {
             self.candidates.push_front(candidate);
         }
         true
+    }
+
+    /// Tells of the files that ssh finds unreadable before it comes to this candidate; before it gives up on keys, without one.
+    pub(crate) fn tell_of_unreadable(
+        &mut self,
+        host: &HostConfig,
+        interaction: &Interaction,
+        candidate: Option<&Candidate>,
+    ) {
+        let place = match candidate.map(|candidate| &candidate.signer) {
+            None => host.identity_files.len(),
+            Some(Signer::File(file) | Signer::Opened(file, _)) => {
+                let mut files = host.identity_files.iter();
+                files.position(|named| named.path == file.path()).unwrap_or(0)
+            }
+            // Tried before all files.
+            Some(Signer::Agent(_) | Signer::Program(_)) => 0,
+        };
+        while let Some(file) = self.unreadable.pop_front_if(|file| file.at < place) {
+            interaction.log(file.level, &file.text);
+        }
     }
 
     /// Opens a sealed candidate; `None` when the user gives no passphrase for it, which is noted.
@@ -294,8 +337,9 @@ impl Identities {
                     },
                     Signer::Agent(_) | Signer::Program(_) => return Ok(None),
                 };
-                if host.add_keys_to_agent.add {
-                    self.give_to_agent(host, interaction, file, &key).await;
+                if host.add_keys_to_agent.add && self.give_to_agent(host, interaction, file, &key).await {
+                    // From now on the agent signs.
+                    self.attended = host.add_keys_to_agent.confirm;
                 }
                 match key.sign(&signature_algorithm, data) {
                     Ok(signature) => Ok(Some(signature)),
@@ -346,7 +390,10 @@ impl Identities {
             let text = format!("Enter passphrase for key '{}': ", file.path().display());
             let prompt = Prompt::new(PromptKind::Passphrase, text, false);
             match interaction.prompter().ask(&prompt).await {
-                Some(answer) if !answer.is_empty() => passphrase = Some(answer),
+                Some(answer) if !answer.is_empty() => {
+                    self.attended |= interaction.prompter().asks_person();
+                    passphrase = Some(answer);
+                }
                 _ => break,
             }
         }
@@ -357,14 +404,14 @@ impl Identities {
         None
     }
 
-    /// AddKeysToAgent.
+    /// AddKeysToAgent. Whether the agent has it now.
     async fn give_to_agent(
         &mut self,
         host: &HostConfig,
         interaction: &Interaction,
         file: &KeyFile,
         key: &keys::PrivateKey,
-    ) {
+    ) -> bool {
         let wanted = &host.add_keys_to_agent;
         if wanted.ask {
             // As ssh's, with the comment that the agent will show.
@@ -377,25 +424,22 @@ impl Identities {
             let answer = interaction.prompter().ask(&prompt).await;
             if !prompt::allows(answer.as_deref().map(String::as_str)) {
                 tracing::debug!(key = %path, "the user denied adding this key to the agent");
-                return;
+                return false;
             }
         }
         let constraints = Constraints {
             lifetime: wanted.lifetime,
             confirm: wanted.confirm,
         };
-        if let Some(agent) = &mut self.agent
-            && let Err(error) = agent
-                .add(
-                    key,
-                    file.certificate(),
-                    &file.path().display().to_string(),
-                    constraints,
-                )
-                .await
-        {
+        let Some(agent) = &mut self.agent else {
+            return false;
+        };
+        let comment = file.path().display().to_string();
+        let added = agent.add(key, file.certificate(), &comment, constraints).await;
+        if let Err(error) = &added {
             interaction.warning(&error.to_string());
         }
+        added.is_ok()
     }
 }
 
@@ -495,17 +539,30 @@ struct KeyFiles {
     certificates: Vec<PublicKey>,
     /// Keys of types that are not read here.
     refused: Vec<(PathBuf, String)>,
+    unreadable: VecDeque<Unreadable>,
     notes: Vec<String>,
 }
 
 fn read_files(paths: &[(PathBuf, bool)], certificates: &[PathBuf]) -> KeyFiles {
     let mut files = KeyFiles::default();
-    for (path, is_default) in paths {
+    for (at, (path, is_default)) in paths.iter().enumerate() {
         match KeyFile::open(path) {
             Ok(file) => files.keys.push(file),
             Err(error) => {
                 if !is_default {
                     files.notes.push(error.to_string());
+                }
+                if let KeyError::Unreadable { path, source } = &error
+                    && !is_default
+                {
+                    let (path, why) = (path.display(), io_words(source));
+                    let (level, text) = match source.kind() {
+                        std::io::ErrorKind::NotFound => {
+                            (LogLevel::Info, format!("no such identity: {path}: {why}"))
+                        }
+                        _ => (LogLevel::Error, format!("Load key \"{path}\": {why}")),
+                    };
+                    files.unreadable.push_back(Unreadable { at, level, text });
                 }
                 if let KeyError::Unsupported { path, algorithm } = error {
                     files.refused.push((path, algorithm));

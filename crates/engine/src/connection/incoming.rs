@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use trunkline_proto::{ChannelId, GlobalRequest, IncomingKind};
 
 use crate::connection::channel::{ChannelStream, Op, Ops, channel};
@@ -32,15 +32,24 @@ pub(crate) struct Incoming {
     /// Weak, so that listening does not keep a connection alive that nobody holds.
     ops: queue::WeakSender<Op>,
     table: Mutex<Table>,
+    /// Woken when the server has said whether it listens, or somebody has ended that.
+    settled: Notify,
 }
 
 #[derive(Default)]
 struct Table {
-    handlers: HashMap<ListenKey, Handler>,
+    handlers: HashMap<ListenKey, Listener>,
     /// Requests for a port of the server's choice whose answers have not been handled yet.
     unsettled: usize,
     /// Connections that may belong to one of those: the first may follow on the heels of the answer.
     held: Vec<(ListenKey, Offered)>,
+}
+
+/// Who takes the connections to an address.
+struct Listener {
+    handler: Handler,
+    /// The server has said that it listens.
+    granted: bool,
 }
 
 /// Connections that wait for a port to become known. More than a server can have at once in the moment between its
@@ -52,6 +61,7 @@ impl Incoming {
         Self {
             ops,
             table: Mutex::default(),
+            settled: Notify::new(),
         }
     }
 
@@ -60,14 +70,45 @@ impl Incoming {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends connections for `key` to `handler`; `false` when it has one already.
+    /// Sends connections for `key`, where the server listens, to `handler`; `false` when it has one already.
     pub(crate) fn listen(&self, key: ListenKey, handler: Handler) -> bool {
         let mut table = self.table();
         if table.handlers.contains_key(&key) {
             return false;
         }
-        table.handlers.insert(key, handler);
+        let granted = true;
+        table.handlers.insert(key, Listener { handler, granted });
         true
+    }
+
+    /// The same for an address that the server is about to be asked for, which [`Self::granted`] or [`Self::forget`] ends. While
+    /// somebody else asks for it, waits for what becomes of that: the server may refuse them.
+    pub(crate) async fn ask_to_listen(&self, key: &ListenKey, handler: &Handler) -> bool {
+        loop {
+            let settled = self.settled.notified();
+            let other = {
+                let mut table = self.table();
+                let other = table.handlers.get(key).map(|listener| listener.granted);
+                if other.is_none() {
+                    let (handler, granted) = (handler.clone(), false);
+                    table.handlers.insert(key.clone(), Listener { handler, granted });
+                }
+                other
+            };
+            match other {
+                None => return true,
+                Some(true) => return false,
+                Some(false) => settled.await,
+            }
+        }
+    }
+
+    /// The server listens.
+    pub(crate) fn granted(&self, key: &ListenKey) {
+        if let Some(listener) = self.table().handlers.get_mut(key) {
+            listener.granted = true;
+        }
+        self.settled.notify_waiters();
     }
 
     /// Holds connections to ports that nobody knows of, until the returned value is dropped or settled.
@@ -82,12 +123,20 @@ impl Incoming {
     pub(crate) fn forget(&self, key: &ListenKey) {
         let forgotten = self.table().handlers.remove(key);
         drop(forgotten);
+        self.settled.notify_waiters();
     }
 
     /// Drops all handlers.
     pub(crate) fn clear(&self) {
-        let forgotten = std::mem::take(&mut *self.table());
+        // Requests that are under way stay counted: each takes itself out.
+        let mut table = self.table();
+        let forgotten = (
+            std::mem::take(&mut table.handlers),
+            std::mem::take(&mut table.held),
+        );
+        drop(table);
         drop(forgotten);
+        self.settled.notify_waiters();
     }
 
     /// Takes or refuses a channel that the server offers: only what was asked for is taken.
@@ -116,7 +165,7 @@ impl Incoming {
             accepted: false,
         };
         let mut table = self.table();
-        let handler = table.handlers.get(&key).cloned();
+        let handler = table.handlers.get(&key).map(|listener| listener.handler.clone());
         if handler.is_none()
             && table.unsettled > 0
             && table.held.len() < MAX_HELD
@@ -168,7 +217,7 @@ impl Drop for Unsettled {
             .partition(|(key, _)| table.handlers.contains_key(key));
         let known: Vec<_> = known
             .into_iter()
-            .filter_map(|(key, offered)| Some((table.handlers.get(&key).cloned()?, offered)))
+            .filter_map(|(key, offered)| Some((table.handlers.get(&key)?.handler.clone(), offered)))
             .collect();
         let refused = if table.unsettled > 0 {
             table.held = unknown;
@@ -227,6 +276,7 @@ impl fmt::Debug for Incoming {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
     use tokio::sync::mpsc;
 
     use super::*;
@@ -328,5 +378,31 @@ mod tests {
             bench.incoming.offer(ChannelId::from_number(port), tcp("", port));
         }
         assert_eq!(bench.refusals(), 10);
+    }
+
+    fn asked() -> (Incoming, ListenKey, Handler) {
+        let (ops, _) = queue::queue();
+        let key = ListenKey::Tcp("localhost".into(), 8080);
+        (Incoming::new(ops.downgrade()), key, Arc::new(drop))
+    }
+
+    #[test]
+    fn who_asks_beside_another_asks_itself_once_that_one_was_refused() {
+        let (incoming, key, handler) = asked();
+        assert_eq!(incoming.ask_to_listen(&key, &handler).now_or_never(), Some(true));
+        let mut second = Box::pin(incoming.ask_to_listen(&key, &handler));
+        assert_eq!((&mut second).now_or_never(), None, "the first has no answer yet");
+        incoming.forget(&key);
+        assert_eq!(second.now_or_never(), Some(true));
+    }
+
+    #[test]
+    fn who_asks_beside_another_is_told_once_that_one_has_it() {
+        let (incoming, key, handler) = asked();
+        assert_eq!(incoming.ask_to_listen(&key, &handler).now_or_never(), Some(true));
+        let mut second = Box::pin(incoming.ask_to_listen(&key, &handler));
+        assert_eq!((&mut second).now_or_never(), None);
+        incoming.granted(&key);
+        assert_eq!(second.now_or_never(), Some(false));
     }
 }

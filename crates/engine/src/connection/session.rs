@@ -456,6 +456,12 @@ impl SessionControl {
         self.shared.leave_running();
     }
 
+    /// Bytes of the session's input that have been handed over so far, and of its output and error output that have been
+    /// taken.
+    pub fn carried(&self) -> (u64, u64) {
+        self.shared.carried()
+    }
+
     /// Closes the session now. A command that still runs is sent SIGHUP first.
     pub fn close(&self) {
         let _ = self.ops.send(Op::Close {

@@ -65,7 +65,7 @@ impl Host {
     pub(crate) fn compressing(&self) -> Option<Self> {
         let undecided = self.undecided.as_ref()?;
         let takes_it = |connection: &Connection| connection.info().is_some_and(|info| info.server_compresses);
-        if !self.pool.connections().iter().any(takes_it) {
+        if self.pool.is_attended() || !self.pool.connections().iter().any(takes_it) {
             return None;
         }
         let engine = Engine {
@@ -75,7 +75,7 @@ impl Host {
             compression: true,
             ..(*self.caller.config).clone()
         });
-        let interaction = self.caller.interaction.clone().without_questions();
+        let interaction = self.caller.interaction.clone().unattended();
         let mut host = engine.host_with(config, &undecided.request, &interaction).ok()?;
         host.tuned.clone_from(&self.tuned);
         Some(host)
@@ -196,6 +196,23 @@ impl Host {
         Ok(Sftp::on(session, &self.caller.config.original_host, &config))
     }
 
+    /// The same, for work beside other work: nobody is shown what it waits for.
+    pub(crate) fn in_background(&self) -> Self {
+        let mut host = self.clone();
+        host.caller.interaction = host.caller.interaction.showing(|_| {});
+        host
+    }
+
+    /// The sessions that a copy may have, where no connection is made for it; `None` where there may be more of those.
+    pub(crate) fn most_sessions(&self) -> Option<usize> {
+        self.pool.most_together()
+    }
+
+    /// Whether another connection would ask somebody something.
+    pub(crate) fn is_attended(&self) -> bool {
+        self.pool.is_attended()
+    }
+
     fn sftp_config(&self) -> trunkline_sftp::Config {
         trunkline_sftp::Config {
             early_requests: self.pool.is_openssh(),
@@ -277,13 +294,23 @@ impl Host {
         self.pool.control(&self.caller)
     }
 
+    /// Waits for a connection that this host's client wants.
+    ///
+    /// # Errors
+    /// As [`Connection::ready`].
+    pub(crate) async fn made(&self, connection: &Connection) -> Result<(), Error> {
+        connection
+            .awaited(&self.caller.interaction, connection.ready())
+            .await
+    }
+
     /// Connects now, and waits until it is done.
     ///
     /// # Errors
     /// Why it could not be done; with ExitOnForwardFailure, that the server was not verified.
     pub async fn warm(&self) -> Result<(), Error> {
         let connection = self.connection();
-        connection.ready().await?;
+        self.made(&connection).await?;
         if self.caller.config.exit_on_forward_failure {
             connection.check_verified("Forwarding")?;
         }

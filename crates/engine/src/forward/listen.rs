@@ -57,7 +57,11 @@ async fn bind_tcp(name: Option<&str>, port: u16, host: &HostConfig) -> Result<Bo
             let name = name.unwrap_or_default();
             tokio::net::lookup_host((name, 0))
                 .await
-                .map_err(|source| Error::local(format!("looking up {name} to listen on it"), source))?
+                // ssh's words, as those below.
+                .map_err(|source| {
+                    let looking_up = format!("channel_setup_fwd_listener_tcpip: getaddrinfo({name})");
+                    Error::local(looking_up, source)
+                })?
                 .map(|address| address.ip())
                 .collect()
         }

@@ -10,8 +10,9 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use super::listen::{self, Bound, Listener};
 use super::socks::{Connect, Dialogue, MAX_PENDING, Reply, Turn};
-use super::{ForwardEvent, ForwardHandle, Shared};
+use super::{ForwardClient, ForwardEvent, ForwardHandle, Shared, Witness};
 use crate::config::{Forward, ForwardTarget};
+use crate::connection::channel::ChannelStream;
 use crate::connection::splice::{Ahead, LocalStream, splice};
 use crate::engine::Host;
 use crate::error::Error;
@@ -25,19 +26,26 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// As [`listen::bind`]; a server that was not verified.
-pub(crate) async fn forward(host: &Host, forward: &Forward) -> Result<ForwardHandle, Error> {
+pub(crate) async fn forward(
+    host: &Host,
+    forward: &Forward,
+    witness: Option<Witness>,
+) -> Result<ForwardHandle, Error> {
     // Each client would be refused; whoever asks for the forwarding is to hear of it.
     host.check_verified("Port forwarding")?;
     let Bound { listeners, failed } = listen::bind(&forward.listen, host.config()).await?;
     let shared = Shared::new(listeners.iter().map(Listener::address).collect());
-    let serving = serve(host.clone(), listeners, forward.target.clone(), shared.clone());
+    let way = Arc::new((forward.target.clone(), witness));
+    let serving = serve(host.clone(), listeners, way, shared.clone());
     let mut handle = ForwardHandle::new(shared, tokio::spawn(serving));
     handle.failed = failed;
     Ok(handle)
 }
 
-async fn serve(host: Host, listeners: Vec<Listener>, target: ForwardTarget, shared: Arc<Shared>) {
-    let target = Arc::new(target);
+/// Where clients are carried, and who is told of it.
+type Way = (ForwardTarget, Option<Witness>);
+
+async fn serve(host: Host, listeners: Vec<Listener>, way: Arc<Way>, shared: Arc<Shared>) {
     loop {
         let accepted = std::future::poll_fn(|cx| {
             let ready = listeners
@@ -52,8 +60,8 @@ async fn serve(host: Host, listeners: Vec<Listener>, target: ForwardTarget, shar
         };
         match accepted {
             Ok((client, peer)) => {
-                let (host, target) = (host.clone(), target.clone());
-                shared.spawn(move |shared| async move { carry(&host, client, peer, &target, &shared).await });
+                let (host, way) = (host.clone(), way.clone());
+                shared.spawn(move |shared| async move { carry(&host, client, peer, &way, &shared).await });
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection to forward");
@@ -71,7 +79,7 @@ async fn carry(
     host: &Host,
     mut client: LocalStream,
     peer: Option<SocketAddr>,
-    target: &ForwardTarget,
+    (target, witness): &Way,
     shared: &Shared,
 ) {
     let from = peer.map_or_else(String::new, |peer| peer.to_string());
@@ -81,19 +89,34 @@ async fn carry(
         |peer| (peer.ip().to_string(), peer.port()),
     );
     let peer = (peer.0.as_str(), peer.1);
-    let (opened, what, ahead) = match target {
-        ForwardTarget::Tcp { host: name, port } => (
-            host.direct_tcpip(name, *port, peer).await,
-            format!("{name}:{port}"),
-            Ahead::default(),
-        ),
+    let client_of = |target: &str| ForwardClient {
+        from: from.clone(),
+        target: target.to_owned(),
+    };
+    let open = async |what: &str, path: Option<&str>, to: (&str, u16)| {
+        let told = match witness {
+            Some(witness) => match witness(client_of(what)).await {
+                Ok(told) => Some(told),
+                Err(error) => return (Err(error), None),
+            },
+            None => None,
+        };
+        let opened = match path {
+            Some(path) => host.direct_streamlocal(path).await,
+            None => host.direct_tcpip(to.0, to.1, peer).await,
+        };
+        let kept = told.map(|told| told(opened.as_ref().map(ChannelStream::closer)));
+        (opened, kept)
+    };
+    let ((opened, _kept), what, ahead) = match target {
+        ForwardTarget::Tcp { host: name, port } => {
+            let what = format!("{name}:{port}");
+            (open(&what, None, (name, *port)).await, what, Ahead::default())
+        }
         ForwardTarget::Socket(path) => {
             let path = path.to_string_lossy();
-            (
-                host.direct_streamlocal(&path).await,
-                path.into_owned(),
-                Ahead::default(),
-            )
+            let opened = open(&path, Some(&path), ("", 0)).await;
+            (opened, path.into_owned(), Ahead::default())
         }
         ForwardTarget::Socks => {
             let asked = match &mut client {
@@ -111,8 +134,8 @@ async fn carry(
                 }
             };
             let what = format!("{}:{}", connect.host, connect.port);
-            let opened = host.direct_tcpip(&connect.host, connect.port, peer).await;
-            let answer = connect.answer(opened.as_ref().map_or_else(reply_to, |_| Reply::Granted));
+            let opened = open(&what, None, (&connect.host, connect.port)).await;
+            let answer = connect.answer(opened.0.as_ref().map_or_else(reply_to, |_| Reply::Granted));
             let told = match &mut client {
                 LocalStream::Tcp(stream) => stream.write_all(&answer).await,
                 LocalStream::Unix(stream) => stream.write_all(&answer).await,
@@ -120,14 +143,11 @@ async fn carry(
             if told.is_err() {
                 return;
             }
-            (
-                opened,
-                what,
-                Ahead {
-                    to_channel: left.freeze(),
-                    ..Ahead::default()
-                },
-            )
+            let ahead = Ahead {
+                to_channel: left.freeze(),
+                ..Ahead::default()
+            };
+            (opened, what, ahead)
         }
     };
     match opened {

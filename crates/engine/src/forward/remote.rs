@@ -10,7 +10,7 @@ use trunkline_proto::{GlobalRequest, PeerMisbehaved};
 
 use super::local::{ask, reply_to};
 use super::socks::Reply;
-use super::{ForwardEvent, ForwardHandle, Shared};
+use super::{ForwardClient, ForwardEvent, ForwardHandle, Shared, WhenOpened, Witness};
 use crate::config::{Forward, ForwardTarget, HostConfig, Listen, PermitRemoteOpen};
 use crate::connection::Connection;
 use crate::connection::channel::ChannelStream;
@@ -29,12 +29,17 @@ const PAUSES: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_
 ///
 /// # Errors
 /// The server refuses, or cannot be reached.
-pub(crate) async fn forward(host: &Host, forward: &Forward) -> Result<ForwardHandle, Error> {
+pub(crate) async fn forward(
+    host: &Host,
+    forward: &Forward,
+    witness: Option<Witness>,
+) -> Result<ForwardHandle, Error> {
     let shared = Shared::new(Vec::new());
     let keeper = Keeper {
         host: host.clone(),
         request: Request::new(&forward.listen)?,
         target: Arc::new(forward.target.clone()),
+        witness,
         shared: shared.clone(),
     };
     let (ready, outcome) = oneshot::channel();
@@ -53,6 +58,7 @@ struct Keeper {
     host: Host,
     request: Request,
     target: Arc<ForwardTarget>,
+    witness: Option<Witness>,
     shared: Arc<Shared>,
 }
 
@@ -94,7 +100,7 @@ impl Keeper {
     async fn establish(&mut self) -> Result<Option<Forwarding>, Error> {
         let (connection, lease) = self.host.hold_connection();
         tokio::select! {
-            ready = connection.ready() => ready?,
+            ready = self.host.made(&connection) => ready?,
             () = self.shared.stop.cancelled() => return Ok(None),
         }
         let carrier = Carrier {
@@ -102,6 +108,7 @@ impl Keeper {
             activity: self.host.activity().clone(),
             kind: self.request.channel_type(),
             target: self.target.clone(),
+            witness: self.witness.clone(),
         };
         let handler = handler(carrier, self.shared.clone());
         let listening = self.request.send(&connection, handler).await?;
@@ -305,7 +312,7 @@ impl Request {
         match self {
             Self::Unix { path } => {
                 let key = ListenKey::Unix(path.clone());
-                if !incoming.listen(key.clone(), handler) {
+                if !incoming.ask_to_listen(&key, &handler).await {
                     return Err(taken(path));
                 }
                 let listening = Listening::new(incoming, key, Listen::Socket(path.into()));
@@ -328,7 +335,7 @@ impl Request {
                 };
                 if *port != 0 {
                     let key = ListenKey::Tcp(name.clone(), u32::from(*port));
-                    if !incoming.listen(key.clone(), handler) {
+                    if !incoming.ask_to_listen(&key, &handler).await {
                         return Err(taken(&what));
                     }
                     let listening = Listening::new(incoming, key, address(*port));
@@ -399,6 +406,7 @@ impl Listening {
 
     fn granted(mut self) -> Self {
         self.granted = true;
+        self.incoming.granted(&self.key);
         self
     }
 
@@ -440,11 +448,24 @@ struct Carrier {
     /// The type of the channels that the server opens.
     kind: &'static str,
     target: Arc<ForwardTarget>,
+    witness: Option<Witness>,
 }
 
 impl Carrier {
     fn accept(&self, offered: Offered) -> ChannelStream {
         offered.accept(Idle::of(&self.config, self.kind, &self.activity))
+    }
+
+    /// Tells of a client before anything is done for it.
+    async fn announce(&self, from: &str, target: &str) -> Result<Option<WhenOpened>, Error> {
+        let Some(witness) = &self.witness else {
+            return Ok(None);
+        };
+        let client = ForwardClient {
+            from: from.to_owned(),
+            target: target.to_owned(),
+        };
+        witness(client).await.map(Some)
     }
 }
 
@@ -459,21 +480,41 @@ fn handler(carrier: Carrier, shared: Arc<Shared>) -> Handler {
 async fn carry(carrier: &Carrier, offered: Offered, shared: &Shared) {
     let host = &carrier.config;
     let from = offered.originator().to_owned();
-    let (connected, what) = match &*carrier.target {
-        ForwardTarget::Tcp { host: name, port } => (
-            LocalStream::tcp(name, *port, host.address_family).await,
-            format!("{name}:{port}"),
-        ),
-        ForwardTarget::Socket(path) => (LocalStream::unix(path).await, path.display().to_string()),
+    let what = match &*carrier.target {
+        ForwardTarget::Tcp { host: name, port } => format!("{name}:{port}"),
+        ForwardTarget::Socket(path) => path.display().to_string(),
         ForwardTarget::Socks => return carry_socks(carrier, offered, shared).await,
     };
+    let told = match carrier.announce(&from, &what).await {
+        Ok(told) => told,
+        Err(error) => {
+            return shared.tell(ForwardEvent::Refused {
+                from,
+                target: what,
+                error,
+            });
+        }
+    };
+    let connected = match &*carrier.target {
+        ForwardTarget::Tcp { host: name, port } => LocalStream::tcp(name, *port, host.address_family).await,
+        ForwardTarget::Socket(path) => LocalStream::unix(path).await,
+        // Unreachable: served above.
+        ForwardTarget::Socks => return,
+    };
     match connected {
-        Ok(local) => splice(local, carrier.accept(offered), Ahead::default(), &shared.traffic).await,
-        Err(error) => shared.tell(ForwardEvent::Refused {
-            from,
-            target: what,
-            error,
-        }),
+        Ok(local) => {
+            let channel = carrier.accept(offered);
+            let _kept = told.map(|told| told(Ok(channel.closer())));
+            splice(local, channel, Ahead::default(), &shared.traffic).await;
+        }
+        Err(error) => {
+            drop(told.map(|told| told(Err(&error))));
+            shared.tell(ForwardEvent::Refused {
+                from,
+                target: what,
+                error,
+            });
+        }
     }
 }
 
@@ -493,13 +534,21 @@ async fn carry_socks(carrier: &Carrier, offered: Offered, shared: &Shared) {
         }
     };
     let what = format!("{}:{}", connect.host, connect.port);
-    let (connected, refusal) = if permits(&host.permit_remote_open, &connect.host, connect.port) {
-        let connected = LocalStream::tcp(&connect.host, connect.port, host.address_family).await;
-        let refusal = connected.as_ref().err().map(reply_to);
-        (connected, refusal)
-    } else {
-        let error = Error::configuration(host, format!("PermitRemoteOpen does not allow {what}"));
-        (Err(error), Some(Reply::NotAllowed))
+    let mut kept = None;
+    let (connected, refusal) = match carrier.announce(&from, &what).await {
+        Err(error) => (Err(error), Some(Reply::NotAllowed)),
+        Ok(told) => {
+            let (connected, refusal) = if permits(&host.permit_remote_open, &connect.host, connect.port) {
+                let connected = LocalStream::tcp(&connect.host, connect.port, host.address_family).await;
+                let refusal = connected.as_ref().err().map(reply_to);
+                (connected, refusal)
+            } else {
+                let error = Error::configuration(host, format!("PermitRemoteOpen does not allow {what}"));
+                (Err(error), Some(Reply::NotAllowed))
+            };
+            kept = told.map(|told| told(connected.as_ref().map(|_| channel.closer())));
+            (connected, refusal)
+        }
     };
     let answer = connect.answer(refusal.unwrap_or(Reply::Granted));
     // One who is gone already shows so below.
@@ -511,8 +560,10 @@ async fn carry_socks(carrier: &Carrier, offered: Offered, shared: &Shared) {
                 ..Ahead::default()
             };
             splice(local, channel, ahead, &shared.traffic).await;
+            drop(kept);
         }
         Err(error) => {
+            drop(kept);
             shared.tell(ForwardEvent::Refused {
                 from,
                 target: what,

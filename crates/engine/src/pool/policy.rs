@@ -5,7 +5,8 @@
 //! command: the next one finds a quiet lane, or a new one.
 //!
 //! A *further* lane is one that is added beside a lane that is logged in. It is never needed: while its log-in takes long,
-//! and when it is refused, the work goes where it would have gone without it, or waits for a place there.
+//! and when it is refused, the work goes where it would have gone without it, or waits for a place there. It is made of the
+//! engine's own accord, so nobody is asked anything for it: where the first log-in took a person's answer there is none.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -104,6 +105,8 @@ struct Lane {
     since: Instant,
     /// It is logged in.
     ready: bool,
+    /// A person had to do something for that.
+    attended: bool,
     /// The server has opened a channel on it.
     used: bool,
     /// Sessions that have ended, and how many of the first of them the server has certainly given the places back of.
@@ -183,6 +186,7 @@ impl Lane {
             further,
             since: now,
             ready: false,
+            attended: false,
             used: false,
             ended: 0,
             settled: 0,
@@ -482,7 +486,21 @@ impl Policy {
         let is_first = self.lanes.values().all(|lane| lane.retired);
         let is_allowed = self.again.is_none_or(|again| now >= again);
         let overdue = self.lanes.values().any(|lane| lane.is_overdue(now));
-        is_first || self.has_ready() && is_allowed && !overdue
+        is_first || self.has_ready() && !self.is_attended() && is_allowed && !overdue
+    }
+
+    /// The sessions that may be for one piece of work, where no lane is added for it: fewer than the server allows, so that
+    /// commands find a place beside it. `None` where there may be more lanes.
+    pub(crate) fn most_together(&self, now: Instant) -> Option<usize> {
+        let refused = self.again.is_some_and(|again| now < again);
+        let alone = !self.single && (refused || self.is_attended());
+        let beside = self.settings.spare_sessions.max(1) + 1;
+        alone.then(|| self.limit().saturating_sub(beside).max(1) as usize)
+    }
+
+    /// Whether another log-in would take a person's answer.
+    pub(crate) fn is_attended(&self) -> bool {
+        self.lanes.values().any(|lane| lane.attended && !lane.retired)
     }
 
     /// Whether something goes to a lane with as little as possible on it: it is to be apart, or streams are expected.
@@ -608,10 +626,11 @@ impl Policy {
         }
     }
 
-    /// A lane's connection is logged in.
-    pub(crate) fn lane_ready(&mut self, lane: LaneId) {
+    /// A lane's connection is logged in; `attended`: a person had to do something for that.
+    pub(crate) fn lane_ready(&mut self, lane: LaneId, attended: bool) {
         if let Some(lane) = self.lanes.get_mut(&lane) {
             lane.ready = true;
+            lane.attended = attended;
         }
     }
 
@@ -656,7 +675,12 @@ impl Policy {
     ) -> Verdict {
         let (limit, single) = (self.session_limit, self.single);
         let Some(lane) = self.lanes.get_mut(&lane) else {
-            return Verdict::PlaceAnew;
+            // The connection has ended meanwhile, behind its server's answer: where there is no other, that stands.
+            return if single {
+                Verdict::Final
+            } else {
+                Verdict::PlaceAnew
+            };
         };
         if was_spare {
             lane.spares_opening = lane.spares_opening.saturating_sub(1);

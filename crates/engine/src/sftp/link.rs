@@ -38,6 +38,10 @@ pub(crate) struct Shared {
     to_write: Notify,
     /// The version has come, or the end.
     ready: Notify,
+    /// The last owner has gone, while the server still has to answer something.
+    leaving: Notify,
+    /// It has answered everything after that.
+    answered: Notify,
 }
 
 struct State {
@@ -45,6 +49,8 @@ struct State {
     callers: HashMap<RequestId, oneshot::Sender<Outcome>>,
     plans: Vec<(u64, Arc<dyn AnyPlan>)>,
     next_plan: u64,
+    /// Nobody owns the session any more.
+    is_left: bool,
     /// Why the session is over.
     ended: Option<Error>,
 }
@@ -78,10 +84,13 @@ impl Link {
                 callers: HashMap::new(),
                 plans: Vec::new(),
                 next_plan: 0,
+                is_left: false,
                 ended: None,
             }),
             to_write: Notify::new(),
             ready: Notify::new(),
+            leaving: Notify::new(),
+            answered: Notify::new(),
         });
         let link = Arc::new(Self {
             host: host.clone(),
@@ -89,7 +98,10 @@ impl Link {
             task: OnceLock::new(),
         });
         let task = tokio::spawn(async move {
-            let error = transport.run(&shared, &host).await;
+            let error = tokio::select! {
+                error = transport.run(&shared, &host) => error,
+                () = shared.left() => Error::sftp(&host, trunkline_sftp::Error::Closed),
+            };
             shared.end(error);
         });
         let _ = link.task.set(task.abort_handle());
@@ -234,9 +246,19 @@ impl Link {
     }
 }
 
+/// What was stopped has things to close and to remove: a server gets so much time for that. sftp-server ends at the end of its
+/// input, whatever it has read before.
+const LEAVING: Duration = Duration::from_secs(3);
+
 impl Drop for Link {
     fn drop(&mut self) {
-        if let Some(task) = self.task.get() {
+        let mut state = self.shared.state();
+        state.is_left = true;
+        let owes = state.ended.is_none() && state.client.in_flight() > 0;
+        drop(state);
+        if owes {
+            self.shared.leaving.notify_one();
+        } else if let Some(task) = self.task.get() {
             task.abort();
         }
     }
@@ -307,6 +329,9 @@ impl Shared {
             plan.wake();
         }
         let (queued, ready) = (state.client.queued() > 0, state.client.extensions().is_some());
+        if state.is_left && state.client.in_flight() == 0 {
+            self.answered.notify_one();
+        }
         drop(state);
         if queued {
             self.to_write.notify_one();
@@ -315,6 +340,12 @@ impl Shared {
             self.ready.notify_waiters();
         }
         result
+    }
+
+    /// Waits until nobody owns the session and the server has answered what it was asked, or had the time to.
+    async fn left(&self) {
+        self.leaving.notified().await;
+        let _ = tokio::time::timeout(LEAVING, self.answered.notified()).await;
     }
 
     fn end(&self, error: Error) {

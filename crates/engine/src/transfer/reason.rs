@@ -56,15 +56,16 @@ pub(super) fn no_space(folder: &str, name: &[u8], size: u64, there: u64) -> Reas
         0 => format!(" for {name} ({size})"),
         there => format!(": {} of {name} ({size}) are there", Size(there)),
     };
+    let more = if there > 0 { " to resume" } else { "" };
     Reason {
-        message: format!("no space left in {folder}{what}{FREE_SPACE}"),
+        message: format!("no space left in {folder}{what}{FREE_SPACE}{more}"),
         errno: Some(Errno::NOSPC.raw_os_error()),
     }
 }
 
 /// What to do when the target's disk is full.
 pub(super) const FREE_SPACE: &str =
-    ". Any existing file is unchanged; free some space and run the same command again to resume";
+    ". Any existing file is unchanged; free some space and run the same command again";
 
 /// Bytes in the unit that fits.
 pub(super) struct Size(pub(super) u64);
@@ -97,7 +98,11 @@ mod tests {
             "no space left in web1:/data: 12.3 MiB of big.iso (5.0 GiB) are there. Any existing file is unchanged; free some \
              space and run the same command again to resume"
         );
-        assert!(said(0).starts_with("no space left in web1:/data for big.iso (5.0 GiB). "));
+        assert_eq!(
+            said(0),
+            "no space left in web1:/data for big.iso (5.0 GiB). Any existing file is unchanged; free some space and run the \
+             same command again"
+        );
         assert_eq!(
             [0, 1023, 1024].map(|size| Size(size).to_string()),
             ["0 B", "1023 B", "1.0 KiB"]

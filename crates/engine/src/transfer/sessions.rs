@@ -187,7 +187,8 @@ impl Sessions {
         }
         self.grow(nth + 1)?;
         let state = self.shared.state();
-        let no_more = state.host.is_none() || state.full;
+        let most = state.host.as_ref().and_then(Host::most_sessions);
+        let no_more = state.host.is_none() || state.full || most.is_some_and(|most| nth >= most);
         Ok(live.pop().filter(|_| no_more))
     }
 
@@ -256,6 +257,8 @@ impl Sessions {
     pub(super) fn grow(&self, wanted: usize) -> Result<(), Error> {
         let live = self.live().len();
         let mut state = self.shared.state();
+        let most = state.host.as_ref().and_then(Host::most_sessions);
+        let wanted = most.map_or(wanted, |most| wanted.min(most));
         let missing = wanted.saturating_sub(live + state.opening);
         let Some(host) = state.host.clone() else {
             return match state.sessions.last().and_then(|sftp| sftp.link().ended()) {
@@ -292,6 +295,7 @@ impl Sessions {
         state.opening += missing;
         let pause = PAUSES.after(state.failures);
         drop(state);
+        let host = if live == 0 { host } else { host.in_background() };
         for nth in first..first + missing {
             let (shared, host) = (Arc::downgrade(&self.shared), host.clone());
             tokio::spawn(async move {

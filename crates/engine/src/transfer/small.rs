@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::{Mutex, mpsc, watch};
 use trunkline_sftp::transfer::{FileId, Many};
 
 use super::sessions::Sessions;
@@ -43,6 +43,10 @@ impl<P: Many + Send + 'static> SmallFiles<P> {
 pub(super) trait Work {
     type Plan: Many + Send + 'static;
 
+    /// Sessions near by, each an sftp-server that answers one request in each turn of its loop: with as many as this they
+    /// keep the server's cores busy.
+    const NEAR: usize;
+
     fn files(&mut self) -> &mut SmallFiles<Self::Plan>;
 
     /// Gives the plan one more file.
@@ -60,6 +64,8 @@ pub(super) struct Queue {
     found: Mutex<mpsc::Receiver<Item>>,
     /// Guards what sessions have given back, for as long as it takes to move it.
     again: std::sync::Mutex<Vec<Item>>,
+    /// No more are found.
+    exhausted: watch::Sender<bool>,
 }
 
 impl Queue {
@@ -67,6 +73,7 @@ impl Queue {
         Self {
             found: Mutex::new(found),
             again: std::sync::Mutex::default(),
+            exhausted: watch::Sender::new(false),
         }
     }
 
@@ -83,7 +90,20 @@ impl Queue {
         }
         let mut some = Vec::new();
         self.found.lock().await.recv_many(&mut some, most).await;
+        if some.is_empty() {
+            self.exhausted.send_replace(true);
+        }
         some
+    }
+
+    /// Waits until a session that is yet to come would find nothing to do: the server may never have a place for it.
+    async fn needs_no_more(&self) {
+        // Its sender is this queue's own.
+        let _ = self.exhausted.subscribe().wait_for(|exhausted| *exhausted).await;
+        // What is left is its own, which it lost with its session.
+        if !self.again().is_empty() {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// What a session was given and has not finished. Whoever gives it back takes on until there is none.
@@ -130,14 +150,16 @@ impl Queue {
         sessions: &Sessions,
         begin: &impl Fn(Sftp) -> W,
     ) -> Result<(), Error> {
-        if nth > 0 && (!job.plenty.suffices().await || nth >= job.small_streams(sessions).await) {
+        if nth > 0 && (!job.plenty.suffices().await || nth >= job.small_streams(sessions, W::NEAR).await) {
             return Ok(());
         }
         loop {
             let changed = sessions.changed();
             let Some(sftp) = sessions.nth(nth)? else {
-                changed.await;
-                continue;
+                tokio::select! {
+                    () = changed => continue,
+                    () = self.needs_no_more(), if nth > 0 => return Ok(()),
+                }
             };
             let mut session = begin(sftp.clone());
             let mut exhausted = false;

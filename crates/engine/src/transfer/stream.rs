@@ -167,6 +167,9 @@ pub(super) async fn copy_to(
         }
     };
     let path = list::expand(&sftp, &path).await?;
+    progress
+        .streams
+        .fetch_max(1, std::sync::atomic::Ordering::Relaxed);
     let length = match one_into(&sftp, &path, target, options, rate, progress).await {
         Ok(length) => length,
         Err(error @ (Error::File { .. } | Error::Local { .. })) => {

@@ -40,6 +40,36 @@ pub(super) struct Up<'a> {
     ids: [Vec<u8>; 2],
 }
 
+/// A partial file that nobody would continue, if there is one. It goes with the attempt that writes it, also where that is
+/// interrupted.
+struct Leftover<'a> {
+    sessions: &'a Sessions,
+    part: Option<Bytes>,
+}
+
+impl Leftover<'_> {
+    async fn remove(mut self) {
+        if let Some(part) = self.part.take() {
+            let _ = self.sessions.first().remove(part).await;
+        }
+    }
+
+    /// It has another name now, or is somebody else's to remove.
+    fn was_renamed(mut self) {
+        self.part = None;
+    }
+}
+
+impl Drop for Leftover<'_> {
+    fn drop(&mut self) {
+        let Some(path) = self.part.take() else { return };
+        self.sessions.first().link().with_client(|client| {
+            let id = client.request(trunkline_sftp::Request::Remove { path });
+            client.cancel(id);
+        });
+    }
+}
+
 /// Names that are looked at together.
 const BATCH: usize = 4096;
 /// Requests for single names in flight.
@@ -539,28 +569,31 @@ impl<'a> Up<'a> {
             let path = self.final_path(item);
             let kept = claim.as_ref().map(|_| tag.part(&path));
             let part = kept.clone().unwrap_or_else(|| part::random(&path));
+            let leftover = Leftover {
+                sessions: self.sessions,
+                part: (kept.is_none() && !item.there.in_place).then(|| part.clone()),
+            };
             let ended = self
                 .attempt(item, source, &path, &part, kept.is_some(), &mut sent)
                 .await?;
-            let leftover = kept.is_none() && !item.there.in_place;
             match ended {
-                Ended::Done(length) => return Ok(Ok(length)),
+                Ended::Done(length) => {
+                    leftover.was_renamed();
+                    return Ok(Ok(length));
+                }
                 Ended::Failed(message) => {
-                    if leftover {
-                        let _ = self.sessions.first().remove(part).await;
-                    }
+                    leftover.remove().await;
                     last = message;
                     break;
                 }
                 Ended::InPlace => {
+                    leftover.was_renamed();
                     let _ = self.sessions.first().remove(part).await;
                     item.there.in_place = true;
                     claim = None;
                 }
                 Ended::Again(message) => {
-                    if leftover {
-                        let _ = self.sessions.first().remove(part).await;
-                    }
+                    leftover.remove().await;
                     // Whatever is there under the name that is kept: it is not this copy's.
                     claim = None;
                     last = message;
@@ -624,6 +657,14 @@ impl<'a> Up<'a> {
                         drop(striped);
                         let left = (kept || in_place).then_some(counted);
                         Ended::Failed(self.with_room(item, path, left, message).await)
+                    }
+                    // Another attempt would not find room.
+                    Ended::Again(message) if may_be_full => {
+                        drop(striped);
+                        match self.no_room(item, path, None).await {
+                            Some(reason) => Ended::Failed(reason),
+                            None => Ended::Again(message),
+                        }
                     }
                     ended => ended,
                 });
@@ -737,20 +778,23 @@ impl<'a> Up<'a> {
     /// Says what a server's bare "failure" means where its disk is full.
     /// `left`: the bytes of the file that are still there, where they stay.
     async fn with_room(&self, item: &Item, path: &Bytes, left: Option<u64>, reason: Reason) -> Reason {
+        self.no_room(item, path, left).await.unwrap_or(reason)
+    }
+
+    /// Says that a server's disk is full, if it is.
+    async fn no_room(&self, item: &Item, path: &Bytes, left: Option<u64>) -> Option<Reason> {
         // What is taken away again leaves the room that it had.
         let little = if left.is_some() { item.size / 64 } else { item.size };
-        if self.free(path).await.is_none_or(|free| free > little) {
-            return reason;
-        }
+        self.free(path).await.filter(|free| *free <= little)?;
         let (folder, name) = self.folder_and_name(path);
         if item.there.in_place {
             let message = format!("no space left in {folder} for {name} ({})", Size(item.size));
-            return Reason {
+            return Some(Reason {
                 message,
                 ..no_space(&folder, b"", 0, 0)
-            };
+            });
         }
-        no_space(&folder, name.as_bytes(), item.size, left.unwrap_or(0))
+        Some(no_space(&folder, name.as_bytes(), item.size, left.unwrap_or(0)))
     }
 
     /// Why a file that is to be written where it is would not find room: known beforehand, its content is not lost.

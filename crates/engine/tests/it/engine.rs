@@ -181,6 +181,29 @@ async fn a_refused_port_and_a_missing_key_are_named() {
     assert!(error.to_string().contains("/nonexistent/key"), "{error}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn whoever_asks_in_the_moment_of_the_end_is_told_its_reason() {
+    let sshd = Sshd::start_default().unwrap();
+    let engine = engine();
+    let mut wrong = request(&sshd.ssh_config(), sshd.alias(), &[]);
+    wrong.ssh_args.extend(["-p".into(), "1".into()]);
+    let host = engine.host_for(&wrong, &Interaction::none()).await.unwrap();
+    for _ in 0..100 {
+        let connection = host.connection();
+        let asking = tokio::task::spawn_blocking(move || {
+            let mut sessions = vec![connection.start(&Command::exec("true"))];
+            while connection.is_open() {
+                sessions.push(connection.start(&Command::exec("true")));
+            }
+            sessions
+        });
+        for mut session in asking.await.unwrap() {
+            let error = session.started().await.unwrap_err().to_string();
+            assert_eq!(error, "connecting to 127.0.0.1 port 1: Connection refused");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_hangs_up_on_the_early_flight_is_asked_step_by_step_from_then_on() {
     let server = RawServer::misbehaving(Misbehaviour::CloseAfterNewKeys).unwrap();

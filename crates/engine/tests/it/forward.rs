@@ -907,3 +907,25 @@ async fn everybody_who_shares_an_unverified_connection_is_told_once() {
         assert_eq!(host.warnings().len(), 2);
     }
 }
+
+#[tokio::test]
+async fn of_two_who_ask_for_a_port_at_once_each_is_told_what_the_server_says() {
+    let (sshd, host) = connected(&[]).await;
+    host.warm().await.unwrap();
+    let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let wanted = Forward {
+        listen: tcp(other.local_addr().unwrap().port()),
+        target: to_port(1),
+    };
+    // Both are under way before the server has answered either.
+    sshd.freeze_connections();
+    let (first, second) = (host.forward_remote(&wanted), host.forward_remote(&wanted));
+    let thaw = async {
+        tokio::task::yield_now().await;
+        sshd.thaw_connections();
+    };
+    let (first, second, ()) = tokio::join!(first, second, thaw);
+    for refused in [first.unwrap_err(), second.unwrap_err()] {
+        assert!(matches!(refused, Error::Refused { .. }), "{refused}");
+    }
+}

@@ -6,13 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use trunkline::config::HostConfig;
+use trunkline::config::{HostConfig, Request};
+use trunkline::interaction::Waiting;
 use trunkline::keys::KeyFile;
 use trunkline::prompt::{Answer, Prompt, Prompter};
 use trunkline::transfer::{CopyOptions, Location, Progress, copy};
+use trunkline::tune::{self, Choice};
 use trunkline::{Command, Engine, Error, ErrorKind, Execution, Host, Interaction, Login, Session};
-use trunkline_testkit::Sshd;
+use trunkline_testkit::{KeyPair, KeyType, Sshd};
 use zeroize::Zeroizing;
 
 use crate::site::{engine, host_of, request};
@@ -122,6 +125,201 @@ async fn a_copy_has_the_sessions_of_one_connection_when_no_other_log_in_is_accep
 struct OneTime {
     asked: AtomicUsize,
     password: String,
+}
+
+/// A person who gives the same answer whenever they are asked, or a program that has it at hand.
+struct Answers {
+    asked: AtomicUsize,
+    answer: String,
+    is_person: bool,
+}
+
+impl Answers {
+    fn new(answer: &str, is_person: bool) -> Arc<Self> {
+        Arc::new(Self {
+            asked: AtomicUsize::new(0),
+            answer: answer.to_owned(),
+            is_person,
+        })
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+impl Prompter for Answers {
+    fn ask<'a>(&'a self, _: &'a Prompt) -> Answer<'a> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        Box::pin(std::future::ready(Some(Zeroizing::new(self.answer.clone()))))
+    }
+
+    fn asks_person(&self) -> bool {
+        self.is_person
+    }
+}
+
+/// Does what has the engine make further connections: traffic, more sessions than fit, a copy, another cipher for it.
+async fn make_use(engine: &Engine, host: &Host, request: &Request, interaction: &Interaction) {
+    let busy = make_busy(host).await;
+    echo(host, "beside").await;
+    let mut commands = JoinSet::new();
+    for n in 0..9 {
+        let host = host.clone();
+        commands.spawn(async move { echo(&host, &n.to_string()).await });
+    }
+    commands.join_all().await;
+    drop(busy);
+    let choice: Choice = serde_json::from_value(serde_json::json!({
+        "cipher": "aes256-ctr", "usual_cipher": "aes128-gcm@openssh.com", "compression": true,
+        "request_size": 16384, "streams_up": 8,
+    }))
+    .unwrap();
+    tune::remember(Some(&choice), engine.memory(), host.config());
+    let host = engine.host_for_copies(request, interaction).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    std::fs::write(&source, vec![b'x'; 40_000_000]).unwrap();
+    let target = Location::Host(host, target.to_str().unwrap().to_owned().into());
+    copy(
+        &[Location::Local(source)],
+        &target,
+        &CopyOptions::default(),
+        &Arc::new(Progress::default()),
+    )
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn nobody_is_asked_for_a_password_again_for_a_further_connection() {
+    let sshd = Sshd::builder()
+        .password("secret")
+        .authentication_methods("password")
+        .config("MaxSessions 3")
+        .start()
+        .unwrap();
+    let asks = Answers::new("secret", true);
+    let interaction = Interaction::new(asks.clone(), |_| {});
+    let engine = engine();
+    let request = request(&sshd.ssh_config(), sshd.alias(), &[]);
+    let host = engine.host_for(&request, &interaction).await.unwrap();
+    make_use(&engine, &host, &request, &interaction).await;
+    assert_eq!((asks.asked(), sshd.connections()), (1, 1));
+}
+
+#[tokio::test]
+async fn nobody_is_asked_for_a_passphrase_again_for_a_further_connection() {
+    let sshd = Sshd::builder().config("MaxSessions 3").start().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let key = KeyPair::generate_encrypted(folder.path(), "locked", KeyType::Ed25519, "five or more").unwrap();
+    std::fs::write(sshd.dir().join("authorized_keys"), key.public_line()).unwrap();
+    let asks = Answers::new("five or more", true);
+    let interaction = Interaction::new(asks.clone(), |_| {});
+    let engine = engine();
+    let identity = format!("IdentityFile={}", key.private_path().display());
+    let request = request(&sshd.ssh_config(), sshd.alias(), &[&identity, "BatchMode=no"]);
+    let host = engine.host_for(&request, &interaction).await.unwrap();
+    make_use(&engine, &host, &request, &interaction).await;
+    assert_eq!((asks.asked(), sshd.authentications()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_program_that_has_its_answers_at_hand_gives_them_to_further_connections() {
+    let sshd = Sshd::builder()
+        .password("secret")
+        .authentication_methods("password")
+        .config("MaxSessions 1")
+        .start()
+        .unwrap();
+    let asks = Answers::new("secret", false);
+    let interaction = Interaction::new(asks.clone(), |_| {});
+    let engine = engine();
+    let request = request(&sshd.ssh_config(), sshd.alias(), &[]);
+    let host = engine.host_for(&request, &interaction).await.unwrap();
+    let first = running(&host, "cat").await;
+    echo(&host, "beside").await;
+    finish(first).await;
+    assert_eq!((asks.asked(), sshd.authentications()), (2, 2));
+}
+
+#[tokio::test]
+async fn nobody_is_asked_for_a_further_connection_whose_log_in_has_become_a_question() {
+    let sshd = Sshd::builder()
+        .password("secret")
+        .config("MaxSessions 1")
+        .start()
+        .unwrap();
+    let asks = Answers::new("secret", true);
+    let interaction = Interaction::new(asks.clone(), |_| {});
+    let engine = engine();
+    let request = request(&sshd.ssh_config(), sshd.alias(), &[]);
+    let host = engine.host_for(&request, &interaction).await.unwrap();
+    let first = running(&host, "cat").await;
+    shut(&sshd);
+    let second = tokio::spawn({
+        let host = host.clone();
+        async move { echo(&host, "second").await }
+    });
+    sshd.wait_for_log("Connection closed by authenticating user")
+        .await
+        .unwrap();
+    finish(first).await;
+    second.await.unwrap();
+    assert_eq!((asks.asked(), sshd.authentications()), (0, 1));
+}
+
+#[tokio::test]
+async fn who_waits_for_a_session_is_told_so_until_there_is_one() {
+    let sshd = Sshd::builder()
+        .password("secret")
+        .authentication_methods("password")
+        .config("MaxSessions 1")
+        .start()
+        .unwrap();
+    let (show, mut shown) = mpsc::unbounded_channel();
+    let interaction = Interaction::new(Answers::new("secret", true), |_| {});
+    let waits = interaction.showing(move |waiting| show.send(waiting.cloned()).unwrap());
+    let engine = engine();
+    let request = request(&sshd.ssh_config(), sshd.alias(), &[]);
+    let host = engine.host_for(&request, &waits).await.unwrap();
+    let first = running(&host, "cat").await;
+    let second = tokio::spawn({
+        let host = host.clone();
+        async move { echo(&host, "second").await }
+    });
+    let told = shown.recv().await.unwrap();
+    let who = format!("{}@{}", sshd.user(), sshd.alias());
+    assert_eq!(told, Some(Waiting::Session { host: who }));
+    finish(first).await;
+    second.await.unwrap();
+    assert_eq!(shown.recv().await, Some(None));
+    assert_eq!(sshd.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_copy_ends_without_the_sessions_that_it_never_got() {
+    let sshd = Sshd::builder().config("MaxSessions 2").start().unwrap();
+    let engine = engine();
+    let host = host_behind_a_shut_door(&engine, &sshd).await;
+    let other = running(&host, "cat").await;
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source"), folder.path().join("target"));
+    std::fs::create_dir(&source).unwrap();
+    for n in 0..3000 {
+        std::fs::write(source.join(n.to_string()), "small").unwrap();
+    }
+    let mut options = CopyOptions::default();
+    options.recursive = true;
+    options.streams = Some(4);
+    let progress = Arc::new(Progress::default());
+    let to = Location::Host(host.clone(), target.to_str().unwrap().to_owned().into());
+    copy(&[Location::Local(source)], &to, &options, &progress)
+        .await
+        .unwrap();
+    assert_eq!(std::fs::read_dir(&target).unwrap().count(), 3000);
+    finish(other).await;
+    assert_eq!(sshd.authentications(), 1);
 }
 
 impl Prompter for OneTime {

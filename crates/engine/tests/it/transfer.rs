@@ -224,6 +224,48 @@ async fn several_sessions_share_a_file_and_bring_it_whole() {
 }
 
 #[tokio::test]
+async fn a_copy_of_small_files_that_is_given_up_leaves_no_half_of_one() {
+    let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
+    let host = Site::of(&sshd).await;
+    let [source, up] = ["source", "up"].map(|name| place.path().join(name));
+    std::fs::create_dir(&source).unwrap();
+    for n in 0..400 {
+        std::fs::write(source.join(n.to_string()), noise(4096, n)).unwrap();
+    }
+    let mut options = recursive();
+    // Most of them are open when the first have been written.
+    options.limit = Some(200_000);
+    let progress = Arc::new(Progress::default());
+    let (from, to) = (here(&source), there(&host, &up));
+    let some = async {
+        while progress.snapshot().files < 40 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        done = copy(std::slice::from_ref(&from), &to, &options, &progress) => panic!("{done:?}"),
+        () = some => {}
+    }
+    let names = || -> Vec<String> {
+        let found = std::fs::read_dir(&up).unwrap();
+        found
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect()
+    };
+    let tidied = async {
+        while names().iter().any(|name| name.ends_with(".part")) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let tidied = tokio::time::timeout(Duration::from_secs(60), tidied).await;
+    assert!(tidied.is_ok(), "{:?}", names());
+    assert!((30..400).contains(&names().len()), "{}", names().len());
+    for name in names() {
+        assert_eq!(std::fs::metadata(up.join(&name)).unwrap().len(), 4096, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_long_way_gets_more_sessions_than_a_short_one() {
     let (sshd, place) = (Sshd::start_default().unwrap(), tempfile::tempdir().unwrap());
     let relay = Relay::to(sshd.addr()).unwrap();

@@ -1,6 +1,6 @@
 //! Asking on a terminal.
 
-use super::turn::{Place, Turn};
+use super::turn::{self, Place, Turn};
 use super::{Answer, MAX_ANSWER, Prompt, Prompter};
 use rustix::fs::OFlags;
 use rustix::process::{Signal, getpgrp};
@@ -85,6 +85,14 @@ impl Terminal {
     /// Whether there is a terminal to ask on.
     pub fn exists(&self) -> bool {
         self.open().is_ok()
+    }
+
+    /// Whether a question of whatever program is on it. Where that cannot be found out, none is.
+    pub fn is_asking(&self) -> bool {
+        let Ok(file) = self.open() else { return false };
+        let (_, lock) = place_of(&self.path, &file);
+        lock.and_then(|path| open(&path, false).ok())
+            .is_some_and(|file| turn::is_taken(&file))
     }
 
     /// Opens it anew. The descriptor is ours alone, so that making it non-blocking changes nothing for the
@@ -238,6 +246,10 @@ async fn read_answer(device: &AsyncFd<File>, question: &[u8], echo: bool) -> io:
     // In this order: a program that types as soon as it sees the question (expect) is neither echoed nor flushed away.
     let silenced = Silenced::new(device)?;
     write(device, question).await?;
+    let mut on_screen = OnScreen {
+        device,
+        is_answered: false,
+    };
     let key = |index: SpecialCodeIndex| {
         let code = silenced.saved.special_codes[index];
         // POSIX: 0 (_POSIX_VDISABLE on Linux and the BSDs' 255) switches a key off.
@@ -282,8 +294,24 @@ async fn read_answer(device: &AsyncFd<File>, question: &[u8], echo: bool) -> io:
     };
     drop(silenced);
     // The user's line end was not shown.
+    on_screen.is_answered = true;
     write(device, b"\n").await?;
     Ok(typed)
+}
+
+/// A question on the screen. One that is taken back leaves a line of its own: what is said next does not stand behind it.
+struct OnScreen<'a> {
+    device: &'a AsyncFd<File>,
+    is_answered: bool,
+}
+
+impl Drop for OnScreen<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            // The descriptor does not block.
+            let _ = rustix::io::write(self.device, b"\n");
+        }
+    }
 }
 
 /// Takes the last character off the screen.
@@ -558,6 +586,8 @@ mod tests {
             _ = terminal.ask(&prompt) => panic!("nobody answered"),
             () = taken_back => {}
         }
+        // What is said next has a line of its own.
+        user.sees("\r\n").await;
         assert_eq!(user.modes(), before);
     }
 

@@ -66,6 +66,12 @@ impl Turn {
     }
 }
 
+/// Whether anybody has the turn that goes with this file. Asking for it takes it from nobody.
+pub(super) fn is_taken(file: &File) -> bool {
+    // Shared, so that who looks at the same time is not taken for one who asks. The lock goes with the descriptor.
+    flock(file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+}
+
 fn turns_at(place: Place) -> Arc<tokio::sync::Mutex<()>> {
     let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
     turns.retain(|_, turn| turn.strong_count() > 0);

@@ -203,7 +203,9 @@ impl ManyUpload {
             }
             keep
         });
-        let opened = running.flown || running.handle.is_some();
+        // The server may have made one that it was asked to make: its answer would come too late.
+        let made = running.file.opening == Opening::Exclusive && running.failed.is_none();
+        let opened = made || running.flown || running.handle.is_some();
         running.handle.into_iter().for_each(|handle| client.close(handle));
         if opened && running.renaming.is_none() && running.file.rename_to.is_some() {
             remove(client, running.file.path);
@@ -462,7 +464,6 @@ impl ManyUpload {
 /// Removes what was not finished, and does not ask how that went.
 fn remove(client: &mut Client, path: Bytes) {
     let id = client.request(Request::Remove { path });
-    // Only a request that waits for a handle or the version would be taken back by this; neither can be here, where a
-    // file was opened.
+    // A request that waits for the version is taken back by this, as was then the one to open the file.
     client.cancel(id);
 }

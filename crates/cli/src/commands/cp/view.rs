@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write as _;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{BinaryBytes, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use trunkline_control::protocol::{CopyEnd, CopyEvent, CopyProgress};
 use trunkline_text::Printable;
 
@@ -14,10 +15,14 @@ use crate::report::counted;
 use crate::report::fold::fold;
 use crate::report::grid::{Grid, wrapped};
 use crate::terminal;
+use crate::terminal::live;
 
 /// What is shown while the copy runs.
 pub(super) struct View {
+    /// Of what is to be moved, so that its rate and the time that is left are right.
     bar: ProgressBar,
+    /// What was there from earlier copies, in bytes.
+    resumed: Arc<AtomicU64>,
     shows: Shows,
     /// How many copies there are, each with a host of its own.
     hosts: usize,
@@ -69,8 +74,10 @@ const LINES: Duration = Duration::from_secs(1);
 
 impl View {
     pub(super) fn new(shows: Shows, hosts: usize) -> Self {
+        let resumed = Arc::default();
         Self {
-            bar: bar(shows.progress),
+            bar: bar(shows.progress, &resumed),
+            resumed,
             shows,
             hosts,
             begun: Instant::now(),
@@ -112,9 +119,13 @@ impl View {
         );
         let names = format!("{done}/{found}{more}{failed}");
         if !self.shows.lines {
-            self.bar.set_length(total.max(1));
-            self.bar.set_position(bytes);
-            return self.bar.set_message(format!("{names}  {}", current));
+            let resumed = all(|copy| copy.resumed).min(bytes);
+            self.resumed.store(resumed, Ordering::Relaxed);
+            self.bar.set_length(total.saturating_sub(resumed).max(1));
+            self.bar.set_position(bytes - resumed);
+            return self
+                .bar
+                .set_message(format!("{names}  {}", live::short_path(current.as_str())));
         }
         if copies.written.is_none_or(|written| written.elapsed() >= LINES) {
             copies.written = Some(Instant::now());
@@ -143,7 +154,9 @@ impl View {
             match event {
                 // Its directory has a line.
                 CopyEvent::Failed { below: true, .. } if !self.shows.names => {}
-                CopyEvent::Failed { path, message, .. } => self.failed(host, &path, message),
+                CopyEvent::Failed {
+                    path, message, errno, ..
+                } => self.failed(host, &path, message, errno),
                 CopyEvent::Copied { path, .. } if self.shows.names => {
                     writeln!(out, "{prefix}{}", Printable::line(&path))?;
                 }
@@ -165,14 +178,17 @@ impl View {
 
     /// A name failed. Those of one host are told at once, but for the many that fail alike; those of many hosts in one table
     /// at the end.
-    fn failed(&self, host: &str, path: &[u8], message: String) {
+    fn failed(&self, host: &str, path: &[u8], message: String, errno: Option<i32>) {
         let mut copies = self.copies();
         if self.several() {
             let messages = copies.of_hosts.entry(host.to_owned()).or_default();
             messages.push(message);
             return;
         }
-        let alike = copies.failures.entry(without_name(path, &message)).or_default();
+        let alike = copies
+            .failures
+            .entry(reason_of(path, &message, errno))
+            .or_default();
         alike.count += 1;
         if self.shows.names || alike.count <= MOST_ALIKE {
             drop(copies);
@@ -255,6 +271,16 @@ impl View {
         let failures = std::mem::take(&mut copies.of_hosts);
         eprint!("{}", table_of_failures(failures, width));
     }
+}
+
+/// What is said of a folder's names that fail for one reason.
+fn reason_of(path: &[u8], message: &str, errno: Option<i32>) -> String {
+    if errno != Some(rustix::io::Errno::NOSPC.raw_os_error()) {
+        return without_name(path, message);
+    }
+    // How much of each is there differs, and is no other reason.
+    let folder = path.rsplitn(2, |byte| *byte == b'/').nth(1).unwrap_or_default();
+    format!("no space left for {}", Printable::line(folder))
 }
 
 /// A message without the last part of the path that it is about, so that those of one folder with one reason are the same.
@@ -345,19 +371,28 @@ fn summary_of_all(copies: &Copies, hosts: usize, elapsed: Duration, dry_run: boo
     text
 }
 
-fn draw_target(shown: bool) -> ProgressDrawTarget {
-    if shown {
-        ProgressDrawTarget::stderr_with_hz(10)
-    } else {
-        ProgressDrawTarget::hidden()
-    }
-}
-
 /// A bar on standard error; silent where it is not `shown`, and the callers need not know.
-fn bar(shown: bool) -> ProgressBar {
-    let target = draw_target(shown);
-    let template = "{wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta} {msg}";
-    let style = ProgressStyle::with_template(template).expect("the template's keys are indicatif's own");
+fn bar(shown: bool, resumed: &Arc<AtomicU64>) -> ProgressBar {
+    let target = match shown {
+        true => live::target(),
+        false => ProgressDrawTarget::hidden(),
+    };
+    let with_resumed = |of: fn(&ProgressState) -> u64| {
+        let resumed = Arc::clone(resumed);
+        move |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+            // What cannot be written, nobody sees.
+            let _ = write!(
+                out,
+                "{}",
+                BinaryBytes(of(state) + resumed.load(Ordering::Relaxed))
+            );
+        }
+    };
+    let template = "{bar:12} {there}/{whole} {binary_bytes_per_sec} {eta} {wide_msg}";
+    let style = ProgressStyle::with_template(template)
+        .expect("the template's keys are indicatif's own, or those below")
+        .with_key("there", with_resumed(ProgressState::pos))
+        .with_key("whole", with_resumed(|state| state.len().unwrap_or_default()));
     ProgressBar::with_draw_target(Some(1), target).with_style(style)
 }
 
@@ -495,6 +530,26 @@ mod tests {
             let lines = lines.iter().map(|(end, dry_run)| summary(end, *dry_run));
             lines.map(|line| wrapped(&line, 2, width) + "\n").collect()
         }));
+    }
+
+    #[test]
+    fn what_fails_alike_in_a_folder_has_one_reason() {
+        let denied = |name: &str| {
+            let path = format!("srv/{name}");
+            reason_of(
+                path.as_bytes(),
+                &format!("web1: writing /srv/{name}: permission denied"),
+                Some(13),
+            )
+        };
+        assert_eq!(denied("a"), denied("b"));
+        let full = |folder: &str, name: &str| {
+            let path = format!("{folder}/{name}");
+            let message = format!("no space left in web1:/{folder} for {name} (1.0 MiB)");
+            reason_of(path.as_bytes(), &message, Some(28))
+        };
+        assert_eq!(full("srv", "a"), full("srv", "b"));
+        assert_ne!(full("srv", "a"), full("opt", "a"));
     }
 
     #[test]

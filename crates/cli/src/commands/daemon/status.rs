@@ -131,7 +131,7 @@ mod tests {
         let status = DaemonStatus {
             pid: 42,
             version: "1.2.3".into(),
-            protocol: 8,
+            protocol: 9,
             // Not yet: 0 s whenever this is run.
             since: u64::MAX,
             memory: Some(12 << 20),

@@ -50,6 +50,10 @@ const OFF: Row = (
     "TRUNKLINE_OFF",
     "Set to 1, trunkline ssh runs the system's ssh instead, and stock ssh connects by itself.",
 );
+const STRICT: Row = (
+    "TRUNKLINE_STRICT",
+    "Set to 1, what cannot share a connection fails with the reason instead of making one of its own.",
+);
 const LOG: Row = (
     "TRUNKLINE_LOG",
     "The log filter of a daemon that is started, such as debug or trunkline=trace.",
@@ -94,6 +98,21 @@ const ENVIRONMENT: &[Row] = &[DIR, DAEMON];
 const CONNECTING: &[Row] = &[DIR, DAEMON, SSH, AGENT, ASKPASS];
 const DAEMON_FILES: &[Row] = &[CONFIG, STATE, RUNTIME];
 const HOST_FILES: &[Row] = &[SSH_CONFIG, KNOWN_HOSTS, CONFIG, STATE, RUNTIME];
+
+const AUDIT_FILES: &[Row] = &[
+    CONFIG,
+    (
+        "~/.local/state/trunkline/audit/",
+        "The trail: audit.jsonl, older files, and head, which holds where it ends.",
+    ),
+];
+
+const AUDIT_STATUS: &[Row] = &[
+    ("0", "The trail is as it was written."),
+    ("1", "It is not; what is wrong is printed."),
+    ("2", "The arguments are wrong."),
+    ("255", "It cannot be read, or there is none."),
+];
 
 const RUN_FILES: &[Row] = &[
     SSH_CONFIG,
@@ -144,7 +163,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                 ("128+N", "run, cp and stream: ended by signal N."),
             ],
             environment: &[
-                DIR, DAEMON, OFF, SSH, LOG, UP_LIMIT, AGENT, ASKPASS, NO_COLOR, TMPDIR,
+                DIR, DAEMON, OFF, STRICT, SSH, LOG, UP_LIMIT, AGENT, ASKPASS, NO_COLOR, TMPDIR,
             ],
             files: HOST_FILES,
             examples: &[
@@ -192,7 +211,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                     "An error of trunkline's own, wrong arguments, or a command that a signal ended.",
                 ),
             ],
-            environment: &[DIR, DAEMON, OFF, SSH, LOG, AGENT, ASKPASS],
+            environment: &[DIR, DAEMON, OFF, STRICT, SSH, LOG, AGENT, ASKPASS],
             files: HOST_FILES,
             examples: &[
                 ("Open a shell:", "trunkline ssh web1"),
@@ -224,7 +243,7 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                 ("0", "ssh can use the shared connection."),
                 ("other", "ssh connects by itself."),
             ],
-            environment: &[DIR, DAEMON, OFF, UP_LIMIT],
+            environment: &[DIR, DAEMON, OFF, STRICT, UP_LIMIT, ASKPASS],
             files: HOST_FILES,
             examples: &[(
                 "See why ssh connects by itself:",
@@ -422,6 +441,30 @@ pub(super) const ALL: &[(&str, Sections)] = &[
         },
     ),
     (
+        "trunkline fleet",
+        Sections {
+            synopsis: "trunkline fleet init URL\ntrunkline fleet join [URL]\ntrunkline fleet status [--json]\ntrunkline fleet drain\ntrunkline fleet leave\ntrunkline fleet key\ntrunkline fleet attach JOB",
+            description: "Spreads the work over several control machines, the nodes of a fleet, which meet in a NATS server with \
+                          JetStream. trunkline run --fleet hands a command to it, which runs at most once on each host. Each \
+                          of these commands tells its options with --help.",
+            exit_status: DONE_OR_NOT,
+            environment: &[DIR, DAEMON, SSH],
+            files: &[(
+                "~/.config/trunkline/fleet.toml",
+                "How this machine gets into its fleet, and what it runs for whom. init and join write it.",
+            )],
+            examples: &[
+                ("Make a fleet:", "trunkline fleet init nats://nats1:4222"),
+                ("Be a node:", "trunkline fleet join"),
+                (
+                    "Follow a job that somebody has begun:",
+                    "trunkline fleet attach 3bab295123b9",
+                ),
+            ],
+            see_also: &["trunkline-run(1)", "nats-server(8)", "trunkline(1)"],
+        },
+    ),
+    (
         "trunkline cp",
         Sections {
             synopsis: "",
@@ -543,6 +586,62 @@ pub(super) const ALL: &[(&str, Sections)] = &[
                 "trunkline-close(1)",
                 "trunkline(1)",
             ],
+        },
+    ),
+    (
+        "trunkline top",
+        Sections {
+            synopsis: "",
+            description: "Shows what the daemon does, in the terminal and as it changes: hosts with their connections, rates and \
+                          round trips; sessions, with what each runs and for which program; the copies of trunkline cp, with their \
+                          progress; and what has failed. Press ? for the keys: / shows only rows with some letters, s sorts by \
+                          another column, Enter shows all about a row, and c closes the connections to a host after a question.\n\n\
+                          It starts no daemon. Where none runs, or when one ends, it says so and waits for the next.",
+            exit_status: &[
+                ("0", "The user has ended it, or the terminal has gone."),
+                ("2", "The arguments are wrong."),
+                ("129, 130, 143", "SIGHUP, SIGINT or SIGTERM has ended it."),
+                ("255", "There is no terminal."),
+            ],
+            environment: &[DIR, NO_COLOR],
+            files: DAEMON_FILES,
+            examples: &[
+                ("The daemon, once a second:", "trunkline top"),
+                ("Five times a second:", "trunkline top --interval 200ms"),
+            ],
+            see_also: &[
+                "trunkline-serve-ui(1)",
+                "trunkline-ls(1)",
+                "trunkline-status(1)",
+                "trunkline(1)",
+            ],
+        },
+    ),
+    (
+        "trunkline serve-ui",
+        Sections {
+            synopsis: "",
+            description: "Serves a page that shows what the daemon does, as it changes: hosts, connections, rates, latencies as \
+                          histograms, sessions, copies with their progress, and recent failures. It prints the page's address and \
+                          runs until it is interrupted.\n\n\
+                          It listens on 127.0.0.1 only. The address has a token, which is another one each time: whoever has the \
+                          address, and an account on this machine, can see the page, with the names of hosts and what runs on \
+                          them. The page can change nothing, and asks for nothing from elsewhere.",
+            exit_status: &[
+                ("2", "The arguments are wrong."),
+                ("130, 143", "SIGINT or SIGTERM has ended it."),
+                ("255", "The port cannot be listened on."),
+            ],
+            environment: &[DIR],
+            files: DAEMON_FILES,
+            examples: &[
+                ("The page, in a browser:", "trunkline serve-ui"),
+                (
+                    "On another machine, over its own ssh:",
+                    "ssh -L 8080:127.0.0.1:8080 box trunkline serve-ui --port 8080",
+                ),
+            ],
+            see_also: &["trunkline-top(1)", "trunkline-metrics(1)", "trunkline(1)"],
         },
     ),
     (
@@ -769,6 +868,45 @@ trunkline completions fish > trunkline.fish",
                 "trunkline man ~/.local/share/man/man1 && man trunkline-run",
             )],
             see_also: &["man(1)", "trunkline(1)"],
+        },
+    ),
+    (
+        "trunkline audit",
+        Sections {
+            synopsis: "",
+            description: "Deals with the audit trail, in which the daemon records what is run on hosts where audit in config.toml is \
+                          on or strict.",
+            exit_status: AUDIT_STATUS,
+            environment: ENVIRONMENT,
+            files: AUDIT_FILES,
+            examples: &[("Was anything changed?", "trunkline audit verify")],
+            see_also: &[
+                "trunkline-audit-verify(1)",
+                "trunkline-settings(1)",
+                "trunkline(1)",
+            ],
+        },
+    ),
+    (
+        "trunkline audit verify",
+        Sections {
+            synopsis: "",
+            description: "Checks that no record of the audit trail was changed or removed: each holds its number and the hash of \
+                          the one before. Records that were removed at the end are noticed by the file head beside them; who \
+                          can change that as well is found out by --head only, with a last record that was noted elsewhere. \
+                          Older files that are not there any more are told, and are no error.",
+            exit_status: AUDIT_STATUS,
+            environment: ENVIRONMENT,
+            files: AUDIT_FILES,
+            examples: &[
+                ("Was anything changed?", "trunkline audit verify"),
+                ("For a program:", "trunkline audit verify --json | jq .problems"),
+                (
+                    "A copy of a trail, on another machine:",
+                    "trunkline audit verify /srv/audit/web-admin",
+                ),
+            ],
+            see_also: &["trunkline-settings(1)", "trunkline(1)"],
         },
     ),
     (

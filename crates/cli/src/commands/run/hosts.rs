@@ -1,5 +1,7 @@
 //! The hosts of one command, by the dozen: lists, patterns, files and inventories.
 
+mod groups;
+
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -21,6 +23,9 @@ pub(crate) struct ManyHosts {
     /// such as 'web*', exclusions such as '!web3', files of names as '@FILE'.
     #[arg(short = 'H', visible_short_alias = 'w', long, value_name = "HOSTS")]
     hosts: Vec<String>,
+    /// A group of hosts that ClusterShell's nodeset knows, as for clush; '*' is all of them.
+    #[arg(short, long, value_name = "GROUP", conflicts_with = "inventory")]
+    group: Vec<String>,
     /// Ansible inventory: a file, a folder, or a script. With -H, the hosts are patterns in it.
     #[arg(short, long, value_name = "FILE")]
     inventory: Vec<PathBuf>,
@@ -32,7 +37,7 @@ pub(crate) struct ManyHosts {
 impl ManyHosts {
     /// Whether there are any options that name hosts.
     pub(crate) fn are_given(&self) -> bool {
-        !self.hosts.is_empty() || !self.inventory.is_empty()
+        !self.hosts.is_empty() || !self.inventory.is_empty() || !self.group.is_empty()
     }
 
     /// Takes hosts away, as `!` does in a list.
@@ -86,6 +91,9 @@ impl ManyHosts {
                 bail!("no Host alias of ssh_config matches {name:?}{}", meant(near));
             }
             names.extend(matching);
+        }
+        if !self.group.is_empty() {
+            names.extend(groups::members(&self.group)?);
         }
         let names = list.without_excluded(names);
         for exclusion in list.idle_exclusions() {

@@ -47,7 +47,7 @@ pub(super) struct View {
 }
 
 /// One host's output, on its way to the screen and to whoever wants all of it.
-struct Collected<'a> {
+pub(super) struct Collected<'a> {
     view: &'a View,
     stdout: Output,
     stderr: Output,
@@ -55,8 +55,33 @@ struct Collected<'a> {
     err: LinePrefixer,
 }
 
-impl Collected<'_> {
-    fn add(&mut self, stream: Stream, data: &[u8]) -> std::io::Result<()> {
+impl<'a> Collected<'a> {
+    /// Nothing yet, of the host of this name and number.
+    pub(super) fn new(view: &'a View, name: &str, number: usize) -> Self {
+        let output = || view.keep.as_ref().map(Output::new).unwrap_or_default();
+        let prefixer = |stream, colours| LinePrefixer::new(&view.names, name, number, stream, colours);
+        Self {
+            view,
+            stdout: output(),
+            stderr: output(),
+            out: prefixer(Stream::Stdout, view.colours),
+            err: prefixer(Stream::Stderr, view.error_colours),
+        }
+    }
+
+    /// Shows a last line without its end; what was kept.
+    pub(super) fn end(self) -> (Output, Output) {
+        if self.view.live {
+            for (prefixer, stream) in [(self.out, Stream::Stdout), (self.err, Stream::Stderr)] {
+                let mut lines = Vec::new();
+                prefixer.finish(&mut lines);
+                let _ = show(self.view, stream, &lines);
+            }
+        }
+        (self.stdout, self.stderr)
+    }
+
+    pub(super) fn add(&mut self, stream: Stream, data: &[u8]) -> std::io::Result<()> {
         let (kept, prefixer) = match stream {
             Stream::Stdout => (&mut self.stdout, &mut self.out),
             Stream::Stderr => (&mut self.stderr, &mut self.err),
@@ -121,15 +146,7 @@ impl Job<'_> {
         let mut progressed = Progressed::default();
         let view = &self.common.view;
         let name = &self.target.name;
-        let output = || view.keep.as_ref().map(Output::new).unwrap_or_default();
-        let prefixer = |stream, colours| LinePrefixer::new(&view.names, name, self.number, stream, colours);
-        let mut collected = Collected {
-            view,
-            stdout: output(),
-            stderr: output(),
-            out: prefixer(Stream::Stdout, view.colours),
-            err: prefixer(Stream::Stderr, view.error_colours),
-        };
+        let mut collected = Collected::new(view, name, self.number);
         let outcome = match self.not_to_start() {
             Some(outcome) => outcome,
             None => {
@@ -137,22 +154,15 @@ impl Job<'_> {
                 self.tries(&mut collected, &mut progressed).await
             }
         };
-        let Collected {
-            stdout,
-            stderr,
-            out,
-            err,
-            ..
-        } = collected;
-        if view.live {
-            // A last line without its end.
-            for (prefixer, stream) in [(out, Stream::Stdout), (err, Stream::Stderr)] {
-                let mut lines = Vec::new();
-                prefixer.finish(&mut lines);
-                let _quiet = self.common.backend.questions().quiet().await;
-                let _ = show(view, stream, &lines);
-            }
-        }
+        let (stdout, stderr) = {
+            let questions = self.common.backend.questions();
+            let _quiet = if view.live {
+                Some(questions.quiet().await)
+            } else {
+                None
+            };
+            collected.end()
+        };
         if !outcome.is_success() {
             self.common.failures.add();
         }
@@ -294,6 +304,7 @@ impl Job<'_> {
             answers,
             ssh: None,
             limit: self.common.limit,
+            on_behalf: None,
         }
     }
 
@@ -323,7 +334,7 @@ impl Job<'_> {
         let (client, feed) = self.open(answers).await?;
         // A request that the daemon did not get whole is none to it.
         progressed.asked = true;
-        let mut talk = Conversation::new(client, backend.questions());
+        let mut talk = Conversation::new(client, backend.questions()).at(self.number);
         let mut input = Feeding::new(feed, self.sudo.as_ref());
         let mut interrupted = self.common.interrupted.clone();
         let mut stopping: Option<Stopping> = None;
@@ -331,19 +342,19 @@ impl Job<'_> {
             let deadline = stopping.as_ref().map(|stopping| stopping.deadline);
             let reply = tokio::select! {
                 biased;
+                Ok(_) = interrupted.wait_for(|now| *now), if stopping.is_none() => {
+                    talk.withdraw();
+                    talk.send(&Request::Terminate).await?;
+                    let message = "SIGTERM was sent".to_owned();
+                    stopping = Some(Stopping::new(INTERRUPTED, message, None));
+                    continue;
+                }
                 reply = talk.next() => reply?,
                 fed = input.fed() => {
                     if let Err((message, pipe)) = fed {
                         talk.send(&Request::Terminate).await?;
                         stopping = Some(Stopping::new("local", message, Some(pipe)));
                     }
-                    continue;
-                }
-                Ok(_) = interrupted.wait_for(|now| *now), if stopping.is_none() => {
-                    talk.withdraw();
-                    talk.send(&Request::Terminate).await?;
-                    let message = "SIGTERM was sent".to_owned();
-                    stopping = Some(Stopping::new(INTERRUPTED, message, None));
                     continue;
                 }
                 () = until(deadline) => {
@@ -517,7 +528,7 @@ enum Attempt {
 }
 
 /// A session that was told to end.
-struct Stopping {
+pub(super) struct Stopping {
     kind: String,
     message: String,
     /// By when it has to answer.
@@ -527,7 +538,7 @@ struct Stopping {
 }
 
 impl Stopping {
-    fn new(kind: &str, message: String, pipe: Option<pipe::Sender>) -> Self {
+    pub(super) fn new(kind: &str, message: String, pipe: Option<pipe::Sender>) -> Self {
         Self {
             kind: kind.into(),
             message,
@@ -569,7 +580,7 @@ const SUDO: &str = "sudo";
 /// What is said of a host on which nothing was started.
 const RUN_INTERRUPTED: &str = "the run was interrupted";
 
-fn ended(exit: Exit) -> Outcome {
+pub(super) fn ended(exit: Exit) -> Outcome {
     match exit {
         Exit::Status(status) => Outcome::Exited(status),
         Exit::Signal(name, core) => Outcome::Signaled { name, core },
@@ -582,7 +593,7 @@ fn ended(exit: Exit) -> Outcome {
 }
 
 /// What a failure means. `unanswered`: the host had a question for which there was nobody.
-fn failed(failure: Failure, unanswered: Option<&str>, stopping: Option<Stopping>) -> Outcome {
+pub(super) fn failed(failure: Failure, unanswered: Option<&str>, stopping: Option<Stopping>) -> Outcome {
     let Failure {
         kind,
         mut message,

@@ -25,7 +25,8 @@ use crate::spool::Stdin;
 use crate::terminal::interrupts::{Interrupts, status_of};
 
 const HELP: &str = "\
-A line is run on all hosts that are chosen. {host} in it is the host's name, {n} its number.
+A line is run on all hosts that are chosen. {host} in it is the host's name, {n}
+its number.
   :hosts         list the hosts that are chosen
   :only HOSTS    choose some: a list, patterns, exclusions (web*,!web3)
   :failed        choose those on which the last line did not succeed
@@ -33,7 +34,8 @@ A line is run on all hosts that are chosen. {host} in it is the host's name, {n}
   !COMMAND       run a command on this machine
   :help          show this
   :quit          end, as Ctrl-D does
-Ctrl-C ends the line that runs. A line that begins with a space is not remembered.
+Ctrl-C ends the line that runs. A line that begins with a space is not
+remembered.
 ";
 
 /// Lines that are remembered from one time to the next.

@@ -82,6 +82,11 @@ pub(super) struct Failures {
 }
 
 impl Failures {
+    /// How many it bears, where that is not any number.
+    pub(super) fn borne(&self) -> Option<usize> {
+        (self.borne != usize::MAX).then_some(self.borne)
+    }
+
     /// One host has failed.
     pub(super) fn add(&self) {
         self.seen.fetch_add(1, Ordering::Relaxed);

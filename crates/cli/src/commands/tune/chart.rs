@@ -22,15 +22,17 @@ pub(super) struct Series {
     pub(super) values: Vec<Option<f64>>,
 }
 
-/// Of every chart, in units that the page scales.
-const WIDTH: f64 = 560.0;
+/// Of every chart, in units that the page scales: little more than a phone has, so that the words are readable there.
+const WIDTH: f64 = 420.0;
+/// The size of what is written in it.
+const TEXT: u32 = 11;
 /// Below the chart, for what is written at the x axis.
 const FOOT: f64 = 30.0;
 
 /// Horizontal bars, a group for each label, a bar in each for each series. Values are bytes a second.
 pub(super) fn bars(labels: &[String], series: &[Series]) -> String {
     const BAR: f64 = 13.0;
-    const LEFT: f64 = 200.0;
+    const LEFT: f64 = 118.0;
     const TOP: f64 = 4.0;
     let right = WIDTH - 56.0;
     let group = (series.len() as f64 + 0.8) * BAR;
@@ -38,15 +40,15 @@ pub(super) fn bars(labels: &[String], series: &[Series]) -> String {
     let most = largest(series);
     let x = |value: f64| LEFT + value / most * (right - LEFT);
     let mut drawing = Drawing::new(bottom + FOOT);
-    for value in round_steps(0.0, most, 5) {
+    for value in round_steps(0.0, most, 4) {
         drawing.line((x(value), TOP), (x(value), bottom));
-        drawing.text((x(value), bottom + 17.0), Anchor::Middle, 13, &short(value));
+        drawing.text((x(value), bottom + 17.0), Anchor::Middle, &short(value));
     }
     drawing.line((LEFT, bottom), (right, bottom));
     for (row, label) in labels.iter().enumerate() {
         let from = TOP + row as f64 * group + 0.4 * BAR;
         let middle = from + series.len() as f64 * BAR / 2.0;
-        drawing.text((4.0, middle + 4.0), Anchor::Start, 13, label);
+        drawing.text((4.0, middle + 4.0), Anchor::Start, label);
         for (nth, one) in series.iter().enumerate() {
             let Some(value) = one.values.get(row).copied().flatten() else {
                 continue;
@@ -54,7 +56,7 @@ pub(super) fn bars(labels: &[String], series: &[Series]) -> String {
             let top = from + nth as f64 * BAR;
             drawing.rectangle((LEFT, top + 0.12 * BAR), (x(value), top + 0.88 * BAR), nth);
             let beside = (x(value) + 4.0, top + BAR / 2.0 + 4.0);
-            drawing.text(beside, Anchor::Start, 11, &short(value));
+            drawing.text(beside, Anchor::Start, &short(value));
         }
     }
     drawing.end()
@@ -63,7 +65,7 @@ pub(super) fn bars(labels: &[String], series: &[Series]) -> String {
 /// Lines over places on the x axis, one beside the other. Values are bytes a second, on a logarithmic axis if
 /// `logarithmic`.
 pub(super) fn lines(places: &[String], series: &[Series], logarithmic: bool) -> String {
-    const LEFT: f64 = 80.0;
+    const LEFT: f64 = 62.0;
     const TOP: f64 = 8.0;
     const BOTTOM: f64 = 262.0;
     let right = WIDTH - 8.0;
@@ -87,11 +89,11 @@ pub(super) fn lines(places: &[String], series: &[Series], logarithmic: bool) -> 
     let mut drawing = Drawing::new(BOTTOM + FOOT);
     for value in round_steps(lowest, highest, 6).map(back) {
         drawing.line((LEFT, y(value)), (right, y(value)));
-        drawing.text((LEFT - 6.0, y(value) + 4.0), Anchor::End, 13, &short(value));
+        drawing.text((LEFT - 6.0, y(value) + 4.0), Anchor::End, &short(value));
     }
     drawing.line((LEFT, TOP), (LEFT, BOTTOM));
     for (at, label) in places.iter().enumerate() {
-        drawing.text((x(at), BOTTOM + 17.0), Anchor::Middle, 13, label);
+        drawing.text((x(at), BOTTOM + 17.0), Anchor::Middle, label);
     }
     for (nth, one) in series.iter().enumerate() {
         let measured = one.values.iter().enumerate();
@@ -144,7 +146,7 @@ impl Drawing {
     }
 
     /// Its baseline is at y.
-    fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, size: u32, text: &str) {
+    fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
             Anchor::Middle => "middle",
@@ -152,7 +154,7 @@ impl Drawing {
         };
         let text = escaped(text);
         self.element(format_args!(
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\" fill=\"var(--ink)\">{text}</text>"
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{TEXT}\" fill=\"var(--ink)\">{text}</text>"
         ));
     }
 

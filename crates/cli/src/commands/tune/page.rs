@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use trunkline_request::tuning::{CipherRow, Direction, Rates, Report};
 
 use super::chart::{self, Series, escaped};
-use super::{Marks, rate, utc};
+use super::{Marks, rate, short, utc};
 
 /// The page.
 pub(super) fn page(report: &Report) -> anyhow::Result<String> {
@@ -39,10 +39,10 @@ const STYLE: &str = "
   table { border-collapse: collapse; margin: .6em 0; } th, td { padding: 3px 12px 3px 0; text-align: right; }
   th { color: var(--soft); font-weight: 600; } th:first-child, td:first-child { text-align: left; }
   .verdict { background: var(--panel); border-left: 4px solid var(--s2); border-radius: 6px; padding: 10px 14px; margin: 12px 0; }
-  .verdict, h1, p, li { overflow-wrap: anywhere; } figure > div { overflow-x: auto; } .chosen td { background: var(--panel); font-weight: 600; }
+  .verdict, h1, p, li { overflow-wrap: anywhere; } .chosen td { background: var(--panel); font-weight: 600; }
   .chosen td:last-child { color: var(--s2); }
   @media (max-width: 600px) {
-    main { padding: 14px; } figure svg { min-width: 500px; }
+    main { padding: 14px; }
     table, tbody { display: block; } tr:first-child { display: none; }
     tr { display: flex; flex-wrap: wrap; gap: 0 14px; padding: 6px 8px; border-top: 1px solid var(--grid); }
     td, td:first-child { display: block; padding: 0; border: 0 !important; text-align: left; overflow-wrap: anywhere; }
@@ -120,6 +120,7 @@ fn ciphers(out: &mut String, report: &Report) -> anyhow::Result<()> {
             names.push(row.cipher.clone());
         }
     }
+    let labels: Vec<String> = names.iter().map(|name| short(name).to_owned()).collect();
     let kinds = [
         ("not compressed, random bytes", false, false),
         ("not compressed, text", false, true),
@@ -144,7 +145,7 @@ fn ciphers(out: &mut String, report: &Report) -> anyhow::Result<()> {
             })
             .filter(|series| series.values.iter().any(Option::is_some))
             .collect();
-        (caption(direction), chart::bars(&names, &series), series)
+        (caption(direction), chart::bars(&labels, &series), series)
     });
     figures(out, charts)?;
     let marks = Marks(&report.choice);
@@ -207,7 +208,20 @@ fn requests(out: &mut String, report: &Report) -> anyhow::Result<()> {
             .collect();
         (caption(direction), chart::lines(&places, &series, true), series)
     });
-    figures(out, charts)
+    figures(out, charts)?;
+    let marks = Marks(&report.choice);
+    let rows = report.requests.iter().map(|row| {
+        let chosen = marks.request(row);
+        let cells = [
+            bytes(row.size.into()),
+            row.depth.to_string(),
+            rate(row.rates.down),
+            rate(row.rates.up),
+            if chosen { "used by cp" } else { "" }.into(),
+        ];
+        (cells, chosen)
+    });
+    marked_table(out, &["Request", "At once", "Down", "Up", ""], rows)
 }
 
 fn streams(out: &mut String, report: &Report) -> anyhow::Result<()> {

@@ -1,5 +1,11 @@
 //! The same command line for ssh(1) and for `trunkline ssh`, against the same server: what it says, prints and leaves behind.
 
+mod lines;
+mod table;
+mod timing;
+mod verbose;
+mod words;
+
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};

@@ -179,8 +179,7 @@ fn a_daemon_that_hangs_holds_up_no_completion() {
     assert_status(&home.on(&server, "true"), 0);
     let config = server.ssh_config();
     let config = config.to_str().unwrap();
-    let daemon = home.daemon().unwrap();
-    rustix::process::kill_process(daemon, rustix::process::Signal::STOP).unwrap();
+    let daemon = home.stop_answering();
     assert_eq!(
         completed(&home, &["ssh", "-F", config, "testb"]),
         ["testbed\tssh_config"]

@@ -202,6 +202,19 @@ fn check_tells_a_live_connection_from_none_and_from_a_dead_one() {
 }
 
 #[test]
+fn close_names_the_hosts_that_had_nothing_to_close() {
+    let (server, home) = (server(), Home::new());
+    assert_status(&home.on(&server, "true"), 0);
+    let output = finish(about(&home, &server, &["close"]).arg("127.0.0.9"));
+    assert_status(&output, 255);
+    assert_eq!(text(&output.stdout), "closed 1 connection\n");
+    assert_eq!(
+        text(&output.stderr),
+        "trunkline: 127.0.0.9: no connection to close\n"
+    );
+}
+
+#[test]
 fn close_lets_sessions_end_unless_told_otherwise() {
     let (server, home) = (server(), Home::new());
     let begun = home.path("begun");

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -75,7 +76,10 @@ fn a_daemon_killed_in_the_middle_of_a_command_is_reported_as_that() {
     kill_process(home.daemon().unwrap(), Signal::KILL).unwrap();
     let (status, said) = command.errors();
     assert_eq!(status, Some(255));
-    assert!(said.contains("the command may have started"), "{said}");
+    assert!(
+        said.contains("the command had started, and may still be running"),
+        "{said}"
+    );
     assert_eq!(said.lines().count(), 1, "{said}");
     // Its socket is still there; the next command starts a new daemon over it.
     assert!(home.socket().exists());
@@ -388,4 +392,70 @@ fn commands_leave_no_descriptor_behind() {
     }
     idle();
     home.wait_for_descriptors(&before);
+}
+
+#[test]
+fn a_daemon_serves_the_socket_that_a_service_manager_hands_over() {
+    let server = server();
+    let home = Home::new();
+    let folder = home.trunkline_dir();
+    fs::create_dir_all(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+    let listening = UnixListener::bind(home.socket()).unwrap();
+    let start = |listening: &UnixListener| {
+        let mut daemon = home.command("sh");
+        daemon
+            .args([
+                "-c",
+                "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" --foreground",
+            ])
+            .arg(Path::new(program()).with_file_name("trunklined"))
+            .stdin(std::os::fd::OwnedFd::from(listening.try_clone().unwrap()))
+            .stderr(Stdio::piped());
+        daemon.spawn().unwrap()
+    };
+    let mut daemon = start(&listening);
+    assert_status(&home.on(&server, "true"), 0);
+    assert_eq!(
+        home.daemon().unwrap().as_raw_nonzero().get().cast_unsigned(),
+        std::process::id(),
+        "who listened first"
+    );
+    assert_status(&finish(home.trunkline().args(["stop", "--now"])), 0);
+    assert_eq!(daemon.wait().unwrap().code(), Some(0));
+    assert!(home.socket().exists(), "it is the service manager's");
+    drop(listening);
+    fs::remove_file(home.socket()).unwrap();
+    let elsewhere = UnixListener::bind(home.path("elsewhere")).unwrap();
+    let refused = start(&elsewhere).wait_with_output().unwrap();
+    assert_status(&refused, 255);
+    assert!(
+        text(&refused.stderr).contains("set ListenStream"),
+        "{}",
+        describe(&refused)
+    );
+}
+
+#[test]
+fn each_connection_has_a_line_in_the_log_when_it_is_over() {
+    let server = server();
+    let home = Home::new();
+    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&home.on(&server, "true"), 0);
+    assert_status(&finish(home.trunkline().args(["close", "--all"])), 0);
+    wait_until("the line", || home.log().contains(" ended after "));
+    let log = home.log();
+    let line = log.lines().find(|line| line.contains(" ended after ")).unwrap();
+    for part in [
+        "INFO",
+        server.user(),
+        &format!(":{}", server.port()),
+        ", 2 sessions,",
+        "host=",
+    ] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    let mut nobody = home.ssh_with(&server.ssh_config());
+    assert_status(&finish(nobody.args(["-p", "1", server.alias(), "true"])), 255);
+    assert!(home.log().contains("no connection to "), "{}", home.log());
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use crate::home::{Home, assert_status, finish, server, text};
+use crate::home::{Home, assert_status, finish, finish_with, server, text};
 
 /// What an HTTP server on a socket answers.
 fn request(socket: &Path, request: &str) -> String {
@@ -31,6 +31,12 @@ fn what_was_done_is_counted() {
     let printed = text(&printed.stdout);
     let host = server.alias();
     for line in [
+        "trunkline_handshake_stage_duration_seconds_count{stage=\"key_exchange\",outcome=\"ok\"} 1".into(),
+        "trunkline_session_overflows_total 0".into(),
+        "trunkline_waiting_handshakes{limit=\"server\"} 0".into(),
+        "trunkline_audit_waiting_records 0".into(),
+        format!("trunkline_waiting_sessions{{host=\"{host}\"}} 0"),
+        "trunkline_reconnects_total 0".into(),
         format!("trunkline_connections{{host=\"{host}\",state=\"connected\"}} 1"),
         "trunkline_connections_authenticated_total 1".to_owned(),
         "trunkline_sessions_total{kind=\"command\"} 3".to_owned(),
@@ -74,4 +80,18 @@ fn a_file_for_node_exporter_is_there_for_as_long_as_the_daemon() {
     assert_status(&finish(home.trunkline().args(["stop", "--now"])), 0);
     assert_status(&write(), 1);
     assert!(!file.exists());
+}
+
+#[test]
+fn prometheus_own_linter_finds_nothing() {
+    let (server, home) = (server(), Home::new());
+    assert_status(&home.on(&server, "true"), 0);
+    let printed = finish(home.trunkline().arg("metrics"));
+    assert_status(&printed, 0);
+    let linted = finish_with(
+        home.command("promtool").args(["check", "metrics"]),
+        &printed.stdout,
+    );
+    assert_status(&linted, 0);
+    assert_eq!(text(&linted.stderr), "", "{}", text(&printed.stdout));
 }

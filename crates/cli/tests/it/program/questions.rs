@@ -105,6 +105,70 @@ fn each_password_reaches_the_host_that_was_on_the_screen() {
 }
 
 #[test]
+fn questions_come_in_the_order_of_the_list() {
+    let (_servers, home, config) = servers(&["one", "two", "three"], &[]);
+    let (file, copy) = (home.path("file"), home.path("copy-{host}"));
+    std::fs::write(&file, "content").unwrap();
+    let (file, copy) = (file.to_str().unwrap(), format!(":{}", copy.display()));
+    for words in [
+        vec!["warm", "host3", "host1", "host2"],
+        vec!["run", "-H", "host3,host1,host2", "--", "true"],
+        vec!["cp", "-H", "host3,host1,host2", file, &copy],
+    ] {
+        let mut terminal = Terminal::start(&command(&home, &config, &words));
+        terminal.expect("@host3) Password: ");
+        terminal.send("three\n");
+        terminal.expect("for the other hosts that ask");
+        terminal.expect("(yes/no) ");
+        terminal.send("no\n");
+        terminal.expect("@host1) Password: ");
+        terminal.send("one\n");
+        terminal.expect("@host2) Password: ");
+        terminal.send("two\n");
+        assert_eq!(terminal.end().code(), Some(0), "{}", terminal.shown());
+        assert_status(&finish(home.trunkline().args(["close", "--all"])), 0);
+    }
+}
+
+#[test]
+fn who_waits_for_what_another_command_is_asked_is_told_so_on_a_terminal() {
+    let (_servers, home, config) = servers(&["pw"], &[]);
+    let ssh = |line| command(&home, &config, &["ssh", "host1", line]);
+    let mut asked = Terminal::start(&ssh("echo one"));
+    asked.expect("@host1) Password: ");
+    let mut waiting = Terminal::start(&ssh("echo two"));
+    let piped = ssh("echo three")
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut silent = Terminal::start(&command(&home, &config, &["ssh", "-q", "host1", "echo four"]));
+    let (file, copy) = (home.path("file"), home.path("copy"));
+    std::fs::write(&file, "content").unwrap();
+    let copy = format!("host1:{}", copy.display());
+    let mut copying = Terminal::start(&command(&home, &config, &["cp", file.to_str().unwrap(), &copy]));
+    copying.expect("Waiting for ");
+    waiting.expect("Waiting for ");
+    waiting.expect("@host1: another command is being asked a question");
+    asked.send("pw\n");
+    asked.expect("one");
+    // Erased before anything else is shown.
+    assert_eq!(waiting.expect("two"), "\r\x1b[K");
+    assert_eq!(asked.end().code(), Some(0));
+    assert_eq!(waiting.end().code(), Some(0));
+    assert_eq!(copying.end().code(), Some(0));
+    assert_eq!(silent.end().code(), Some(0));
+    silent.expect("four");
+    assert_eq!(silent.shown().trim_end(), "four");
+    let piped = piped.wait_with_output().unwrap();
+    assert_eq!(
+        (text(&piped.stdout), text(&piped.stderr)),
+        ("three\n".into(), String::new())
+    );
+}
+
+#[test]
 fn a_password_is_used_for_other_hosts_where_the_user_agrees_and_a_wrong_one_asked_again_there_only() {
     let (servers, home, config) = servers(&["same", "same", "different"], &[]);
     let mut terminal = Terminal::start(&command(

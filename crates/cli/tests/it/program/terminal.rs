@@ -259,7 +259,8 @@ fn when_the_daemon_dies_the_terminal_is_restored_and_the_user_told() {
     let mut terminal = login(&home, &server);
     kill_process(home.daemon().unwrap(), Signal::KILL).unwrap();
     assert_eq!(terminal.end().code(), Some(255));
-    terminal.expect("may have started");
+    // On a line of its own, wherever the other side's ended.
+    terminal.expect("\ntrunkline: the daemon ended, and this session with it");
     assert_eq!(terminal.modes(), before);
 }
 

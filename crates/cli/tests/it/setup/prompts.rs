@@ -15,7 +15,7 @@ fn on_terminal(stanza: &Stanza) -> Terminal {
     Terminal::start(stanza.ssh().args(["web", "echo do''ne"]))
 }
 
-fn may_ask(mut entry: HostEntry) -> HostEntry {
+pub(super) fn may_ask(mut entry: HostEntry) -> HostEntry {
     entry.may_ask = true;
     entry
 }
@@ -77,14 +77,14 @@ fn a_passphrase_is_asked_for_by_ssh() {
 }
 
 /// A program for SSH_ASKPASS that notes what it is asked and answers what a file says.
-struct Askpass {
+pub(super) struct Askpass {
     program: PathBuf,
     asked: PathBuf,
     answer: PathBuf,
 }
 
 impl Askpass {
-    fn new(stanza: &Stanza) -> Self {
+    pub(super) fn new(stanza: &Stanza) -> Self {
         let (asked, answer) = (stanza.home.path("asked"), stanza.home.path("answer"));
         let note = "#!/bin/sh\necho \"$SSH_ASKPASS_PROMPT: $1\" >>";
         let script = format!("{note}{}\ncat {}\n", asked.display(), answer.display());
@@ -96,18 +96,18 @@ impl Askpass {
         }
     }
 
-    fn will_say(&self, answer: &str) {
+    pub(super) fn will_say(&self, answer: &str) {
         fs::write(&self.answer, answer).unwrap();
     }
 
     /// What was asked since the last look.
-    fn asked(&self) -> String {
+    pub(super) fn asked(&self) -> String {
         let asked = fs::read_to_string(&self.asked).unwrap_or_default();
         let _ = fs::remove_file(&self.asked);
         asked
     }
 
-    fn run(&self, command: &mut Command, arguments: &[&str]) -> Output {
+    pub(super) fn run(&self, command: &mut Command, arguments: &[&str]) -> Output {
         command.env("SSH_ASKPASS", &self.program);
         command.env("SSH_ASKPASS_REQUIRE", "force");
         finish(command.args(arguments))

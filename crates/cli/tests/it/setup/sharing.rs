@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use super::stanza::Stanza;
-use crate::home::{assert_status, describe, finish, server, text};
+use crate::home::{assert_status, describe, finish, server, text, wait_until};
 
 /// Prints the port of the server that runs it.
 const WHICH: &str = "echo $SSH_CONNECTION | cut -d' ' -f4";
@@ -86,4 +86,22 @@ fn stock_ssh_with_another_environment_connects_by_itself_where_a_proxy_goes_by_i
     assert_eq!(reached(&ports[1], &["-S", &socket]), ports[1]);
     assert_eq!(reached(&ports[0], &["-S", &socket]), ports[0]);
     assert_eq!(servers[0].authentications(), 1);
+}
+
+#[test]
+fn what_stock_ssh_shows_on_a_terminal_is_recorded() {
+    let server = server();
+    let stanza = Stanza::behind([server.host_entry("web")]);
+    stanza.home.settings("record_hosts = [\"web\"]\n");
+    assert_status(&stanza.run(&["-tt", "web", "echo sho''wn; exit 2"]), 2);
+    let folder = stanza.home.trunkline_dir().join("state/recordings");
+    let recording = fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+    wait_until("the recording is over", || {
+        let text = fs::read_to_string(&recording).unwrap();
+        text.contains("shown")
+            && text
+                .lines()
+                .last()
+                .is_some_and(|line| line.ends_with("\"x\",\"2\"]"))
+    });
 }

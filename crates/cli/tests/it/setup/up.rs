@@ -12,8 +12,7 @@ fn ssh_does_not_wait_for_a_daemon_that_is_stuck() {
     let server = server();
     let stanza = Stanza::behind([server.host_entry("web")]);
     stanza.succeed(&["web", "true"]);
-    let daemon = stanza.home.daemon().unwrap();
-    kill_process(daemon, Signal::STOP).unwrap();
+    let daemon = stanza.home.stop_answering();
     let own_way = |options: &[&str]| {
         let mut ssh = stanza.ssh();
         ssh.args(options)

@@ -315,6 +315,23 @@ async fn jump_hosts_are_resolved_from_the_same_file() {
     assert_eq!(first.proxy, Proxy::Direct);
 }
 
+#[tokio::test]
+async fn what_ssh_remarks_on_is_told_and_looked_at_again() {
+    let place = Place::new("Host db\n");
+    let resolver = Resolver::new();
+    let mut request = place.request("db");
+    let key = request.world.absolute("later".as_ref());
+    request.ssh_args = vec!["-i".into(), key.clone().into()];
+    let before = resolver.resolve(&request).await.unwrap();
+    assert_eq!(before.remarks.len(), 1, "{:?}", before.remarks);
+    assert!(before.remarks[0].contains("later not accessible"));
+    std::fs::write(&key, "").unwrap();
+    let after = resolver.resolve(&request).await.unwrap();
+    assert!(after.remarks.is_empty());
+    assert!(after.identity_files.iter().any(|file| file.path == key));
+    assert_eq!(resolver.cached(&request), Some(after));
+}
+
 /// The sharing keys of a destination for two callers who differ in the variable BOX.
 async fn keys_of_two(config: &str, destination: &str) -> [super::super::SharingKey; 2] {
     let mut place = Place::new(config);

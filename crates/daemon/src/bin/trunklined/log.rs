@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use tracing_journald::Priority;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// The size beyond which the file is put aside. There is one old file, so that both take twice as much.
@@ -17,6 +18,29 @@ const LARGEST: u64 = 4 * 1024 * 1024;
 /// Bytes that may be written in a row, and each second after that.
 const BURST: u64 = 256 * 1024;
 const A_SECOND: u64 = 4 * 1024;
+
+/// The journal, where this process's standard error is connected to it (systemd.exec(5), `JOURNAL_STREAM`) and it takes what
+/// is sent to its own socket.
+pub(super) fn journal() -> Option<tracing_journald::Layer> {
+    let stream = std::env::var("JOURNAL_STREAM").ok()?;
+    let found = rustix::fs::fstat(io::stderr()).ok()?;
+    if stream != format!("{}:{}", found.st_dev, found.st_ino) {
+        return None;
+    }
+    let layer = tracing_journald::layer().ok()?;
+    Some(
+        layer
+            .with_priority_mappings(tracing_journald::PriorityMappings {
+                error: Priority::Error,
+                warn: Priority::Warning,
+                info: Priority::Informational,
+                debug: Priority::Debug,
+                trace: Priority::Debug,
+            })
+            .with_field_prefix(Some("TRUNKLINE".into()))
+            .with_syslog_identifier("trunklined".into()),
+    )
+}
 
 /// Where the log's lines go.
 #[derive(Clone, Debug)]

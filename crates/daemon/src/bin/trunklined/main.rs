@@ -1,10 +1,12 @@
 //! `trunklined`: the daemon, which has the engine in it.
 
+mod activation;
 mod log;
 mod process;
 mod settings;
 
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,6 +14,8 @@ use anyhow::Context as _;
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 use trunkline::{Engine, MemoryPlace};
 use trunkline_control::descriptors::{close_inherited, raise_limit};
 use trunkline_control::private::Line;
@@ -35,6 +39,16 @@ struct Args {
     /// Serve only the program that started this, on the socket that is standard input, and end with it.
     #[arg(long, conflicts_with_all = ["foreground", "detach"], hide = true)]
     private: bool,
+    /// Check the audit trail of this place, or of a directory: prints what is found; the exit status is 1 if it is not as
+    /// it was written.
+    #[arg(long, hide = true, value_name = "DIRECTORY")]
+    verify_audit: Option<Option<PathBuf>>,
+    /// What has to be in it.
+    #[arg(long, hide = true, requires = "verify_audit")]
+    head: Option<String>,
+    /// Print what is found as JSON.
+    #[arg(long, hide = true, requires = "verify_audit")]
+    json: bool,
     /// Print every setting of config.toml with its default and meaning.
     #[arg(long, conflicts_with_all = ["foreground", "detach", "private"])]
     settings: bool,
@@ -44,10 +58,17 @@ struct Args {
 const ERROR: u8 = 255;
 
 fn main() -> ExitCode {
-    close_inherited(&[]);
+    let handed_over = activation::descriptors();
+    close_inherited(&handed_over);
     let args = Args::parse();
     let result = if args.settings {
         settings::print()
+    } else if let Some(folder) = &args.verify_audit {
+        match verify_audit(folder.as_deref(), &args) {
+            Ok(true) => Ok(()),
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => Err(error),
+        }
     } else if args.private {
         private()
     } else {
@@ -62,6 +83,20 @@ fn main() -> ExitCode {
     }
 }
 
+/// Checks an audit trail; whether it is as it was written.
+fn verify_audit(folder: Option<&Path>, args: &Args) -> anyhow::Result<bool> {
+    let folder = match folder {
+        Some(folder) => folder.to_owned(),
+        None => place()?.audit(),
+    };
+    let (intact, text) = trunkline_daemon::verify_audit(&folder, args.head.as_deref(), args.json)
+        .with_context(|| format!("the audit trail in {}", folder.display()))?;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(intact),
+    }
+}
+
 fn daemon(detach: bool) -> anyhow::Result<()> {
     if detach {
         // Fails only for the leader of a group, which a child just started is not.
@@ -73,13 +108,16 @@ fn daemon(detach: bool) -> anyhow::Result<()> {
     let limited = asked.is_err();
     let filter = asked.unwrap_or_else(|_| EnvFilter::new("info"));
     let file = place().map_or_else(|_| "/dev/null".into(), |place| place.log());
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(Log::new(&file, limited))
-        .with_ansi(false)
-        // A log that cannot be written (a full disk) would be complained about on the same stream, which panics.
-        .log_internal_errors(false)
-        .init();
+    match log::journal() {
+        Some(journal) => tracing_subscriber::registry().with(filter).with(journal).init(),
+        None => tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(Log::new(&file, limited))
+            .with_ansi(false)
+            // A log that cannot be written (a full disk) would be complained about on the same stream, which panics.
+            .log_internal_errors(false)
+            .init(),
+    }
     process::keep_memory_private();
 
     let result = serve(detach);
@@ -95,7 +133,7 @@ fn serve(detach: bool) -> anyhow::Result<()> {
     // No folder of the caller's stays in use. Those of the place are absolute.
     let _ = std::env::set_current_dir("/");
     runtime()?.block_on(async {
-        let claim = match Claim::take(&place) {
+        let claim = match Claim::take(&place, activation::socket()?) {
             Ok(claim) => claim,
             Err(StartError::Running(_)) if detach => {
                 tell("running");
@@ -114,14 +152,16 @@ fn serve(detach: bool) -> anyhow::Result<()> {
                 _ = interrupt.recv() => tracing::info!("SIGINT: no new clients; waiting for running sessions"),
             }
         };
-        tracing::info!(pid = std::process::id(), socket = %place.socket().display(), "listening");
-        if detach {
-            tell("ready");
-        }
+        let ready = move || {
+            tracing::info!(pid = std::process::id(), socket = %place.socket().display(), "listening");
+            if detach {
+                tell("ready");
+            }
+        };
         // In a task: this thread, which only waits, would have to be woken for each client.
-        tokio::spawn(server::run(claim, engine, shutdown))
+        tokio::spawn(server::run(claim, engine, ready, shutdown))
             .await
-            .context("the daemon failed")?;
+            .context("the daemon failed")??;
         tracing::info!("ended");
         Ok(())
     })
@@ -163,7 +203,7 @@ fn private() -> anyhow::Result<()> {
         tokio::spawn(server::run_private(connections, place, engine, SETTLE))
             .await
             .context("serving the program failed")
-    })?;
+    })??;
     // A thread that waits for something (a name server, a pipe) is not waited for.
     runtime.shutdown_background();
     Ok(())

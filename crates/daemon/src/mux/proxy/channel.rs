@@ -10,9 +10,13 @@ use futures_util::stream::FuturesOrdered;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use trunkline::{
-    ChannelReader, ChannelStream, ChannelWriter, ExitStatus, IncomingConnection, Session, SessionParts,
+    ChannelReader, ChannelRequest, ChannelStream, ChannelWriter, ExitStatus, IncomingConnection, Session,
+    SessionParts,
 };
 use trunkline_proto::Stream;
+
+use crate::observed::audit::Entry;
+use crate::protocol::Program;
 
 use super::message::{self, Peer, ProxiedRequest};
 
@@ -157,7 +161,7 @@ impl Inside {
     }
 
     /// A session that the client opened, from its confirmation to its end.
-    pub(super) async fn session(mut self, peer: Peer, session: Session) {
+    pub(super) async fn session(mut self, peer: Peer, session: Session, entry: &Entry) {
         self.open(peer).await;
         let SessionParts {
             stdin,
@@ -166,6 +170,8 @@ impl Inside {
             control,
             mut end,
         } = session.into_parts();
+        let counting = control.clone();
+        entry.carries(move || counting.carried());
         let mut requests = std::mem::replace(&mut self.requests, mpsc::channel(1).1);
         let mut answers = FuturesOrdered::new();
         let this = &self;
@@ -173,6 +179,7 @@ impl Inside {
             loop {
                 tokio::select! {
                     Some(ProxiedRequest { wants_reply, asked }) = requests.recv(), if answers.len() < MAX_REQUESTS => {
+                        let asked = recorded(asked, entry).await;
                         let asked = asked.map(|asked| control.request(asked));
                         answers.push_back(async move {
                             let success = match asked {
@@ -203,6 +210,7 @@ impl Inside {
             (ended, ()) = async { tokio::join!(this.while_open(output), this.input(peer, stdin)) } => ended,
         };
         if let Some(status) = ended {
+            entry.end_session(&status);
             // The answers have come, all of them, but may have found no room on the way to the client.
             while let Some(answer) = answers.next().await {
                 self.answer(peer, answer).await;
@@ -317,6 +325,24 @@ impl Inside {
                 let piece = chunk.split_to(self.window.take(most).await);
                 self.say(message::data(peer.channel, stream, &piece)).await;
             }
+        }
+    }
+}
+
+/// What a client asks of its session, once it is recorded, if it is what the session runs; nothing, if that cannot be
+/// recorded and has to be.
+async fn recorded(asked: Option<ChannelRequest>, entry: &Entry) -> Option<ChannelRequest> {
+    let program = match &asked {
+        Some(ChannelRequest::Exec(command)) => Program::Exec(command.clone()),
+        Some(ChannelRequest::Shell) => Program::Configured,
+        Some(ChannelRequest::Subsystem(name)) => Program::Subsystem(name.clone()),
+        _ => return asked,
+    };
+    match entry.begin(|subject| subject.running(&program)).await {
+        Ok(()) => asked,
+        Err(error) => {
+            tracing::warn!("a proxy client's session: {error}");
+            None
         }
     }
 }

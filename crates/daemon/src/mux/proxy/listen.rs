@@ -9,6 +9,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use trunkline::config::Listen;
 use trunkline::{Host, IncomingConnection, RemoteListener};
 
+use crate::observed::audit::{Entry, Recorder, Subject};
+
 use super::message::{self, Global};
 
 /// A global request, in its turn.
@@ -33,10 +35,12 @@ pub(super) async fn serve(
     mut requests: mpsc::Receiver<GlobalRequest>,
     offers: mpsc::Sender<Offer>,
     out: mpsc::Sender<Bytes>,
+    recorder: Recorder,
 ) {
     let mut listening = Listening {
         host,
         offers,
+        recorder,
         standing: HashMap::new(),
     };
     while let Some(GlobalRequest { request, wants_reply }) = requests.recv().await {
@@ -57,6 +61,7 @@ pub(super) async fn serve(
 struct Listening {
     host: Host,
     offers: mpsc::Sender<Offer>,
+    recorder: Recorder,
     standing: HashMap<Listen, Listener>,
 }
 
@@ -64,6 +69,8 @@ struct Listening {
 struct Listener {
     stop: DropGuard,
     task: JoinHandle<()>,
+    /// What is recorded of it, to its end.
+    _entry: Entry,
 }
 
 impl Listening {
@@ -72,9 +79,17 @@ impl Listening {
         if self.standing.len() >= MAX_LISTENERS {
             return message::global_reply(false, None);
         }
-        let listener = match self.host.listen_remote(&listen).await {
+        let config = self.host.config();
+        let subject = Subject::of("listener", &config.original_host).at(config);
+        let entry = self.recorder.entry(subject.to(listen.to_string()));
+        let listening = async {
+            entry.begin(|subject| subject).await?;
+            self.host.listen_remote(&listen).await
+        };
+        let listener = match listening.await {
             Ok(listener) => listener,
             Err(error) => {
+                entry.failed(&error);
                 tracing::info!("the server does not listen for a proxy client: {error}");
                 return message::global_reply(false, None);
             }
@@ -89,13 +104,14 @@ impl Listening {
         let standing = Listener {
             stop: stop.drop_guard(),
             task: tokio::spawn(task),
+            _entry: entry,
         };
         self.standing.insert(at, standing);
         message::global_reply(true, chosen)
     }
 
     async fn cancel(&mut self, listen: &Listen) -> Bytes {
-        let Some(Listener { stop, task }) = self.standing.remove(listen) else {
+        let Some(Listener { stop, task, _entry }) = self.standing.remove(listen) else {
             return message::global_reply(false, None);
         };
         drop(stop);

@@ -132,6 +132,15 @@ pub(super) enum Global {
     Unknown,
 }
 
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
+            Self::Socket(path) => f.write_str(path),
+        }
+    }
+}
+
 /// A client's channel request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ProxiedRequest {

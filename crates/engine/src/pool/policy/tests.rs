@@ -12,7 +12,7 @@ fn connect(policy: &mut Policy, now: Instant) -> LaneId {
         panic!("there is no lane yet")
     };
     policy.first_asked(lane);
-    policy.lane_ready(lane);
+    policy.lane_ready(lane, false);
     lane
 }
 
@@ -99,7 +99,7 @@ fn a_refusal_teaches_the_limit() {
 fn a_refusal_with_nothing_else_open_is_final_where_nothing_ever_was() {
     let (mut policy, now) = policy();
     let lane = policy.add_lane(now);
-    policy.lane_ready(lane);
+    policy.lane_ready(lane, false);
     assert_eq!(refused(&mut policy, now), Verdict::Final);
     assert_eq!(policy.session_limit(), None);
 }
@@ -234,7 +234,7 @@ fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_
     let Placement::Connect(other) = policy.place(Load::SessionApart, now) else {
         panic!("another may be tried by now")
     };
-    policy.lane_ready(other);
+    policy.lane_ready(other, false);
     policy.session_opened(other, Tally::default());
     assert_eq!(policy.lane_lost(other, now), Loss::Other);
     assert!(matches!(
@@ -247,7 +247,7 @@ fn a_further_log_in_that_is_refused_leaves_the_work_to_what_is_there_and_is_not_
 fn a_further_connection_that_ends_before_it_was_of_use_was_refused() {
     let (mut policy, now) = policy();
     let (_, other, now) = further(&mut policy, now);
-    policy.lane_ready(other);
+    policy.lane_ready(other, false);
     policy.session_ended(other, now, End::NeverOpened, now);
     assert!(matches!(
         policy.lane_lost(other, now),
@@ -293,7 +293,7 @@ fn a_further_log_in_that_takes_long_holds_up_nothing() {
         assert_eq!(policy.place(load, overdue), Placement::Open(first), "{load:?}");
     }
     // When it is there at last, it is as good as any.
-    policy.lane_ready(other);
+    policy.lane_ready(other, false);
     assert_eq!(policy.patience(other, Load::Session, overdue), Patience::Endless);
     assert_eq!(policy.place(Load::Session, overdue), Placement::Open(other));
 }
@@ -335,9 +335,41 @@ fn nothing_further_is_tried_before_the_first_connection_is_there() {
     }
     assert_eq!(policy.place(Load::Session, now), Placement::Wait(None));
     assert_eq!(policy.place(Load::SessionApart, now), Placement::Wait(None));
-    policy.lane_ready(first);
+    policy.lane_ready(first, false);
     assert!(matches!(policy.place(Load::Session, now), Placement::Connect(_)));
     policy.lane_lost(first, now);
+}
+
+#[test]
+fn where_the_first_log_in_took_an_answer_there_is_no_further_lane() {
+    let (mut policy, now) = policy();
+    let first = policy.hold_first(now);
+    policy.lane_ready(first, true);
+    for load in [Load::Session, Load::SessionApart, Load::Tunnel] {
+        assert_eq!(policy.place(load, now), Placement::Open(first), "{load:?}");
+    }
+    let later = now + Duration::from_secs(1);
+    policy.traffic(first, 10_000_000, later);
+    for load in [Load::Session, Load::SessionApart, Load::Tunnel] {
+        assert_eq!(
+            policy.place(load, later),
+            Placement::Open(first),
+            "busy: {load:?}"
+        );
+    }
+    assert_eq!(policy.most_together(later), Some(5));
+    while policy.load(first).0 < 10 {
+        assert_eq!(policy.place(Load::Session, later), Placement::Open(first));
+    }
+    assert_eq!(policy.place(Load::Session, later), Placement::Wait(None));
+    policy.session_ended(first, now, End::Closed, later);
+    assert_eq!(policy.place(Load::Session, later), Placement::Open(first));
+    // The user has asked for its end: what comes now is a first one again.
+    policy.retire(first);
+    assert!(matches!(
+        policy.place(Load::Session, later),
+        Placement::Connect(_)
+    ));
 }
 
 #[test]
@@ -399,6 +431,21 @@ fn a_refused_spare_teaches_that_there_is_room_for_none() {
     policy.session_refused(lane, true, policy.asks(lane), now);
     assert_eq!(policy.session_limit(), Some(1));
     assert_eq!(policy.open_spares(lane, now), 0);
+}
+
+#[test]
+fn a_refusal_stands_where_the_only_connection_has_ended_meanwhile() {
+    let ended = |mut policy: Policy, now| {
+        let lane = connect(&mut policy, now);
+        let asked = policy.asks(lane);
+        policy.place(Load::Session, now);
+        policy.lane_lost(lane, now);
+        policy.session_refused(lane, false, asked, now)
+    };
+    let (several, now) = policy();
+    assert_eq!(ended(several, now), Verdict::PlaceAnew);
+    let (several, now) = policy();
+    assert_eq!(ended(several.single(), now), Verdict::Final);
 }
 
 #[test]
@@ -468,7 +515,7 @@ fn after_streams_that_shared_a_connection_sessions_that_come_together_are_spread
             ),
             "the lane that would have it carries one already"
         );
-        policy.lane_ready(lane);
+        policy.lane_ready(lane, false);
         lanes.push(lane);
     }
     for lane in &lanes {

@@ -48,6 +48,9 @@ const GROWTH: u64 = 64 * 1024;
 impl Work for SmallUp<'_> {
     type Plan = ManyUpload;
 
+    /// 20,000 files of 4 KiB take 1.75 s, and 2.12 s with two, where rsync takes 1.54 s (two busy cores).
+    const NEAR: usize = 4;
+
     fn files(&mut self) -> &mut SmallFiles<ManyUpload> {
         &mut self.files
     }

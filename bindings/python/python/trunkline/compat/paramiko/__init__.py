@@ -19,6 +19,7 @@ import sys as _sys
 from . import (
     agent,
     auth_strategy,
+    buffered_pipe,
     channel,
     client,
     common,
@@ -28,6 +29,7 @@ from . import (
     file,
     hostkeys,
     message,
+    packet,
     pkey,
     proxy,
     rsakey,
@@ -69,6 +71,7 @@ from .config import SSHConfig, SSHConfigDict
 from .file import BufferedFile
 from .hostkeys import HostKeys
 from .message import Message
+from .packet import Packetizer
 from .pkey import DSSKey, ECDSAKey, Ed25519Key, PKey, PublicBlob, RSAKey, UnknownKeyType
 from .proxy import ProxyCommand
 from .sftp import (
@@ -173,6 +176,7 @@ __all__ = [
     "NoneAuth",
     "OnDiskPrivateKey",
     "PKey",
+    "Packetizer",
     "Password",
     "PasswordRequiredException",
     "PrivateKey",
@@ -197,6 +201,7 @@ __all__ = [
     "WarningPolicy",
     "agent",
     "auth_strategy",
+    "buffered_pipe",
     "channel",
     "client",
     "common",
@@ -209,6 +214,7 @@ __all__ = [
     "io_sleep",
     "key_classes",
     "message",
+    "packet",
     "pkey",
     "proxy",
     "rsakey",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import io
+import logging
 import os
 import select
 import socket
@@ -33,6 +34,24 @@ _PIECE = 256 * 1024
 #: How often, in seconds, whoever waits for a channel to be started looks whether the connection is there.
 _LOOK = 1.0
 
+#: How long, in seconds, the end of a connection that this side has closed is waited for.
+_ENDING = 5.0
+
+
+class Ended:
+    """The end of a channel's command, for those who wait for it as for an event."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def is_set(self) -> bool:
+        """Whether it has ended."""
+        return self._channel.exit_status_ready()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits for it, for so many seconds; whether it has ended."""
+        return self._channel.wait_for_end(timeout)
+
 
 class Channel:
     """A session, whose command is chosen by ``exec_command``, ``invoke_shell`` or ``invoke_subsystem``; or a tunnel.
@@ -58,6 +77,8 @@ class Channel:
         self._status: int | None = None
         self._closed = False
         self.eof_sent = False
+        self.logger = logging.getLogger("paramiko.transport")
+        self.ultra_debug = False
         self._output: _Output | None = None
         if session is not None:
             self._begin(session)
@@ -156,12 +177,20 @@ class Channel:
 
     def recv_exit_status(self) -> int:
         """Waits for the command's status; -1 if there is none: it was ended by a signal, or the connection was lost."""
-        self._has_begun(None)
-        if not self._closed:
-            self._wait(None)
+        self.wait_for_end(None)
         return -1 if self._status is None else self._status
 
+    def wait_for_end(self, limit: float | None) -> bool:
+        """Waits for the command's end, for so many seconds; whether it has ended."""
+        end = None if limit is None else time.monotonic() + limit
+        self._has_begun(limit)
+        rest = None if end is None else max(0.0, end - time.monotonic())
+        return self._closed or self._wait(rest) or (limit is None)
+
     def _wait(self, limit: float | None) -> bool:
+        if limit is not None and self.transport.was_closed:
+            # The end is on its way.
+            limit = max(limit, _ENDING)
         if self._status is None and self._session is not None:
             try:
                 ended = self._session.wait(limit).wait()
@@ -180,6 +209,11 @@ class Channel:
     def closed(self) -> bool:
         """Whether it was closed here, or the server has: then what came before can still be read."""
         return self._closed or self._wait(0)
+
+    @property
+    def status_event(self) -> Ended:
+        """What ``recv_exit_status`` waits for, as an event."""
+        return Ended(self)
 
     @property
     def active(self) -> bool:
@@ -254,6 +288,20 @@ class Channel:
     def recv_stderr_ready(self) -> bool:
         """As ``recv_ready``, for standard error."""
         return self._output is not None and self._output.is_ready(1)
+
+    @property
+    def combine_stderr(self) -> bool:
+        """What ``set_combine_stderr`` was told."""
+        return self._combined
+
+    @property
+    def timeout(self) -> float | None:
+        """What ``settimeout`` was told."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float | None) -> None:
+        self._timeout = seconds
 
     def set_combine_stderr(self, combine: bool) -> bool:
         """Whether ``recv`` gives standard error too; returns whether it did."""

@@ -160,7 +160,7 @@ class SSHClient:
             transport.over(sock)
         transport.use_compression(compress)
         shown_name = hostname if port == 22 else f"[{hostname}]:{port}"
-        known = self._host_keys.lookup(shown_name) or {}
+        known: Mapping[str, PKey] = self._host_keys.lookup(shown_name) or {}
 
         # The engine keeps it, which must not keep the client.
         asked = weakref.ref(self)
@@ -169,7 +169,7 @@ class SSHClient:
             client = asked()
             if client is None:
                 raise SSHException("the client is gone")
-            known = client._host_keys.lookup(shown_name) or {}
+            known: Mapping[str, PKey] = client._host_keys.lookup(shown_name) or {}
             if not known:
                 client._policy.missing_host_key(client, shown_name, key)
             elif known.get(key.get_name()) != key:
@@ -178,6 +178,8 @@ class SSHClient:
 
         transport.believe(verify, self._known_hosts, list(known))
         transport.of_client = True
+        # Paramiko's clients connect before there is a transport.
+        transport.hostname = None
         self._transport = transport
         if auth_strategy is not None:
             return auth_strategy.authenticate(transport=transport)

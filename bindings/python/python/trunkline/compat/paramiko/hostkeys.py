@@ -54,8 +54,10 @@ class HostKeyEntry:
                 raise InvalidHostKey(line, error.__cause__) from error
             return None
 
-    def to_line(self) -> str:
-        """The line, with its end."""
+    def to_line(self) -> str | None:
+        """The line, with its end; ``None`` without names or without a key."""
+        if not self.valid:
+            return None
         return f"{','.join(self.hostnames)} {self.key.get_name()} {self.key.get_base64()}\n"
 
     def matches(self, hostname: str) -> bool:
@@ -63,6 +65,47 @@ class HostKeyEntry:
         return any(_names(pattern, hostname) for pattern in self.hostnames) and not any(
             fnmatch.fnmatchcase(hostname, pattern[1:]) for pattern in self.hostnames if pattern.startswith("!")
         )
+
+    def __repr__(self) -> str:
+        return f"<HostKeyEntry {self.hostnames!r}: {self._key!r}>"
+
+
+class KeysOfHost(MutableMapping[str, PKey]):
+    """A host's keys by their types. What is set here is set in the ``HostKeys`` that it is of."""
+
+    def __init__(self, hostname: str, entries: list[HostKeyEntry], hosts: HostKeys) -> None:
+        self._hostname = hostname
+        self._entries = entries
+        self._hosts = hosts
+
+    def __getitem__(self, keytype: str) -> PKey:
+        for entry in self._entries:
+            if entry.key.get_name() == keytype:
+                return entry.key
+        raise KeyError(keytype)
+
+    def __setitem__(self, keytype: str, key: PKey) -> None:
+        for entry in self._entries:
+            if entry.key.get_name() == keytype:
+                entry.key = key
+                return
+        entry = HostKeyEntry([self._hostname], key)
+        self._entries.append(entry)
+        self._hosts.append(entry)
+
+    def __delitem__(self, keytype: str) -> None:
+        """Of what was looked up; the file's entry stays, as with Paramiko."""
+        self._entries.remove(next(entry for entry in self._entries if entry.key is self[keytype]))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def keys(self) -> list[str]:  # type: ignore[override]
+        """The types, in the order of the entries."""
+        return [entry.key.get_name() for entry in self._entries]
 
 
 class HostKeys(MutableMapping[str, Mapping[str, PKey]]):
@@ -95,19 +138,21 @@ class HostKeys(MutableMapping[str, Mapping[str, PKey]]):
     def save(self, filename: str) -> None:
         """Writes them all to a file."""
         with open(filename, "w") as file:
-            file.writelines(entry.to_line() for entry in self._entries)
+            file.writelines(line for entry in self._entries if (line := entry.to_line()) is not None)
 
-    def lookup(self, hostname: str) -> dict[str, PKey] | None:
+    def append(self, entry: HostKeyEntry) -> None:
+        """Adds a line."""
+        self._entries.append(entry)
+
+    def lookup(self, hostname: str) -> KeysOfHost | None:
         """A host's keys by their types."""
-        found: dict[str, PKey] = {}
-        for entry in self._entries:
-            if entry.matches(hostname):
-                found.setdefault(entry.key.get_name(), entry.key)
-        return found or None
+        found = [entry for entry in self._entries if entry.matches(hostname)]
+        return KeysOfHost(hostname, found, self) if found else None
 
     def check(self, hostname: str, key: PKey) -> bool:
         """Whether this is the host's key."""
-        return (self.lookup(hostname) or {}).get(key.get_name()) == key
+        known = self.lookup(hostname)
+        return known is not None and known.get(key.get_name()) == key
 
     def clear(self) -> None:
         self._entries.clear()
@@ -124,16 +169,25 @@ class HostKeys(MutableMapping[str, Mapping[str, PKey]]):
             self.add(hostname, keytype, key)
 
     def __delitem__(self, hostname: str) -> None:
-        left = [entry for entry in self._entries if not entry.matches(hostname)]
-        if len(left) == len(self._entries):
-            raise KeyError(hostname)
-        self._entries = left
+        for entry in self._entries:
+            if entry.matches(hostname):
+                self._entries.remove(entry)
+                return
+        raise KeyError(hostname)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(name for entry in self._entries for name in entry.hostnames))
+        return iter(self.keys())
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return len(self.keys())
+
+    def keys(self) -> list[str]:  # type: ignore[override]
+        """All names, hashed ones as they are written."""
+        return list(dict.fromkeys(name for entry in self._entries for name in entry.hostnames))
+
+    def values(self) -> list[Mapping[str, PKey]]:  # type: ignore[override]
+        """The keys of each."""
+        return [self[name] for name in self.keys()]
 
     @staticmethod
     def hash_host(hostname: str, salt: str | bytes | None = None) -> str:
@@ -147,6 +201,6 @@ class HostKeys(MutableMapping[str, Mapping[str, PKey]]):
 
 
 def _names(pattern: str, hostname: str) -> bool:
-    if pattern.startswith("|1|"):
+    if pattern.startswith("|1|") and not hostname.startswith("|1|"):
         return hmac.compare_digest(HostKeys.hash_host(hostname, pattern), pattern)
     return pattern == hostname or ("[" not in pattern and fnmatch.fnmatchcase(hostname, pattern))

@@ -86,11 +86,24 @@ class PKey:
             self._open(f"key {id(self):x} in memory", content.encode() if isinstance(content, str) else content)
         elif data is not None:
             self.blob = bytes(data)
-            self.name = _type_of(self.blob)
+            self.name = self._type(self.blob)
         else:
             raise SSHException("Key object may not be empty")
         if self.types and self.name not in self.types:
             raise SSHException(f"not a valid {self._algorithm.upper()} private key file: it holds {self.name}")
+
+    def _type(self, blob: bytes) -> str:
+        """The type of a public key, which is one of this class's."""
+        if not self.types:
+            return _type_of(blob)
+        try:
+            name = _type_of(blob)
+        except UnknownKeyType:
+            name = ""
+        if name not in self.types:
+            # Paramiko's words, which end so.
+            raise SSHException(f"Invalid key (class: {type(self).__name__}, data type: {name}")
+        return name
 
     def _open(self, label: str, content: bytes) -> None:
         self.label = label
@@ -312,6 +325,12 @@ class RSAKey(PKey):
     def generate(cls, bits: int, progress_func: object = None) -> Self:
         """A new key, made by ssh-keygen."""
         return cls._generated(bits)
+
+    @classmethod
+    def identifiers(cls) -> list[str]:
+        """Its types, and the names of its signatures."""
+        names = ("rsa-sha2-256", "rsa-sha2-512", "ssh-rsa")
+        return [each for name in names for each in (name, f"{name}-cert-v01@openssh.com")]
 
 
 class ECDSAKey(PKey):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import logging
 import os
 import posixpath
 import socket
@@ -42,6 +43,8 @@ class SFTPClient:
         #: The connection lives for as long as somebody has a session on it.
         self._transport: Transport | None = None
         self._cwd: str | None = None
+        self.logger = logging.getLogger("paramiko.transport.sftp")
+        self.ultra_debug = False
 
     @classmethod
     def from_transport(cls, t: Transport, window_size: int | None = None, max_packet_size: int | None = None) -> SFTPClient:

@@ -44,6 +44,7 @@ class SFTPFile(BufferedFile):
         self._file = raw
         #: Whether something was written that is not known to have arrived.
         self._pending = False
+        self.pipelined = False
 
     def write(self, data: str | bytes) -> None:
         if not self.closed:
@@ -113,6 +114,7 @@ class SFTPFile(BufferedFile):
 
     def set_pipelined(self, pipelined: bool = True) -> None:
         """Nothing: writing writes behind."""
+        self.pipelined = pipelined
 
     def settimeout(self, timeout: float | None) -> None:
         """How many seconds an answer of the server's may take, in all of the SFTP session."""

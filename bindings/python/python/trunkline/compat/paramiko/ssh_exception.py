@@ -75,15 +75,15 @@ class BadHostKeyException(SSHException):
     """The server showed another host key than the one that is known."""
 
     def __init__(self, hostname: str, got_key: PKey, expected_key: PKey | None, reason: str = "") -> None:
-        super().__init__(hostname, got_key, expected_key, reason)
+        super().__init__(hostname, got_key, expected_key)
         self.hostname = hostname
         self.key = got_key
         self.expected_key = expected_key
-        self.reason = reason
+        self._reason = reason
 
     def __str__(self) -> str:
         got = f"Host key for server {self.hostname!r} does not match: got {self.key.get_base64()!r}"
-        return f"{got}, expected {self.expected_key.get_base64()!r}" if self.expected_key else f"{got}. {self.reason}"
+        return f"{got}, expected {self.expected_key.get_base64()!r}" if self.expected_key else f"{got}. {self._reason}"
 
 
 class IncompatiblePeer(SSHException):

@@ -26,6 +26,7 @@ from .common import (
     DEFAULT_WINDOW_SIZE,
     OPEN_FAILED_UNKNOWN_CHANNEL_TYPE,
 )
+from .packet import Packetizer
 from .pkey import PKey
 from .proxy import ProxyCommand
 from .sftp_client import SFTPClient
@@ -77,7 +78,17 @@ class Transport:
         self.daemon = True
         self.name = "paramiko.transport"
         self.logger = logging.getLogger(self.name)
+        self.log_name = self.name
         self.server_mode = False
+        self.hostname = sock.partition(":")[0] if isinstance(sock, str) else sock[0] if isinstance(sock, tuple) else None
+        #: What programs look at or set, and what does not decide anything here.
+        self.packetizer = Packetizer()
+        self.default_window_size = default_window_size
+        self.default_max_packet_size = default_max_packet_size
+        self.disabled_algorithms = disabled_algorithms or {}
+        self.server_sig_algs = server_sig_algs
+        self.advertise_strict_kex = strict_kex
+        self.clear_to_send_timeout = 30.0
         #: The key that ``start_client`` was shown, which the log-in is to be shown too.
         self._met: PKey | None = None
         #: Whether a client tells of each address that cannot be connected to.
@@ -510,6 +521,16 @@ class Transport:
         return shown
 
     @property
+    def host_key(self) -> PKey | None:
+        """The same, or nothing as long as it is not known."""
+        return self._met if self._login is None else self._login.shown
+
+    @property
+    def saved_exception(self) -> Exception | None:
+        """What ``get_exception`` will tell."""
+        return self._failure
+
+    @property
     def remote_version(self) -> str:
         """The server's identification line."""
         return self._info()[0]
@@ -582,6 +603,11 @@ class Transport:
             self._over.close()
 
     stop_thread = close
+
+    @property
+    def was_closed(self) -> bool:
+        """Whether this side has closed it."""
+        return self._closed
 
     def __enter__(self) -> Self:
         return self

@@ -2,10 +2,11 @@
 
 use std::fs;
 
+use rustix::process::{Pid, Signal, kill_process};
 use trunkline_testkit::noise;
 
 use super::{at, cp};
-use crate::home::{Home, assert_status, describe, finish, server, text};
+use crate::home::{Home, assert_status, describe, end_of, finish, server, text, wait_until};
 
 #[test]
 fn pipes_go_to_a_file_there_and_come_from_one() {
@@ -74,4 +75,28 @@ fn uris_name_what_they_name_to_scp() {
         "{}",
         describe(&output)
     );
+}
+
+#[test]
+fn an_interrupted_copy_leaves_nothing_that_nobody_would_continue() {
+    let (server, home) = (server(), Home::new());
+    let (large, down, up) = (home.path("large"), home.path("down"), home.path("up"));
+    fs::write(&large, noise(40_000_000, 1)).unwrap();
+    for folder in [&down, &up] {
+        fs::create_dir(folder).unwrap();
+    }
+    let names = |folder| fs::read_dir(folder).unwrap().count();
+    let there = at(&server, &large);
+    for (source, target, folder) in [
+        (&*large.to_string_lossy(), at(&server, &up), &up),
+        (&there, down.display().to_string(), &down),
+    ] {
+        let mut command = cp(&home, &server);
+        command.args(["-q", "--no-partial", "--bwlimit", "1M", source, &target]);
+        let mut running = command.spawn().unwrap();
+        wait_until("something is there", || names(folder) == 1);
+        kill_process(Pid::from_child(&running), Signal::INT).unwrap();
+        assert_eq!(end_of(&mut running, "cp").code(), Some(130));
+        wait_until("nothing is there", || names(folder) == 0);
+    }
 }

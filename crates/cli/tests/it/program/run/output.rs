@@ -4,6 +4,7 @@ use std::fs;
 
 use super::Fleet;
 use crate::home::{assert_status, describe, finish, text};
+use crate::tty::Terminal;
 
 #[test]
 fn an_error_of_this_machine_is_told_once() {
@@ -87,4 +88,78 @@ fn rows_and_records_are_in_the_order_of_the_list() {
     );
     let both = finish(fleet.command(&["-H", "box1", "--csv", "--json"]).arg("true"));
     assert_status(&both, 2);
+}
+
+#[test]
+fn lines_come_host_by_host_or_without_names() {
+    let fleet = Fleet::of(3);
+    let options = |more: &[&'static str]| [&["-q", "-H", "box3,box1,box2"], more].concat();
+    let command = "test {n} = 3 || sleep 0.1; echo to {n}; echo all";
+    let output = fleet.run(&options(&["-L"]), command);
+    assert_status(&output, 0);
+    let lines = "box3: to 1\nbox3: all\nbox1: to 2\nbox1: all\nbox2: to 3\nbox2: all\n";
+    assert_eq!(text(&output.stdout), lines);
+    let output = fleet.run(&options(&["-LN"]), command);
+    assert_eq!(text(&output.stdout), "to 1\nall\nto 2\nall\nto 3\nall\n");
+    let output = fleet.run(&options(&["-bL"]), "echo all; echo oops >&2; test {n} != 1");
+    assert_status(&output, 1);
+    assert_eq!(text(&output.stdout), "box[1-2]: all\nbox3: all\n");
+    let said = text(&output.stderr);
+    assert!(said.starts_with("box[1-2]! oops\nbox3! oops\n"), "{said}");
+    // No heading has told it.
+    assert!(said.contains("exit status 1"), "{said}");
+    let output = fleet.run(&["-q", "-N", "-H", "box1"], "echo out; echo err >&2");
+    assert_eq!(text(&output.stdout), "out\n");
+    assert_eq!(text(&output.stderr), "err\n");
+}
+
+#[test]
+fn groups_are_those_of_clustershell() {
+    let fleet = Fleet::of(3);
+    let programs = fleet.home.path("programs");
+    fs::create_dir(&programs).unwrap();
+    let nodeset = programs.join("nodeset");
+    let run = |group: &str| {
+        let mut run = fleet.command(&["-q", "-g", group, "-x", "box2"]);
+        let path = std::env::var("PATH").unwrap();
+        run.env("PATH", format!("{}:{path}", programs.display()));
+        finish(run.args(["--", "echo here"]))
+    };
+    // What ClusterShell 1.9 does.
+    let script = "#!/bin/sh\nfor last; do :; done\ncase $last in @few) printf 'box1\\nbox2\\nbox3\\n';; @nobody) ;;\n\
+                  *) echo \"Usage: nodeset\" >&2; echo \"nodeset: error: No group named few\" >&2; exit 1;; esac\n";
+    fs::write(&nodeset, script).unwrap();
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(&nodeset, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = run("few");
+    assert_status(&output, 0);
+    let shown = text(&output.stdout);
+    let mut lines: Vec<&str> = shown.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["box1: here", "box3: here"]);
+    for (group, said) in [
+        ("nobody", "no host is in nobody"),
+        ("other", "No group named few"),
+    ] {
+        let output = run(group);
+        assert_status(&output, 255);
+        assert!(text(&output.stderr).contains(said), "{}", describe(&output));
+    }
+}
+
+#[test]
+fn ctrl_c_leaves_no_line_of_progress() {
+    let fleet = Fleet::of(2);
+    let mut terminal = Terminal::start(fleet.command(&["-H", "box[1-2]"]).args(["--", "sleep", "1000"]));
+    terminal.expect("2 running");
+    // Its end is drawn with it.
+    terminal.expect(" s)");
+    terminal.send("\x03");
+    let before = terminal.expect("^C");
+    let line = before.rsplit('\r').next().unwrap_or_default();
+    // The line that it is in has room for it: what clears that line clears all.
+    assert!(console::measure_text_width(line) < 78, "{line:?}");
+    terminal.send("\x03");
+    terminal.expect("interrupted");
+    assert_eq!(terminal.end().code(), Some(130));
 }

@@ -74,12 +74,11 @@ fn the_password_is_asked_for_once_and_input_goes_to_the_command() {
     let mut terminal = on_terminal(&fleet, "-H box[1-3] --become=deploy 'echo $SUDO_USER: $(cat)'");
     terminal.expect("password for sudo: ");
     terminal.send("right\r");
-    for _ in 0..3 {
-        terminal.expect("deploy: the input");
-    }
     terminal.expect("3 succeeded");
     assert_eq!(terminal.end().code(), Some(0));
     let shown = terminal.shown();
+    // That of the host which asks for nothing may come before the question.
+    assert_eq!(shown.matches("deploy: the input").count(), 3, "{shown}");
     assert_eq!(shown.matches("password for sudo").count(), 1, "{shown}");
     assert!(
         !shown.contains("right") && !shown.contains("[begun") && !shown.contains("[sudo"),

@@ -10,7 +10,7 @@ description:
     Ansible and everything else that uses the daemon share it.
   - Hosts are what C(ssh_config) says they are, as for C(ssh).
   - Options have the names, variables, environment and settings of the C(ssh) plugin, so that what is set for it is good for
-    this one.
+    this one. Those that say so are not used, but can be looked up.
   - A host is unreachable only if nothing was started there. A task that was cut off when it may have run has failed, and is
     not run again; so has a command that ended with status 255 or by a signal.
 author: The trunkline authors
@@ -258,6 +258,119 @@ options:
       - name: ANSIBLE_SSH_USETTY
     vars:
       - name: ansible_ssh_use_tty
+  control_path:
+    description: Not used. Connections are shared without a socket of ssh's.
+    type: string
+    ini:
+      - section: ssh_connection
+        key: control_path
+    env:
+      - name: ANSIBLE_SSH_CONTROL_PATH
+    vars:
+      - name: ansible_control_path
+  control_path_dir:
+    description: Not used. Connections are shared without a socket of ssh's.
+    default: ~/.ansible/cp
+    type: string
+    ini:
+      - section: ssh_connection
+        key: control_path_dir
+    env:
+      - name: ANSIBLE_SSH_CONTROL_PATH_DIR
+    vars:
+      - name: ansible_control_path_dir
+  scp_executable:
+    description: Not used. Files go over the same connection as commands, without that program.
+    default: scp
+    type: string
+    ini:
+      - section: ssh_connection
+        key: scp_executable
+    env:
+      - name: ANSIBLE_SCP_EXECUTABLE
+    vars:
+      - name: ansible_scp_executable
+  scp_extra_args:
+    description: Not used. Files go over the same connection as commands, without that program.
+    default: ""
+    type: string
+    ini:
+      - section: ssh_connection
+        key: scp_extra_args
+    env:
+      - name: ANSIBLE_SCP_EXTRA_ARGS
+    vars:
+      - name: ansible_scp_extra_args
+    cli:
+      - name: scp_extra_args
+  scp_if_ssh:
+    description: Not used. It is O(ssh_transfer_method) that decides.
+    default: smart
+    type: string
+    ini:
+      - section: ssh_connection
+        key: scp_if_ssh
+    env:
+      - name: ANSIBLE_SCP_IF_SSH
+    vars:
+      - name: ansible_scp_if_ssh
+  sftp_batch_mode:
+    description: Not used. Files go over the same connection as commands, without that program.
+    default: true
+    type: bool
+    ini:
+      - section: ssh_connection
+        key: sftp_batch_mode
+    env:
+      - name: ANSIBLE_SFTP_BATCH_MODE
+    vars:
+      - name: ansible_sftp_batch_mode
+  sftp_executable:
+    description: Not used. Files go over the same connection as commands, without that program.
+    default: sftp
+    type: string
+    ini:
+      - section: ssh_connection
+        key: sftp_executable
+    env:
+      - name: ANSIBLE_SFTP_EXECUTABLE
+    vars:
+      - name: ansible_sftp_executable
+  sftp_extra_args:
+    description: Not used. Files go over the same connection as commands, without that program.
+    default: ""
+    type: string
+    ini:
+      - section: ssh_connection
+        key: sftp_extra_args
+    env:
+      - name: ANSIBLE_SFTP_EXTRA_ARGS
+    vars:
+      - name: ansible_sftp_extra_args
+    cli:
+      - name: sftp_extra_args
+  sshpass_prompt:
+    description: Not used. It is known what asks for a password.
+    default: ""
+    type: string
+    ini:
+      - section: ssh_connection
+        key: sshpass_prompt
+    env:
+      - name: ANSIBLE_SSHPASS_PROMPT
+    vars:
+      - name: ansible_sshpass_prompt
+  verbosity:
+    description: Not used. C(trunkline explain) and the daemon's log tell what ssh would.
+    default: 0
+    type: int
+    ini:
+      - section: ssh_connection
+        key: verbosity
+    env:
+      - name: ANSIBLE_SSH_VERBOSITY
+    vars:
+      - name: ansible_ssh_verbosity
 """
 
 EXAMPLES = """
@@ -659,9 +772,9 @@ class Connection(ConnectionBase):
             reached = f'Data could not be sent to remote host "{self._name}". Make sure this host can be reached over ssh'
         else:
             reached = f"Failed to connect to the host via {through}"
-        if isinstance(error, trunkline.AuthenticationError):
-            wrong = "Invalid/incorrect password: " if self._password else ""
-            return AnsibleAuthenticationFailure(f"{reached}: {wrong}{said}")
+        # As the ssh plugin, which tells a wrong password from other refusals.
+        if isinstance(error, trunkline.AuthenticationError) and self._password:
+            return AnsibleAuthenticationFailure(f"{reached}: Invalid/incorrect password: {said}")
         return AnsibleConnectionFailure(f"{reached}: {said}")
 
     def _as_ssh(self, error: trunkline.Error) -> str:

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 use trunkline_testkit::noise;
 
-use super::cp_targets::{Direction, Place, User, ends};
+use super::targets::{Direction, Place, User, ends};
 use crate::home::{assert_status, describe, finish, text};
 
 /// A disk of 20 MiB in a mount namespace of its own, which a process holds as long as it has input.

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use trunkline::transfer::{self, Location, Progress, Rate, Stream};
 use trunkline::{ConnectionInfo, Engine, Error, Interaction};
 
+use crate::observed::audit::Entry;
 use crate::protocol::{CopyEnd, CopyEvent, CopyPlace, CopyRequest, Reply};
 
 /// How often a client is told of a copy's progress.
@@ -54,6 +55,7 @@ pub(crate) async fn run(
     fds: Vec<OwnedFd>,
     interaction: &Interaction,
     replies: &mpsc::Sender<Reply>,
+    entry: &Entry,
 ) -> Result<Reply, Error> {
     let begun = Instant::now();
     let mut fds = fds.into_iter();
@@ -68,6 +70,20 @@ pub(crate) async fn run(
         CopyPlace::Passed(path) => Location::Stream(output(path, &mut fds)?),
         place => location(engine, place, interaction).await?,
     };
+    let host = sources
+        .iter()
+        .chain([&target])
+        .rev()
+        .find_map(|location| match location {
+            Location::Host(host, _) => Some(host.config().clone()),
+            _ => None,
+        });
+    entry
+        .begin(|subject| match &host {
+            Some(host) => subject.at(host),
+            None => subject,
+        })
+        .await?;
     // Bounded by the names that a copy has under way, which waits for nobody that watches.
     let (telling, mut told) = mpsc::unbounded_channel();
     let every_name = request.names;
@@ -76,6 +92,12 @@ pub(crate) async fn run(
             let _ = telling.send(event);
         }
     }));
+    let (counting, uploads) = (progress.clone(), matches!(target, Location::Host(..)));
+    let downloads = sources.iter().any(|source| matches!(source, Location::Host(..)));
+    entry.carries(move || {
+        let bytes = counting.snapshot().bytes;
+        (if uploads { bytes } else { 0 }, if downloads { bytes } else { 0 })
+    });
     let watching = async {
         let mut ticks = tokio::time::interval(TELLING);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

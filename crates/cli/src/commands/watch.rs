@@ -1,0 +1,62 @@
+//! `trunkline top` and `trunkline serve-ui`, which are `trunkline-watch`.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use trunkline_control::program;
+
+use crate::backend::Backend;
+
+/// Arguments of `trunkline top`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TopArgs {
+    /// The time between two updates, from 100ms to 1m.
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = crate::duration::parse)]
+    interval: Duration,
+}
+
+/// Arguments of `trunkline serve-ui`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServeUiArgs {
+    /// The time between two updates, from 100ms to 1m.
+    #[arg(long, value_name = "TIME", default_value = "1", value_parser = crate::duration::parse)]
+    interval: Duration,
+    /// The port on 127.0.0.1; 0 for any that is free.
+    #[arg(long, value_name = "PORT", default_value = "0")]
+    port: u16,
+}
+
+/// Becomes the program that shows the daemon in the terminal.
+pub(crate) fn top(args: &TopArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
+    become_watch("top", args.interval, &[], backend)
+}
+
+/// Becomes the program that shows the daemon on a page.
+pub(crate) fn serve_ui(args: &ServeUiArgs, backend: &Backend) -> anyhow::Result<ExitCode> {
+    become_watch(
+        "serve-ui",
+        args.interval,
+        &["--port", &args.port.to_string()],
+        backend,
+    )
+}
+
+fn become_watch(
+    command: &str,
+    interval: Duration,
+    more: &[&str],
+    backend: &Backend,
+) -> anyhow::Result<ExitCode> {
+    ensure!(
+        !backend.is_told_to_be_private(),
+        "{command} shows the shared daemon: leave out --no-daemon"
+    );
+    let program = program::find_watch()?;
+    let error = Command::new(&program)
+        .args([command, "--interval", &interval.as_secs_f64().to_string()])
+        .args(more)
+        .exec();
+    Err(error).with_context(|| format!("running {}", program.display()))
+}

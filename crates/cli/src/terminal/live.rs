@@ -1,0 +1,136 @@
+//! Where a line is drawn that tells how far something is: on standard error, below what is printed.
+//!
+//! A terminal shows `^C` where the cursor is. Behind a line that fills the terminal that is the next line, and the line
+//! above it would stay when the next one is drawn. So lines end before the terminal's edge.
+
+use std::io;
+
+use console::{Term, measure_text_width, truncate_str};
+use indicatif::{ProgressDrawTarget, TermLike};
+
+/// Columns that a line leaves free: what a terminal shows of Ctrl-C, and one for the cursor.
+const FREE: u16 = 3;
+
+/// Draws at most this often in a second.
+const RATE: u8 = 10;
+
+/// For a line on standard error; none is drawn where that is no terminal that can move its cursor.
+pub(crate) fn target() -> ProgressDrawTarget {
+    let term = Term::buffered_stderr();
+    if term.is_term() {
+        ProgressDrawTarget::term_like_with_hz(Box::new(Narrowed(term)), RATE)
+    } else {
+        ProgressDrawTarget::hidden()
+    }
+}
+
+/// The columns that a line may have.
+pub(crate) fn width() -> usize {
+    Narrowed(Term::stderr()).width().into()
+}
+
+/// The same text, ended with an ellipsis where it has more columns than that.
+pub(crate) fn fitted(text: &str) -> String {
+    truncate_str(text, width(), "…").into_owned()
+}
+
+/// The last part of a path, if all of it has more columns than a line has room for.
+pub(crate) fn short_path(path: &str) -> String {
+    /// In a line of 80 columns these are left beside a bar, amounts and a rate.
+    const COLUMNS: usize = 24;
+    let most = COLUMNS.max(width() / 3);
+    if measure_text_width(path) <= most {
+        return path.to_owned();
+    }
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let beginning = if name.len() == path.len() { "" } else { "…/" };
+    truncate_str(&format!("{beginning}{name}"), most, "…").into_owned()
+}
+
+/// A terminal without its last columns.
+#[derive(Debug)]
+struct Narrowed(Term);
+
+impl TermLike for Narrowed {
+    fn width(&self) -> u16 {
+        let (_, columns) = self.0.size();
+        columns.saturating_sub(FREE).max(1)
+    }
+
+    fn height(&self) -> u16 {
+        let (rows, _) = self.0.size();
+        rows
+    }
+
+    fn move_cursor_up(&self, n: usize) -> io::Result<()> {
+        self.0.move_cursor_up(n)
+    }
+
+    fn move_cursor_down(&self, n: usize) -> io::Result<()> {
+        self.0.move_cursor_down(n)
+    }
+
+    fn move_cursor_right(&self, n: usize) -> io::Result<()> {
+        self.0.move_cursor_right(n)
+    }
+
+    fn move_cursor_left(&self, n: usize) -> io::Result<()> {
+        self.0.move_cursor_left(n)
+    }
+
+    fn write_line(&self, line: &str) -> io::Result<()> {
+        self.0.write_line(line)
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        self.0.write_str(&broken(text, self.width().into()))
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.0.clear_line()
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// The text in lines of so many columns, as indicatif counts them: the terminal, which is wider, would break it elsewhere.
+fn broken(text: &str, columns: usize) -> String {
+    if measure_text_width(text) <= columns {
+        return text.to_owned();
+    }
+    let mut lines = String::new();
+    let mut column = 0;
+    for character in text.chars() {
+        let wide = measure_text_width(character.encode_utf8(&mut [0; 4]));
+        if column + wide > columns {
+            lines.push_str("\r\n");
+            column = 0;
+        }
+        column += wide;
+        lines.push(character);
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_is_too_long_is_broken_where_it_was_counted() {
+        assert_eq!(broken("abc", 3), "abc");
+        assert_eq!(broken("abcd", 3), "abc\r\nd");
+        assert_eq!(broken("a\u{4e2d}\u{4e2d}b", 3), "a\u{4e2d}\r\n\u{4e2d}b");
+    }
+
+    #[test]
+    fn of_a_long_path_the_name_is_left() {
+        assert_eq!(short_path("site/index.html"), "site/index.html");
+        let long = format!("{}/index.html", "directory/".repeat(60));
+        assert_eq!(short_path(&long), "…/index.html");
+        let name = "n".repeat(600);
+        assert!(measure_text_width(&short_path(&name)) < 600);
+    }
+}

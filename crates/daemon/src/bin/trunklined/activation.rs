@@ -1,0 +1,40 @@
+//! A socket that a service manager listens on and hands over (sd_listen_fds(3)).
+
+use std::os::unix::net::UnixListener;
+
+use anyhow::Context as _;
+use listenfd::ListenFd;
+
+/// Where the descriptors that are handed over begin (`SD_LISTEN_FDS_START`).
+const FIRST: i32 = 3;
+
+/// Their numbers; none, where they are for another process.
+pub(super) fn descriptors() -> Vec<i32> {
+    let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
+    if number("LISTEN_PID") != Some(std::process::id()) {
+        return Vec::new();
+    }
+    let count = number("LISTEN_FDS").and_then(|count| i32::try_from(count).ok());
+    (FIRST..FIRST + count.unwrap_or_default()).collect()
+}
+
+/// The control socket, where it is handed over.
+///
+/// # Errors
+/// What is handed over is something else, or more than that.
+pub(super) fn socket() -> anyhow::Result<Option<UnixListener>> {
+    let mut handed_over = ListenFd::from_env();
+    anyhow::ensure!(
+        handed_over.len() <= 1,
+        "the service manager hands over {} sockets: one is wanted, the control socket",
+        handed_over.len()
+    );
+    let socket = handed_over
+        .take_unix_listener(0)
+        .context("the socket that the service manager hands over")?;
+    if let Some(socket) = &socket {
+        // Not for what this process runs.
+        rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)?;
+    }
+    Ok(socket)
+}

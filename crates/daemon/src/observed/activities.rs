@@ -1,0 +1,417 @@
+//! What clients have under way, and what has failed: for those who watch the daemon.
+//!
+//! A client's conversation tells it all: what is asked for, by its request; that it has started, how far it is and how it
+//! ended, by the replies. Nothing is formatted or looked up for it but the text of a request.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::net::UnixStream;
+use trunkline::{Error, ErrorKind, Printable};
+
+use crate::observed::asker::process_of;
+use crate::protocol::{
+    Activity, ActivityKind, Asker, CopyPlace, CopyProgress, CopyRequest, Failure, FailureReport, HostRequest,
+    Program, Reply, Request, Starts, TransferReport,
+};
+
+/// Failures that are kept.
+const FAILURES: usize = 100;
+
+/// What a connection is made for, where it is not known what will run on it.
+const FOR_STOCK_SSH: &str = "for stock ssh";
+
+/// The longest text of an activity or a failure, in characters.
+const LONGEST: usize = 512;
+
+/// Everything under way in a daemon.
+#[derive(Debug)]
+pub(crate) struct Activities {
+    begun: Instant,
+    /// Guards what is known for as long as a look-up takes.
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    running: BTreeMap<u64, Activity>,
+    last: u64,
+    failures: VecDeque<FailureReport>,
+    /// How many there were, kept or not.
+    failed: u64,
+    starts: Starts,
+}
+
+/// What there is at a moment.
+pub(crate) struct Present {
+    pub(crate) running: BTreeMap<u64, Activity>,
+    /// Those after `seen`, as far as they are kept.
+    pub(crate) failures: Vec<FailureReport>,
+    /// How many failures there were: what `seen` is next time.
+    pub(crate) failed: u64,
+    pub(crate) starts: Starts,
+}
+
+impl Activities {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            begun: Instant::now(),
+            known: Mutex::default(),
+        })
+    }
+
+    /// The time that its reports are in.
+    pub(crate) fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// What is under way, and what has failed since there were `seen` failures.
+    pub(crate) fn present(&self, seen: u64) -> Present {
+        let known = self.known();
+        let new = usize::try_from(known.failed - seen).unwrap_or(usize::MAX);
+        let kept = known.failures.len();
+        Present {
+            running: known.running.clone(),
+            failures: known.failures.range(kept - new.min(kept)..).cloned().collect(),
+            failed: known.failed,
+            starts: known.starts.clone(),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(self: &Arc<Self>, kind: ActivityKind, host: String, runs: String, asker: Asker) -> Running {
+        let since = self.now();
+        let mut known = self.known();
+        known.last += 1;
+        let id = known.last;
+        let activity = Activity {
+            id,
+            kind,
+            host,
+            runs,
+            asker,
+            since,
+            started: None,
+            transfer: None,
+        };
+        known.running.insert(id, activity);
+        drop(known);
+        Running {
+            all: self.clone(),
+            id,
+        }
+    }
+}
+
+/// Something under way, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    all: Arc<Activities>,
+    id: u64,
+}
+
+impl Running {
+    /// It has started, on a connection that was there if `warm`.
+    pub(crate) fn started(&self, warm: bool) {
+        let now = self.all.now();
+        let mut known = self.all.known();
+        let Some(activity) = known.running.get_mut(&self.id) else {
+            return;
+        };
+        if activity.started.is_some() {
+            return;
+        }
+        let took = now.saturating_sub(activity.since);
+        activity.started = Some(took);
+        match warm {
+            true => known.starts.warm.observe(took),
+            false => known.starts.cold.observe(took),
+        }
+    }
+
+    /// Whether it is a connection for stock ssh.
+    fn is_for_stock_ssh(&self) -> bool {
+        let known = self.all.known();
+        let activity = known.running.get(&self.id);
+        activity.is_some_and(|activity| activity.kind == ActivityKind::Warm && activity.runs == FOR_STOCK_SSH)
+    }
+
+    /// A copy is so far.
+    fn progress(&self, progress: &CopyProgress) {
+        if let Some(activity) = self.all.known().running.get_mut(&self.id) {
+            activity.transfer = Some(TransferReport {
+                bytes: progress.bytes,
+                total_bytes: progress.total_bytes,
+                files: progress.files,
+                total_files: progress.total_files,
+                failed: progress.failed,
+                counted: progress.counted,
+                current: line(&progress.current),
+            });
+        }
+    }
+
+    /// It did not work.
+    pub(crate) fn failed(&self, failure: &Failure) {
+        let mut known = self.all.known();
+        let Some(activity) = known.running.get(&self.id) else {
+            return;
+        };
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let report = FailureReport {
+            at: at.as_secs(),
+            activity: activity.kind,
+            host: activity.host.clone(),
+            kind: failure.kind,
+            execution: failure.execution,
+            message: line(&failure.message),
+        };
+        known.failed += 1;
+        if known.failures.len() == FAILURES {
+            known.failures.pop_front();
+        }
+        known.failures.push_back(report);
+    }
+
+    /// The same, by the engine's words.
+    pub(crate) fn failed_by(&self, error: &Error) {
+        self.failed(&error.into());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.all.known().running.remove(&self.id);
+    }
+}
+
+/// What one client has under way: one thing at a time.
+pub(crate) struct OfClient {
+    all: Arc<Activities>,
+    asker: Asker,
+    /// Guards it for as long as a note takes.
+    running: Mutex<Option<Running>>,
+}
+
+impl OfClient {
+    /// Nothing yet, of the client at the other end of a socket.
+    pub(crate) fn new(all: &Arc<Activities>, stream: &UnixStream, stock_ssh: bool) -> Self {
+        Self {
+            all: all.clone(),
+            asker: Asker {
+                pid: process_of(stream),
+                programs: Vec::new(),
+                stock_ssh,
+            },
+            running: Mutex::default(),
+        }
+    }
+
+    /// Something begins. What was under way before has ended.
+    pub(crate) fn begins(&self, kind: ActivityKind, host: &str, runs: impl AsRef<[u8]>) {
+        let running = self
+            .all
+            .begin(kind, line(host), line(runs.as_ref()), self.asker.clone());
+        *self.running() = Some(running);
+    }
+
+    /// The client has asked for something.
+    pub(crate) fn asked(&self, request: &Request) {
+        match request {
+            Request::Session(session) => {
+                let (kind, runs) = words(&session.program);
+                self.begins(kind, name(&session.host), runs);
+            }
+            Request::Warm { host, .. } => self.begins(ActivityKind::Warm, name(host), ""),
+            Request::MuxListen { host, .. } => self.begins(ActivityKind::Warm, name(host), FOR_STOCK_SSH),
+            Request::Tune(tune) => self.begins(ActivityKind::Tune, name(&tune.host), ""),
+            Request::Copy(copy) => self.begins(ActivityKind::Copy, &hosts(copy), paths(copy)),
+            _ => {}
+        }
+    }
+
+    /// The client is told something before the end.
+    pub(crate) fn told(&self, reply: &Reply) {
+        match (reply, &*self.running()) {
+            (Reply::Begun { warm, .. }, Some(running)) => running.started(*warm),
+            (Reply::Progress(progress), Some(running)) => running.progress(progress),
+            _ => {}
+        }
+    }
+
+    /// What was asked for has ended so. What stock ssh was left to do by itself has not failed.
+    pub(crate) fn ended(&self, last: &Reply) {
+        if let (Some(running), Reply::Failed(failure)) = (self.running().take(), last)
+            && !(running.is_for_stock_ssh() && failure.kind == ErrorKind::Configuration)
+        {
+            running.failed(failure);
+        }
+    }
+
+    /// What is under way.
+    pub(crate) fn running(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn name(host: &HostRequest) -> &str {
+    &host.destination.host
+}
+
+/// What a session is, and what it runs.
+fn words(program: &Program) -> (ActivityKind, Vec<u8>) {
+    match program {
+        Program::Configured => (ActivityKind::Shell, Vec::new()),
+        Program::Exec(command) => (ActivityKind::Command, command.clone()),
+        Program::Subsystem(name) => (ActivityKind::Subsystem, name.clone().into()),
+        Program::Nothing => (ActivityKind::Hold, Vec::new()),
+        Program::Stdio(host, port) => (ActivityKind::Tunnel, format!("{host}:{port}").into()),
+        Program::StdioSocket(path) => (ActivityKind::Tunnel, path.clone().into()),
+        Program::Listen(address, port) => {
+            let address = address.as_deref().unwrap_or("localhost");
+            (ActivityKind::Listener, format!("{address}:{port}").into())
+        }
+        Program::ListenSocket(path) => (ActivityKind::Listener, path.clone().into()),
+        Program::Incoming(number) => (ActivityKind::Listener, format!("connection {number}").into()),
+    }
+}
+
+/// The hosts of a copy.
+fn hosts(copy: &CopyRequest) -> String {
+    let mut hosts: Vec<&str> = Vec::new();
+    for place in copy.sources.iter().chain([&copy.target]) {
+        if let CopyPlace::Host(host, _) = place
+            && !hosts.contains(&name(host))
+        {
+            hosts.push(name(host));
+        }
+    }
+    hosts.join(", ")
+}
+
+/// From where to where a copy goes.
+fn paths(copy: &CopyRequest) -> Vec<u8> {
+    let mut words = Vec::new();
+    for place in copy.sources.iter().chain([&copy.target]) {
+        if !words.is_empty() {
+            words.extend_from_slice(if std::ptr::eq(place, &copy.target) {
+                " → ".as_bytes()
+            } else {
+                b" "
+            });
+        }
+        match place {
+            CopyPlace::Local(path) | CopyPlace::Passed(path) => {
+                words.extend_from_slice(path.as_os_str().as_encoded_bytes());
+            }
+            CopyPlace::Host(host, path) => {
+                words.extend_from_slice(name(host).as_bytes());
+                words.push(b':');
+                words.extend_from_slice(path);
+            }
+        }
+        // A glob may have named a million.
+        if words.len() > LONGEST {
+            break;
+        }
+    }
+    words
+}
+
+/// A line that may be shown, and is not too long for a table.
+fn line(text: impl AsRef<[u8]>) -> String {
+    let text = text.as_ref();
+    let mut line = Printable::line(&text[..text.len().min(4 * LONGEST)]).into_string();
+    if let Some((end, _)) = line.char_indices().nth(LONGEST) {
+        let (last, _) = line[..end].char_indices().next_back().unwrap_or_default();
+        line.truncate(last);
+        line.push('…');
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(all: &Arc<Activities>) -> OfClient {
+        let (stream, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        OfClient::new(all, &UnixStream::from_std(stream).unwrap(), false)
+    }
+
+    #[tokio::test]
+    async fn an_activity_is_there_from_its_request_to_its_end() {
+        let all = Activities::new();
+        let client = client(&all);
+        client.begins(ActivityKind::Command, "web1", "echo \x1b[2J");
+        let present = all.present(0);
+        let activity = present.running.values().next().unwrap();
+        assert_eq!(activity.runs, "echo \\033[2J");
+        assert_eq!(activity.asker.pid, Some(std::process::id()));
+        assert_eq!(activity.started, None);
+        let begun = Reply::Begun {
+            tty: false,
+            escapes: crate::protocol::Escapes::default(),
+            warm: true,
+            hostname: String::new(),
+        };
+        client.told(&begun);
+        client.told(&begun);
+        let present = all.present(0);
+        assert!(
+            present
+                .running
+                .values()
+                .all(|activity| activity.started.is_some())
+        );
+        assert_eq!((present.starts.warm.total(), present.starts.cold.total()), (1, 0));
+        client.ended(&Reply::Done);
+        assert!(all.present(0).running.is_empty());
+        client.begins(ActivityKind::Shell, "web1", "");
+        drop(client);
+        assert!(all.present(0).running.is_empty(), "the client has left");
+    }
+
+    #[tokio::test]
+    async fn failures_are_told_once_and_only_so_many_are_kept() {
+        let all = Activities::new();
+        let client = client(&all);
+        for number in 0..FAILURES + 7 {
+            client.begins(ActivityKind::Warm, "web1", "");
+            client.ended(&Reply::Failed(Failure::new(
+                ErrorKind::Network,
+                format!("no {number}\n"),
+            )));
+        }
+        let present = all.present(0);
+        assert_eq!(present.failures.len(), FAILURES);
+        assert_eq!(
+            present.failures[FAILURES - 1].message,
+            format!("no {}\\012", FAILURES + 6)
+        );
+        client.begins(ActivityKind::Warm, "web1", FOR_STOCK_SSH);
+        client.ended(&Reply::Failed(Failure::new(
+            ErrorKind::Configuration,
+            "it needs the system's ssh",
+        )));
+        assert!(all.present(present.failed).failures.is_empty());
+        assert_eq!(
+            all.present(present.failed - 2).failures,
+            present.failures[FAILURES - 2..]
+        );
+    }
+
+    #[test]
+    fn no_text_is_longer_than_a_table_can_use() {
+        for text in ["x".repeat(5_000), "é\u{1b}".repeat(2_000), String::new()] {
+            assert!(line(&text).chars().count() <= LONGEST);
+        }
+        assert!(line("x".repeat(513)).ends_with("x…"));
+        assert_eq!(line("x".repeat(512)), "x".repeat(512));
+    }
+}

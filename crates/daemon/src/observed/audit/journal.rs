@@ -1,0 +1,269 @@
+//! The files of the audit trail: `audit.jsonl`, and `audit-N.jsonl` for older ones, where N is the number of the last line.
+//!
+//! Several processes may write: a daemon that waits for its last sessions beside its successor, and private ones. So each
+//! append takes a lock, on the file `head`, which also holds where the chain ended: a tail that somebody has removed is
+//! noticed by that, though not if they have changed `head` as well.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::chain::{Head, Link};
+use super::hash::Hash;
+use super::record::{Note, Record};
+
+/// More than the longest line: each of its texts is bounded (`Printable`), but for the sources of a copy, of which there are
+/// [`super::MAX_SOURCES`].
+const LONGEST_LINE: u64 = 1024 * 1024;
+
+/// The trail's files, for one process that writes.
+#[derive(Debug)]
+pub(super) struct Journal {
+    folder: PathBuf,
+    /// Bytes after which a new file is begun.
+    file_size: u64,
+    /// The most files that are kept, the one that is written to included; 0 for all.
+    files: usize,
+    known: Option<Known>,
+}
+
+/// What this process has seen last, which is still so unless somebody else has written.
+#[derive(Debug)]
+struct Known {
+    file: File,
+    /// Device, inode and size.
+    identity: (u64, u64, u64),
+    head: Head,
+}
+
+/// The lock, for as long as it lives.
+struct Locked(File);
+
+impl Locked {
+    fn take(folder: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .open(folder.join("head"))?;
+        flock(&file, FlockOperation::LockExclusive)?;
+        Ok(Self(file))
+    }
+
+    /// Where the chain ended when somebody wrote last; its beginning where that cannot be read.
+    fn head(&self) -> Head {
+        let mut text = [0; 128];
+        let read = self.0.read_at(&mut text, 0).unwrap_or_default();
+        let text = str::from_utf8(&text[..read]).unwrap_or_default();
+        let line = text.lines().next().unwrap_or_default();
+        line.parse().unwrap_or_default()
+    }
+
+    /// Of one length, so that a write in place leaves nothing of the last one.
+    fn set_head(&self, head: Head) -> io::Result<()> {
+        let text = format!("{head:<100}\n");
+        self.0.write_all_at(text.as_bytes(), 0)
+    }
+}
+
+/// What is found at the end of a file.
+#[derive(Debug, Default)]
+struct Tail {
+    /// The last whole line's.
+    head: Option<Head>,
+    /// Bytes behind it that are not a line.
+    torn: Vec<u8>,
+}
+
+impl Journal {
+    /// The trail in `folder`, which exists.
+    pub(super) fn new(folder: PathBuf, file_size: u64, files: usize) -> Self {
+        Self {
+            folder,
+            file_size,
+            files,
+            known: None,
+        }
+    }
+
+    pub(super) fn current(&self) -> PathBuf {
+        self.folder.join("audit.jsonl")
+    }
+
+    /// Appends records; all of them or none. With `sync` they are on the disk when this returns.
+    ///
+    /// # Errors
+    /// The file cannot be opened or written. What was written of it has been taken back, as far as that is possible.
+    pub(super) fn append(&mut self, records: &[Record], sync: bool) -> io::Result<Head> {
+        let lock = Locked::take(&self.folder)?;
+        let mut lines = Vec::new();
+        let mut known = self.look(&lock, &mut lines)?;
+        let before = known.identity.2;
+        let mut head = known.head;
+        for record in records {
+            head.add(record, &mut lines)?;
+        }
+        if before > 0 && before + lines.len() as u64 > self.file_size {
+            known = self.begin_another(&known)?;
+        }
+        let size = known.identity.2;
+        if let Err(error) = write_whole(&known.file, &lines, sync) {
+            // What is left of a line is dealt with by whoever writes next.
+            let _ = known.file.set_len(size);
+            self.known = None;
+            return Err(error);
+        }
+        known.identity.2 += lines.len() as u64;
+        known.head = head;
+        self.known = Some(known);
+        // The lines are what counts: a head that could not be written is behind them, which is no contradiction.
+        let _ = lock.set_head(head);
+        Ok(head)
+    }
+
+    /// The current file and the chain's end, looked up anew if somebody else has written. What is wrong with it is noted in
+    /// `lines`, which come first.
+    fn look(&mut self, lock: &Locked, lines: &mut Vec<u8>) -> io::Result<Known> {
+        let path = self.current();
+        if let Some(known) = self.known.take()
+            && std::fs::metadata(&path).is_ok_and(|found| identity(&found) == known.identity)
+        {
+            return Ok(known);
+        }
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .read(true)
+            .mode(0o600)
+            .open(&path)?;
+        let found = file.metadata()?;
+        if !found.is_file() {
+            return Err(io::Error::other(format!("{} is not a file", path.display())));
+        }
+        let mut tail = tail(&file, found.len())?;
+        if found.len() == 0
+            && let Some(last) = list(&self.folder)?.pop()
+        {
+            let older = File::open(last)?;
+            let len = older.metadata()?.len();
+            tail.head = self::tail(&older, len)?.head;
+        }
+        let noted = lock.head();
+        let mut head = tail.head.unwrap_or_default();
+        let complaint = complaint(head, noted);
+        if head.number <= noted.number {
+            head = noted;
+        }
+        if !tail.torn.is_empty() {
+            lines.push(b'\n');
+            head.add(&torn(&tail.torn), lines)?;
+        }
+        if let Some(complaint) = complaint {
+            head.add(&Record::broken(complaint), lines)?;
+        }
+        Ok(Known {
+            identity: identity(&found),
+            file,
+            head,
+        })
+    }
+
+    /// Puts the current file aside and begins the next; the oldest go.
+    fn begin_another(&self, known: &Known) -> io::Result<Known> {
+        let aside = self.folder.join(format!("audit-{:012}.jsonl", known.head.number));
+        std::fs::rename(self.current(), aside)?;
+        let file = OpenOptions::new()
+            .create_new(true)
+            .append(true)
+            .read(true)
+            .mode(0o600)
+            .open(self.current())?;
+        if self.files > 0 {
+            let older = list(&self.folder)?;
+            let surplus = (older.len() + 1).saturating_sub(self.files);
+            for file in &older[..surplus.min(older.len())] {
+                if let Err(error) = std::fs::remove_file(file) {
+                    tracing::warn!(file = %file.display(), %error, "an old audit file cannot be removed");
+                }
+            }
+        }
+        Ok(Known {
+            identity: identity(&file.metadata()?),
+            file,
+            head: known.head,
+        })
+    }
+}
+
+/// The older files of a trail, oldest first.
+pub(super) fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| {
+            let number = name.strip_prefix("audit-")?.strip_suffix(".jsonl")?;
+            number.parse::<u64>().ok()
+        });
+        files.extend(number.map(|number| (number, entry.path())));
+    }
+    files.sort();
+    Ok(files.into_iter().map(|(_, path)| path).collect())
+}
+
+/// What is told where a file does not end as whoever wrote last has noted. A file that is ahead is not wrong: its writer was
+/// ended before it could note that.
+fn complaint(found: Head, noted: Head) -> Option<String> {
+    let said = "the daemon found that lines which it had written";
+    if found.number < noted.number {
+        let (first, last) = (found.number + 1, noted.number);
+        Some(format!("{said} are gone: {first} to {last}"))
+    } else if found.number == noted.number && found.hash != noted.hash {
+        Some(format!("{said} are changed: {}", noted.number))
+    } else {
+        None
+    }
+}
+
+fn torn(bytes: &[u8]) -> Record {
+    let mut record = Record::note("");
+    record.note = Some(Note {
+        note: "the line in front of this one is incomplete: its writer was ended, or its disk was full"
+            .into(),
+        broken: false,
+        torn_bytes: Some(bytes.len()),
+        torn_sha256: Some(Hash::of(bytes).to_string()),
+    });
+    record
+}
+
+fn identity(found: &std::fs::Metadata) -> (u64, u64, u64) {
+    (found.dev(), found.ino(), found.len())
+}
+
+fn write_whole(mut file: &File, lines: &[u8], sync: bool) -> io::Result<()> {
+    file.write_all(lines)?;
+    if sync { file.sync_data() } else { Ok(()) }
+}
+
+/// The end of a file of `len` bytes.
+fn tail(mut file: &File, len: u64) -> io::Result<Tail> {
+    let start = len.saturating_sub(2 * LONGEST_LINE);
+    file.seek(SeekFrom::Start(start))?;
+    let mut bytes = Vec::new();
+    file.take(2 * LONGEST_LINE).read_to_end(&mut bytes)?;
+    let whole = bytes
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |end| end + 1);
+    let torn = bytes.split_off(whole);
+    bytes.pop();
+    let lines = bytes.rsplit(|byte| *byte == b'\n');
+    let head = lines.filter_map(|line| Some(Link::read(line)?.head(line))).next();
+    Ok(Tail { head, torn })
+}

@@ -1,0 +1,226 @@
+//! `fleet.toml`, beside `config.toml`: how this machine gets into its fleet, and what it runs for whom.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context as _, bail, ensure};
+use nkeys::KeyPair;
+use serde::{Deserialize, Serialize};
+use trunkline_control::place::Place;
+use trunkline_fleet::bucket::{Access, is_plain};
+use trunkline_fleet::order::{AllowList, AllowSource, Rule};
+
+/// What is in the file. Paths that are relative begin at its folder.
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Settings {
+    /// NATS: `nats://HOST:4222` or `tls://HOST:4222`, several with commas between them.
+    #[serde(default)]
+    pub(crate) url: String,
+    /// The fleet's name: what all names in NATS begin with.
+    #[serde(default = "prefix")]
+    pub(crate) prefix: String,
+    /// The file with the seed of this machine's nkey, which logs in to NATS and signs jobs. `fleet.nk` where that is not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nkey: Option<PathBuf>,
+    /// A file of NATS credentials to log in with instead. Jobs are signed with the nkey all the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) credentials: Option<PathBuf>,
+    /// Certificates of authorities to trust beside the system's, in PEM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ca: Option<PathBuf>,
+    /// The ssh_config by which the node reaches its hosts; the user's and the system's where that is not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ssh_config: Option<PathBuf>,
+    /// The node's name; the machine's where that is not said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    /// Its site.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) site: Option<String>,
+    /// On how many hosts the node runs something at once.
+    #[serde(default = "at_once")]
+    pub(crate) at_once: usize,
+    /// What the node runs, and for whom.
+    #[serde(default)]
+    pub(crate) allow: Vec<Rule>,
+    /// Public keys of those who may cancel here what others have submitted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) cancel: Vec<String>,
+}
+
+/// What the node allows, as the file has it at each moment.
+#[derive(Debug)]
+pub(crate) struct AllowFile {
+    file: PathBuf,
+    /// What was given on the command line besides.
+    given: Vec<Rule>,
+    /// The file as it was read last, and what it said.
+    last: Mutex<(String, Arc<AllowList>)>,
+}
+
+impl AllowFile {
+    pub(crate) fn new(place: &Place, given: Vec<Rule>) -> Self {
+        Self {
+            file: place.fleet_config(),
+            given,
+            last: Mutex::default(),
+        }
+    }
+}
+
+impl AllowSource for AllowFile {
+    /// The file is some lines long: to read it costs less than to be sure that it has not changed.
+    fn current(&self) -> Result<Arc<AllowList>, String> {
+        let file = self.file.display();
+        let text = fs::read_to_string(&self.file).map_err(|error| format!("{file}: {error}"))?;
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.0 != text {
+            let settings: Settings =
+                toml::from_str(&text).map_err(|error| format!("{file} is not valid: {}", error.message()))?;
+            let allow = settings.allow.into_iter().chain(self.given.iter().cloned());
+            let list = AllowList {
+                allow: allow.collect(),
+                cancel: settings.cancel,
+            };
+            *last = (text, Arc::new(list));
+        }
+        Ok(last.1.clone())
+    }
+}
+
+fn prefix() -> String {
+    "trunkline".into()
+}
+
+fn at_once() -> usize {
+    100
+}
+
+impl Settings {
+    /// Those of a new machine.
+    pub(crate) fn new(url: String) -> Self {
+        Self {
+            url,
+            prefix: prefix(),
+            at_once: at_once(),
+            ..Self::default()
+        }
+    }
+
+    /// Reads the file; `None` where there is none.
+    pub(crate) fn read(place: &Place) -> anyhow::Result<Option<Self>> {
+        let file = place.fleet_config();
+        let text = match fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("reading {}", file.display())),
+        };
+        let mut settings: Self =
+            toml::from_str(&text).with_context(|| format!("{} is not valid", file.display()))?;
+        ensure!(
+            is_plain(&settings.prefix),
+            "{}: prefix has letters, digits, - and _ only",
+            file.display()
+        );
+        ensure!(settings.at_once > 0, "{}: at_once is at least 1", file.display());
+        let folder = file.parent().unwrap_or(Path::new("/"));
+        let paths = [
+            &mut settings.nkey,
+            &mut settings.credentials,
+            &mut settings.ca,
+            &mut settings.ssh_config,
+        ];
+        for path in paths.into_iter().flatten() {
+            *path = folder.join(&*path);
+        }
+        Ok(Some(settings))
+    }
+
+    /// Reads the file of a machine that belongs to a fleet.
+    pub(crate) fn of_member(place: &Place) -> anyhow::Result<Self> {
+        let settings = Self::read(place)?;
+        settings.filter(|settings| !settings.url.is_empty()).with_context(|| {
+            format!(
+                "this machine belongs to no fleet: {} names none; `trunkline fleet init URL` makes a fleet, `trunkline fleet join \
+                 URL` joins one",
+                place.fleet_config().display()
+            )
+        })
+    }
+
+    /// Writes the file, which must not be there.
+    pub(crate) fn write_new(&self, place: &Place) -> anyhow::Result<()> {
+        let file = place.fleet_config();
+        let text = toml::to_string(self).context("writing the settings down")?;
+        write_private(
+            &file,
+            &format!("# trunkline's fleet; see docs/guide/fleet.md.\n{text}"),
+        )
+    }
+
+    fn key_file(&self, place: &Place) -> PathBuf {
+        let usual = || place.fleet_config().with_file_name("fleet.nk");
+        self.nkey.clone().unwrap_or_else(usual)
+    }
+
+    /// This machine's key; made where there is none and no file was named.
+    pub(crate) fn key(&self, place: &Place) -> anyhow::Result<KeyPair> {
+        let file = self.key_file(place);
+        let seed = match fs::read_to_string(&file) {
+            Ok(seed) => seed,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.nkey.is_none() => {
+                let key = KeyPair::new_user();
+                write_private(&file, &format!("{}\n", key.seed()?))?;
+                return Ok(key);
+            }
+            Err(error) => return Err(error).with_context(|| format!("reading the nkey {}", file.display())),
+        };
+        let mode = fs::metadata(&file)?.permissions().mode();
+        ensure!(
+            mode & 0o077 == 0,
+            "{} can be read by others, and is a secret: chmod 600 it",
+            file.display()
+        );
+        match KeyPair::from_seed(seed.trim()) {
+            Ok(key) => Ok(key),
+            Err(error) => bail!("{} has no seed of an nkey (SU…): {error}", file.display()),
+        }
+    }
+
+    /// How to get into the fleet.
+    pub(crate) fn access(&self, place: &Place) -> anyhow::Result<Access> {
+        for file in [&self.credentials, &self.ca].into_iter().flatten() {
+            ensure!(file.is_file(), "{} is not a file", file.display());
+        }
+        let by_key = self.credentials.is_none();
+        Ok(Access {
+            servers: self.url.clone(),
+            prefix: self.prefix.clone(),
+            nkey: by_key
+                .then(|| self.key(place)?.seed().map_err(anyhow::Error::from))
+                .transpose()?,
+            credentials: self.credentials.clone(),
+            authorities: self.ca.clone(),
+        })
+    }
+}
+
+fn write_private(file: &Path, text: &str) -> anyhow::Result<()> {
+    let writing = || format!("writing {}", file.display());
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder).with_context(writing)?;
+    }
+    let opened = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(file);
+    opened
+        .with_context(writing)?
+        .write_all(text.as_bytes())
+        .with_context(writing)
+}

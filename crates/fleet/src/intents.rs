@@ -1,0 +1,222 @@
+//! The log of intents: what this machine means to execute, on the disk before it does.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+use crate::bucket::{decode, encode};
+use crate::state::{Intended, Intent, JobId, Returned};
+
+/// The log. Each change is on the disk when its call returns.
+#[derive(Debug)]
+pub struct IntentLog {
+    disk: Connection,
+    /// Which fleet it is kept for: what another one has seen or asked for says nothing about this.
+    fleet: i64,
+}
+
+/// Why there is no log.
+#[derive(Debug, thiserror::Error)]
+#[error("the log of intents {file}: {why}; without it nothing is run for the fleet")]
+pub struct LogError {
+    file: String,
+    why: String,
+}
+
+impl IntentLog {
+    /// Opens the log of a fleet in a folder, which is made if missing; both are the user's alone.
+    ///
+    /// # Errors
+    /// Where there is no folder, no right or no space.
+    pub fn open(folder: &Path, fleet: u64) -> Result<Self, LogError> {
+        let file = folder.join("fleet.sqlite");
+        let failed = |why: String| LogError {
+            file: file.display().to_string(),
+            why,
+        };
+        let folder = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        folder.map_err(|error| failed(error.to_string()))?;
+        let created = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(&file);
+        created.map_err(|error| failed(error.to_string()))?;
+        let open = || {
+            let disk = Connection::open(&file)?;
+            // Two processes with one log would each take the other's intents for an earlier life of their own.
+            disk.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+            disk.pragma_update(None, "journal_mode", "WAL")?;
+            // Each commit is synced: after a crash nothing may be missing.
+            disk.pragma_update(None, "synchronous", "FULL")?;
+            disk.execute_batch(
+                "CREATE TABLE IF NOT EXISTS intents_of (
+                     fleet INTEGER, job TEXT, host INTEGER, claim BLOB NOT NULL, returned BLOB,
+                     closed INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (fleet, job, host));
+                 CREATE TABLE IF NOT EXISTS highest_of (fleet INTEGER PRIMARY KEY, revision INTEGER);",
+            )?;
+            Ok(disk)
+        };
+        let disk = open().map_err(|error: rusqlite::Error| failed(error.to_string()))?;
+        let fleet = fleet.cast_signed();
+        Ok(Self { disk, fleet })
+    }
+
+    /// The intents that were not closed, with what they returned.
+    ///
+    /// # Errors
+    /// Where the disk fails.
+    pub fn open_intents(&self) -> Result<Vec<(Intent, Option<Returned>)>, rusqlite::Error> {
+        let mut select = self
+            .disk
+            .prepare("SELECT job, host, claim, returned FROM intents_of WHERE fleet = ?1 AND NOT closed")?;
+        let rows = select.query_map([self.fleet], |row| {
+            let (job, host): (String, u32) = (row.get(0)?, row.get(1)?);
+            let (claim, returned): (Vec<u8>, Option<Vec<u8>>) = (row.get(2)?, row.get(3)?);
+            Ok((job, host, claim, returned))
+        })?;
+        let mut intents = Vec::new();
+        for row in rows {
+            let (job, host, claim, returned) = row?;
+            let Ok(claim) = decode(&claim) else { continue };
+            let job = JobId(job);
+            let returned = returned.and_then(|returned| decode(&returned).ok());
+            intents.push((Intent { job, host, claim }, returned));
+        }
+        Ok(intents)
+    }
+
+    /// Puts intents down, all with one sync.
+    pub fn intend(&mut self, intents: &[Intent]) -> Vec<Intended> {
+        self.try_intend(intents).unwrap_or_else(|error| {
+            let failed = Intended::Failed(error.to_string());
+            vec![failed; intents.len()]
+        })
+    }
+
+    fn try_intend(&mut self, intents: &[Intent]) -> Result<Vec<Intended>, rusqlite::Error> {
+        let writing = self.disk.transaction()?;
+        let mut all = Vec::with_capacity(intents.len());
+        for intent in intents {
+            let claim = encode(&intent.claim).unwrap_or_default();
+            let added = writing.execute(
+                "INSERT OR IGNORE INTO intents_of (fleet, job, host, claim) VALUES (?1, ?2, ?3, ?4)",
+                params![self.fleet, intent.job.0, intent.host, claim],
+            )?;
+            all.push(if added == 1 {
+                Intended::Noted
+            } else {
+                Intended::Before
+            });
+        }
+        writing.commit()?;
+        Ok(all)
+    }
+
+    /// Keeps what an intent returned.
+    ///
+    /// # Errors
+    /// Where the disk fails: the result is then lost if this process is.
+    pub fn note(&self, intent: &Intent, returned: &Returned) -> Result<(), rusqlite::Error> {
+        let returned = encode(returned).unwrap_or_default();
+        let mut update = self.disk.prepare_cached(
+            "UPDATE intents_of SET returned = ?4 WHERE fleet = ?1 AND job = ?2 AND host = ?3",
+        )?;
+        update.execute(params![self.fleet, intent.job.0, intent.host, returned])?;
+        Ok(())
+    }
+
+    /// An intent is settled. Where it had a result it is kept, so that the same is never executed again.
+    ///
+    /// # Errors
+    /// Where the disk fails: it is settled again by the next process.
+    pub fn close(&self, intent: &Intent) -> Result<(), rusqlite::Error> {
+        let place = params![self.fleet, intent.job.0, intent.host];
+        self.disk.execute(
+            "DELETE FROM intents_of WHERE fleet = ?1 AND job = ?2 AND host = ?3 AND returned IS NULL",
+            place,
+        )?;
+        self.disk.execute(
+            "UPDATE intents_of SET closed = 1 WHERE fleet = ?1 AND job = ?2 AND host = ?3",
+            place,
+        )?;
+        Ok(())
+    }
+
+    /// The highest revision that was seen; 0 before any was.
+    pub fn highest(&self) -> u64 {
+        let select = self.disk.query_row(
+            "SELECT revision FROM highest_of WHERE fleet = ?1",
+            [self.fleet],
+            |row| row.get::<_, i64>(0),
+        );
+        let highest = select.optional().ok().flatten().unwrap_or_default();
+        u64::try_from(highest).unwrap_or_default()
+    }
+
+    /// Keeps the highest revision that was seen.
+    pub fn keep_highest(&self, revision: u64) {
+        let revision = i64::try_from(revision).unwrap_or(i64::MAX);
+        let kept = self.disk.execute(
+            "INSERT OR REPLACE INTO highest_of (fleet, revision) VALUES (?1, ?2)",
+            [self.fleet, revision],
+        );
+        if let Err(error) = kept {
+            tracing::warn!("the fleet's highest revision is not kept: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::{Claim, Exit, Holder};
+
+    #[test]
+    fn an_intent_lasts_until_it_is_closed_and_a_result_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let intent = |host| Intent {
+            job: JobId("j".into()),
+            host,
+            claim: Claim {
+                holder: Holder {
+                    node: "n".into(),
+                    incarnation: u64::MAX,
+                },
+                intent: 7,
+                fence: 9,
+            },
+        };
+        let returned = Returned {
+            exit: Exit::Status(3),
+            output: 2,
+        };
+        let mut log = IntentLog::open(folder.path(), u64::MAX).unwrap();
+        let noted = log.intend(&[intent(0), intent(1), intent(2)]);
+        assert_eq!(noted, vec![Intended::Noted; 3]);
+        log.note(&intent(1), &returned).unwrap();
+        log.keep_highest(42);
+        drop(log);
+
+        let mut log = IntentLog::open(folder.path(), u64::MAX).unwrap();
+        let expected = [(intent(0), None), (intent(1), Some(returned)), (intent(2), None)];
+        assert_eq!(log.open_intents().unwrap(), expected);
+        assert_eq!(log.highest(), 42);
+        for host in 0..3 {
+            log.close(&intent(host)).unwrap();
+        }
+        assert_eq!(log.open_intents().unwrap(), []);
+        assert_eq!(
+            log.intend(&[intent(0), intent(1)]),
+            [Intended::Noted, Intended::Before]
+        );
+        drop(log);
+
+        // A fleet that was made anew in the place of that one.
+        let mut log = IntentLog::open(folder.path(), 1).unwrap();
+        assert_eq!((log.open_intents().unwrap(), log.highest()), (vec![], 0));
+        assert_eq!(log.intend(&[intent(1)]), [Intended::Noted]);
+    }
+}

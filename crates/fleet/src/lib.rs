@@ -1,0 +1,13 @@
+//! Many control machines ("nodes") that share hosts and jobs over NATS JetStream, so that nothing runs twice.
+//!
+//! [`state`] decides everything and does no I/O: it is fed with what the fleet's bucket says, with the answers to what it
+//! wrote there, and with the time, and says what to write, to note on disk and to execute. [`running`] does that for it,
+//! [`submitting`] is for those who have jobs.
+//! docs/adr/0017-a-fleet-on-jetstream.md says why it is built like this.
+
+pub mod bucket;
+pub mod intents;
+pub mod order;
+pub mod running;
+pub mod state;
+pub mod submitting;

@@ -1,0 +1,641 @@
+//! A node at work: the state machine, NATS, the log of intents, and whoever executes.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, mpsc as blocking};
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use async_nats::jetstream::kv::{self, Operation};
+use futures_util::StreamExt as _;
+use tokio::sync::{Notify, mpsc};
+use trunkline_request::failure::{ErrorKind, Execution};
+
+use crate::bucket::{Bucket, BucketError, decode, is_plain, random};
+use crate::intents::{IntentLog, LogError};
+use crate::order::{self, AllowSource, Allowed, Order, OrderError, OrderedHost};
+use crate::state::{
+    Action, Cancel, Entry, Exit, Holder, Intended, Intent, JobId, Key, Node, NodeSettings, Returned, Time,
+    Token, Value, Written,
+};
+
+/// How often the state machine is told the time.
+const TICK: Duration = Duration::from_millis(250);
+
+/// How often NATS is asked whether it has gone back.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// The longest piece of output in one message.
+pub const LONGEST_PIECE: usize = 64 * 1024;
+
+/// A command for a host.
+#[derive(Debug)]
+pub struct Work {
+    /// The job.
+    pub job: JobId,
+    /// Who asks for it: a public nkey.
+    pub submitter: String,
+    /// The host, and the command.
+    pub host: OrderedHost,
+    /// How long it may take.
+    pub limit: Option<Duration>,
+    /// Tells that it is to end.
+    pub cancelled: Arc<Notify>,
+    /// Where its output goes.
+    pub output: OutputSink,
+}
+
+/// What executes commands.
+pub trait Executor: Send + Sync + 'static {
+    /// Executes a command once, and returns how it ended.
+    fn execute(&self, work: Work) -> Pin<Box<dyn Future<Output = Exit> + Send>>;
+}
+
+/// Which of a command's streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// Where the output of a command goes.
+#[derive(Debug, Clone)]
+pub struct OutputSink {
+    bucket: Bucket,
+    subject: String,
+    /// Names messages, so that one that is sent twice counts once.
+    name: String,
+    sent: Arc<Mutex<u64>>,
+}
+
+impl OutputSink {
+    /// Sends output, and waits until NATS has it. What NATS does not take is lost to those who follow the job, who are told.
+    pub async fn write(&self, stream: Stream, data: &[u8]) {
+        for piece in data.chunks(LONGEST_PIECE) {
+            let number = {
+                let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+                *sent += 1;
+                *sent
+            };
+            let mut headers = HeaderMap::new();
+            headers.insert("Nats-Msg-Id", format!("{}.{number}", self.name));
+            let stream = match stream {
+                Stream::Stdout => 1,
+                Stream::Stderr => 2,
+            };
+            let payload = [&[stream], piece].concat();
+            let jetstream = &self.bucket.jetstream;
+            let sending = jetstream.publish_with_headers(self.subject.clone(), headers, payload.into());
+            let sent = match sending.await {
+                Ok(acknowledged) => acknowledged.await.map(|_| ()).map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            if let Err(error) = sent {
+                tracing::warn!("output for {} is lost: {error}", self.subject);
+            }
+        }
+    }
+
+    fn count(&self) -> u64 {
+        *self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a node is, and what it may do.
+#[derive(Debug, Clone)]
+pub struct NodeOptions {
+    /// Its name: letters, digits, `-` and `_`.
+    pub name: String,
+    /// Its site label.
+    pub site: Option<String>,
+    /// On how many hosts it runs something at once.
+    pub at_once: usize,
+    /// Where its log of intents is.
+    pub folder: PathBuf,
+    /// Its allow list.
+    pub allow: Arc<dyn AllowSource>,
+}
+
+/// What a running node can be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Instruction {
+    /// Take no more hosts, give away those that it has, finish what runs.
+    Drain,
+    /// The same, then give everything back and end.
+    Leave,
+    /// Give everything back and end, whatever runs.
+    LeaveNow,
+}
+
+/// Why a node ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// NATS.
+    #[error(transparent)]
+    Bucket(#[from] BucketError),
+    /// The disk.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// The disk, while reading.
+    #[error("the log of intents cannot be read: {0}; without it nothing is run for the fleet")]
+    Intents(#[from] rusqlite::Error),
+    /// Its name cannot be a key.
+    #[error("{0:?} cannot be a node's name: use letters, digits, - and _")]
+    Name(String),
+    /// It is another fleet.
+    #[error(
+        "another fleet has been made in the place of this one (`trunkline fleet init --anew`), and this node has ended with \
+         what it ran; start it again to join the new one"
+    )]
+    Anew,
+}
+
+enum Event {
+    Written(Token, Written),
+    Intended(Vec<(Intent, Intended)>),
+    Executed(Intent, Returned),
+    Last(u64, u64),
+    Anew,
+}
+
+enum DiskWork {
+    Intend(Intent),
+    Note(Intent, Returned),
+    Close(Intent),
+    Highest(u64),
+}
+
+/// Runs a node until it is told to leave.
+///
+/// # Errors
+/// Where it cannot begin. What goes wrong later is waited out, and told in its member's entry.
+pub async fn run(
+    bucket: Bucket,
+    options: NodeOptions,
+    executor: Arc<dyn Executor>,
+    mut told: mpsc::Receiver<Instruction>,
+) -> Result<(), NodeError> {
+    if !is_plain(&options.name) || options.name.len() > 64 {
+        return Err(NodeError::Name(options.name));
+    }
+    let (mut node, log) = begin(&bucket, &options).await?;
+    let (events, mut happened) = mpsc::unbounded_channel();
+    let disk = keep_log(log, events.clone());
+    let mut running = Running {
+        allowed: options.allow.current(),
+        is_anew: false,
+        bucket: bucket.clone(),
+        options,
+        executor,
+        events,
+        disk,
+        jobs: HashMap::new(),
+        cancels: HashMap::new(),
+    };
+    let mut watch = watch(&bucket).await?;
+    // Where nothing stands, nothing is told.
+    if bucket.extent().await?.1 == 0 {
+        node.handle_synced();
+    }
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let mut looks = tokio::time::interval(LOOK);
+    let (mut is_leaving, mut is_at_once, mut trouble) = (false, false, None);
+    loop {
+        tokio::select! {
+            entry = watch.next() => match entry {
+                Some(Ok(entry)) => {
+                    let is_current = entry.delta == 0;
+                    running.entry(&mut node, &entry);
+                    if is_current {
+                        node.handle_synced();
+                    }
+                }
+                Some(Err(error)) => tracing::warn!("watching the fleet: {error}"),
+                None => {
+                    tokio::time::sleep(TICK).await;
+                    watch = match self::watch(&bucket).await {
+                        Ok(watch) => watch,
+                        Err(error) => {
+                            tracing::warn!("watching the fleet: {error}");
+                            continue;
+                        }
+                    };
+                }
+            },
+            Some(event) = happened.recv() => running.event(&mut node, event),
+            Some(order) = told.recv() => match order {
+                Instruction::Drain => node.drain(now()),
+                Instruction::Leave => {
+                    node.drain(now());
+                    is_leaving = true;
+                }
+                Instruction::LeaveNow => {
+                    is_leaving = true;
+                    is_at_once = true;
+                }
+            },
+            _ = ticks.tick() => {
+                running.judge(&mut node);
+                node.handle_tick(now());
+            }
+            _ = looks.tick() => {
+                running.look(&node);
+                running.tidy();
+                let _ = running.disk.send(DiskWork::Highest(node.highest()));
+            }
+        }
+        // What has come meanwhile is thought about together.
+        while let Ok(event) = happened.try_recv() {
+            running.event(&mut node, event);
+        }
+        if running.is_anew {
+            return Err(NodeError::Anew);
+        }
+        tell_of_trouble(&mut trouble, &node);
+        let is_over = is_leaving && (is_at_once || node.may_leave());
+        if is_over {
+            node.leave(now());
+        }
+        let mut writes = Vec::new();
+        while let Some(action) = node.poll_action(now()) {
+            writes.extend(running.act(action));
+        }
+        if is_over {
+            let _ =
+                tokio::time::timeout(Duration::from_secs(3), futures_util::future::join_all(writes)).await;
+            return Ok(());
+        }
+    }
+}
+
+/// A node that remembers what its log has.
+async fn begin(bucket: &Bucket, options: &NodeOptions) -> Result<(Node, IntentLog), NodeError> {
+    let log = IntentLog::open(&options.folder, bucket.charter.id)?;
+    let mut node = Node::new(
+        NodeSettings {
+            me: Holder {
+                node: options.name.clone(),
+                incarnation: random(),
+            },
+            site: options.site.clone(),
+            zones: bucket.charter.zones.clone(),
+            at_once: options.at_once,
+            version: env!("CARGO_PKG_VERSION").into(),
+            terms: bucket.charter.terms,
+            keep: bucket.charter.keep,
+        },
+        log.open_intents()?,
+    );
+    let highest = log.highest();
+    let (last, _) = bucket.extent().await?;
+    node.remember_highest(highest);
+    node.handle_last_sequence(now(), last, highest);
+    Ok((node, log))
+}
+
+async fn watch(bucket: &Bucket) -> Result<kv::Watch, BucketError> {
+    let watch = bucket.state.watch_with_history(">").await;
+    watch.map_err(|error| BucketError::Nats(error.to_string()))
+}
+
+/// A clock that goes on while the machine sleeps.
+fn now() -> Time {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(
+        u64::try_from(now.tv_sec).unwrap_or_default(),
+        u32::try_from(now.tv_nsec).unwrap_or_default(),
+    )
+}
+
+/// The thread that has the log: what waits together is synced together.
+fn keep_log(mut log: IntentLog, events: mpsc::UnboundedSender<Event>) -> blocking::Sender<DiskWork> {
+    let (sender, work) = blocking::channel::<DiskWork>();
+    std::thread::spawn(move || {
+        while let Ok(first) = work.recv() {
+            let mut intents = Vec::new();
+            for work in std::iter::once(first).chain(work.try_iter()) {
+                let kept = match work {
+                    DiskWork::Intend(intent) => {
+                        intents.push(intent);
+                        continue;
+                    }
+                    DiskWork::Note(intent, returned) => log.note(&intent, &returned),
+                    DiskWork::Close(intent) => log.close(&intent),
+                    DiskWork::Highest(highest) => {
+                        log.keep_highest(highest);
+                        Ok(())
+                    }
+                };
+                if let Err(error) = kept {
+                    tracing::warn!("the log of intents: {error}");
+                }
+            }
+            if !intents.is_empty() {
+                let intended = log.intend(&intents);
+                let _ = events.send(Event::Intended(intents.into_iter().zip(intended).collect()));
+            }
+        }
+    });
+    sender
+}
+
+/// A job that has been read, or parts of it.
+struct Reading {
+    since: Time,
+    order: Option<Order>,
+    parts: HashMap<usize, Vec<u8>>,
+    hosts: Option<Arc<Vec<OrderedHost>>>,
+}
+
+struct Running {
+    bucket: Bucket,
+    options: NodeOptions,
+    /// The allow list by which jobs were judged last.
+    allowed: Allowed,
+    /// Whether another fleet is in this one's place.
+    is_anew: bool,
+    executor: Arc<dyn Executor>,
+    events: mpsc::UnboundedSender<Event>,
+    disk: blocking::Sender<DiskWork>,
+    jobs: HashMap<JobId, Reading>,
+    cancels: HashMap<(JobId, u32), Arc<Notify>>,
+}
+
+impl Running {
+    fn entry(&mut self, node: &mut Node, entry: &kv::Entry) {
+        if let Ok(key) = entry.key.parse::<Key>() {
+            let value = match entry.operation {
+                Operation::Put => decode(&entry.value).ok(),
+                Operation::Delete | Operation::Purge => None,
+            };
+            let revision = entry.revision;
+            let is_said = match (&key, &value) {
+                (Key::Cancel(job, who), Some(Value::Cancel(cancel))) => self.may_cancel(job, who, cancel),
+                _ => true,
+            };
+            let value = value.filter(|_| is_said);
+            return node.handle_entry(now(), Entry { key, revision, value });
+        }
+        let mut words = entry.key.split('.');
+        let (Some("job"), Some(job), Some(what), part) =
+            (words.next(), words.next(), words.next(), words.next())
+        else {
+            return;
+        };
+        let job = JobId(job.to_owned());
+        if node.is_done(&job) {
+            return;
+        }
+        let reading = self.jobs.entry(job.clone());
+        let reading = reading.or_insert_with(|| Reading {
+            since: now(),
+            order: None,
+            parts: HashMap::new(),
+            hosts: None,
+        });
+        match (what, part.and_then(|part| part.parse().ok())) {
+            ("order", None) => {
+                let got = u64::try_from(entry.created.unix_timestamp()).unwrap_or_default();
+                match order::read(&job, &entry.value, got) {
+                    Ok(order) => reading.order = Some(order),
+                    Err(error) => {
+                        tracing::warn!("job {job}: {error}");
+                        if let OrderError::Protocol { hosts, .. } = &error {
+                            let (zones, why) = (&self.bucket.charter.zones, error.to_string());
+                            let plan = order::plan_of_other_version(&job, *hosts, zones, &why);
+                            plan.into_iter()
+                                .for_each(|plan| node.handle_job(now(), job.clone(), plan));
+                        }
+                        return;
+                    }
+                }
+            }
+            ("hosts", Some(part)) => {
+                reading.parts.insert(part, entry.value.to_vec());
+            }
+            _ => return,
+        }
+        self.plan(node, job);
+    }
+
+    /// Whether a job ends because this one says so.
+    fn may_cancel(&self, job: &JobId, who: &str, cancel: &Cancel) -> bool {
+        let order = self.jobs.get(job).and_then(|reading| reading.order.as_ref());
+        let is_own = order.is_some_and(|order| order.submitter == who);
+        let is_let = || {
+            let allowed = self.options.allow.current();
+            allowed.is_ok_and(|list| list.cancel.iter().any(|known| known == who))
+        };
+        let may = order::is_cancel(job, who, cancel) && (is_own || is_let());
+        if !may {
+            tracing::warn!(
+                "job {job} goes on: it is not for {who} to cancel it, or {who} has not signed that"
+            );
+        }
+        may
+    }
+
+    /// Judges all jobs again where the allow list has changed.
+    fn judge(&mut self, node: &mut Node) {
+        let allowed = self.options.allow.current();
+        if allowed == self.allowed {
+            return;
+        }
+        match &allowed {
+            Ok(_) => tracing::warn!("the allow list has changed, and holds as it is now"),
+            Err(why) => tracing::warn!("nothing is allowed: the allow list cannot be read: {why}"),
+        }
+        self.allowed = allowed;
+        for (job, reading) in &self.jobs {
+            let (Some(order), Some(hosts)) = (&reading.order, &reading.hosts) else {
+                continue;
+            };
+            let refused = hosts.iter().map(|host| {
+                let (name, submitter) = (&self.options.name, &order.submitter);
+                order::refuses(&self.allowed, name, submitter, &host.destination)
+            });
+            node.handle_judged(job, refused.collect());
+        }
+    }
+
+    /// Lets go of what has never become a job.
+    fn tidy(&mut self) {
+        let keep = self.bucket.charter.keep;
+        self.jobs
+            .retain(|_, reading| reading.hosts.is_some() || keep.is_zero() || now() < reading.since + keep);
+    }
+
+    /// Hands a job over, once all of it is there.
+    fn plan(&mut self, node: &mut Node, job: JobId) {
+        self.judge(node);
+        let Some(reading) = self.jobs.get_mut(&job) else {
+            return;
+        };
+        let Some(order) = &reading.order else { return };
+        let parts: Option<Vec<_>> = (0..order.parts())
+            .map(|part| reading.parts.get(&part).cloned())
+            .collect();
+        let Some(parts) = parts.filter(|_| reading.hosts.is_none()) else {
+            return;
+        };
+        match order::hosts(order, &parts) {
+            Ok(hosts) => {
+                let zones = &self.bucket.charter.zones;
+                let plan = order::plan(order, &hosts, zones, &self.options.name, &self.allowed);
+                reading.hosts = Some(Arc::new(hosts));
+                reading.parts.clear();
+                node.handle_job(now(), job, plan);
+            }
+            Err(error) => tracing::warn!("job {job}: {error}"),
+        }
+    }
+
+    fn event(&mut self, node: &mut Node, event: Event) {
+        match event {
+            Event::Written(token, written) => node.handle_written(now(), token, written),
+            Event::Intended(all) => {
+                for (intent, intended) in all {
+                    node.handle_intended(now(), &intent, intended);
+                }
+            }
+            Event::Executed(intent, returned) => {
+                self.cancels.remove(&(intent.job.clone(), intent.host));
+                node.handle_executed(now(), intent, returned);
+            }
+            Event::Last(last, before) => node.handle_last_sequence(now(), last, before),
+            Event::Anew => self.is_anew = true,
+        }
+    }
+
+    /// Asks NATS whether it has gone back.
+    fn look(&self, node: &Node) {
+        let (bucket, events, before) = (self.bucket.clone(), self.events.clone(), node.highest());
+        tokio::spawn(async move {
+            let Ok((last, _)) = bucket.extent().await else {
+                return;
+            };
+            // After that: the number is of this fleet, or of the one that is in its place.
+            let _ = match bucket.is_same().await {
+                Ok(true) => events.send(Event::Last(last, before)),
+                Ok(false) => events.send(Event::Anew),
+                Err(_) => Ok(()),
+            };
+        });
+    }
+
+    fn act(&mut self, action: Action) -> Option<tokio::task::JoinHandle<()>> {
+        match action {
+            Action::Write {
+                token,
+                key,
+                expected,
+                value,
+            } => {
+                let (bucket, events) = (self.bucket.clone(), self.events.clone());
+                return Some(tokio::spawn(async move {
+                    // One that was stopped, and finds another fleet in its own one's place, says nothing about that.
+                    if key == Key::Frozen {
+                        match bucket.is_same().await {
+                            Ok(true) => {}
+                            Ok(false) => return drop(events.send(Event::Anew)),
+                            Err(_) => return drop(events.send(Event::Written(token, Written::Lost))),
+                        }
+                    }
+                    let written = bucket.write(&key, expected, &value).await;
+                    let _ = events.send(Event::Written(token, written));
+                }));
+            }
+            Action::Intend(intent) => {
+                let _ = self.disk.send(DiskWork::Intend(intent));
+            }
+            Action::Note(intent, returned) => {
+                let _ = self.disk.send(DiskWork::Note(intent, returned));
+            }
+            Action::Close(intent) => {
+                let _ = self.disk.send(DiskWork::Close(intent));
+            }
+            Action::Cancel(intent) => {
+                if let Some(cancel) = self.cancels.get(&(intent.job, intent.host)) {
+                    cancel.notify_one();
+                }
+            }
+            Action::Execute(intent) => self.execute(intent),
+            Action::Forget(job) => drop(self.jobs.remove(&job)),
+        }
+        None
+    }
+
+    fn execute(&mut self, intent: Intent) {
+        let reading = self.jobs.get(&intent.job);
+        let host = reading.and_then(|reading| {
+            let hosts = reading.hosts.as_ref()?;
+            let host = hosts.get(usize::try_from(intent.host).ok()?)?;
+            Some((reading.order.as_ref()?, host.clone()))
+        });
+        // Only what was planned is claimed, and a plan has its hosts.
+        let Some((order, host)) = host else {
+            return tracing::error!("a claim without a job: {}", intent.job);
+        };
+        let allowed = self.options.allow.current();
+        if let Some(why) = order::refuses(&allowed, &self.options.name, &order.submitter, &host.destination) {
+            let exit = Exit::Failed {
+                kind: ErrorKind::Configuration,
+                message: why,
+                execution: Execution::DidNotStart,
+            };
+            let _ = self
+                .events
+                .send(Event::Executed(intent, Returned { exit, output: 0 }));
+            return;
+        }
+        let cancelled = Arc::new(Notify::new());
+        self.cancels
+            .insert((intent.job.clone(), intent.host), cancelled.clone());
+        let output = OutputSink {
+            bucket: self.bucket.clone(),
+            subject: self
+                .bucket
+                .output_subject(&intent.job.0, &intent.host.to_string()),
+            name: format!(
+                "{}.{}.{}",
+                intent.job, intent.host, intent.claim.holder.incarnation
+            ),
+            sent: Arc::default(),
+        };
+        let executing = self.executor.execute(Work {
+            job: intent.job.clone(),
+            submitter: order.submitter.clone(),
+            host,
+            limit: order.limit,
+            cancelled,
+            output: output.clone(),
+        });
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            let exit = executing.await;
+            let output = output.count();
+            let _ = events.send(Event::Executed(intent, Returned { exit, output }));
+        });
+    }
+}
+
+/// Says what has changed about why nothing is started.
+fn tell_of_trouble(told: &mut Option<String>, node: &Node) {
+    let trouble = node.trouble(now());
+    match &trouble {
+        _ if *told == trouble => return,
+        Some(why) if let Some(rest) = node.name_is_free_in(now()) => {
+            let rest = rest.as_secs() + 1;
+            tracing::warn!("nothing is started for {rest} s, until its lease has ended: {why}");
+        }
+        Some(why) => tracing::warn!("nothing is started: {why}"),
+        None => tracing::warn!("hosts are taken again"),
+    }
+    *told = trouble;
+}

@@ -1,0 +1,284 @@
+//! A job: its hosts, what is known of their fates, and how many of them may start.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::Time;
+use super::entry::{Fate, Gate};
+use super::shard::Unit;
+
+/// What holds for all hosts of a job together, wherever they run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// On so many hosts at once, at least 1.
+    pub at_once: u32,
+    /// So many hosts make a batch, which begins when the one before has ended; at least 1.
+    pub batch: u32,
+    /// When more than so many hosts have failed, no more are started.
+    pub failures: Option<u32>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            at_once: u32::MAX,
+            batch: u32::MAX,
+            failures: None,
+        }
+    }
+}
+
+/// A job, as this node has read and judged it.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Its hosts, in their order.
+    pub hosts: Vec<PlannedHost>,
+    /// What holds for all of them.
+    pub limits: Limits,
+}
+
+/// A host of a job.
+#[derive(Debug, Clone)]
+pub struct PlannedHost {
+    /// Where it belongs.
+    pub unit: Unit,
+    /// Why this node does not start it, as a sentence, where that is so.
+    pub refused: Option<String>,
+}
+
+/// A job, and all that is known of it.
+#[derive(Debug, Default)]
+pub(super) struct Job {
+    /// `None` before it was read.
+    pub(super) plan: Option<Plan>,
+    /// Hosts that are not settled, in their order, without those that this node has just found settled.
+    open: Vec<u32>,
+    fates: HashMap<u32, (u64, Fate)>,
+    gate: Option<(u64, Gate)>,
+    /// Whether a write of the gate is under way.
+    pub(super) gate_in_flight: bool,
+    pub(super) is_cancelled: bool,
+    /// When this process first heard of it.
+    pub(super) since: Time,
+}
+
+impl Job {
+    pub(super) fn new(now: Time) -> Self {
+        Self {
+            since: now,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn planned(&mut self, plan: Plan) {
+        self.open = (0..).take(plan.hosts.len()).collect();
+        self.plan = Some(plan);
+    }
+
+    /// The hosts that are not settled.
+    pub(super) fn open(&mut self) -> Vec<u32> {
+        let fates = &self.fates;
+        self.open
+            .retain(|host| !fates.get(host).is_some_and(|(_, fate)| fate.is_settled()));
+        self.open.clone()
+    }
+
+    /// Whether it was read, and nothing more happens to any of its hosts.
+    pub(super) fn is_settled(&mut self) -> bool {
+        self.plan.is_some() && self.open().is_empty()
+    }
+
+    /// Who may start what has been judged anew.
+    pub(super) fn judged(&mut self, refused: Vec<Option<String>>) {
+        let hosts = self.plan.iter_mut().flat_map(|plan| &mut plan.hosts);
+        for (host, refused) in hosts.zip(refused) {
+            host.refused = refused;
+        }
+    }
+
+    pub(super) fn host(&self, host: u32) -> Option<&PlannedHost> {
+        let plan = self.plan.as_ref()?;
+        plan.hosts.get(usize::try_from(host).ok()?)
+    }
+
+    pub(super) fn fate(&self, host: u32) -> Option<(u64, &Fate)> {
+        self.fates.get(&host).map(|(revision, fate)| (*revision, fate))
+    }
+
+    pub(super) fn saw_fate(&mut self, host: u32, revision: u64, fate: Fate) {
+        if self.fates.get(&host).is_none_or(|(seen, _)| *seen < revision) {
+            self.fates.insert(host, (revision, fate));
+        }
+    }
+
+    pub(super) fn fate_vanished(&mut self, host: u32) {
+        self.fates.remove(&host);
+    }
+
+    pub(super) fn saw_gate(&mut self, revision: u64, gate: Gate) {
+        if self.gate.as_ref().is_none_or(|(seen, _)| *seen < revision) {
+            self.gate = Some((revision, gate));
+        }
+    }
+
+    /// The gate's revision; 0 where there is none yet.
+    pub(super) fn gate_revision(&self) -> u64 {
+        self.gate.as_ref().map_or(0, |(revision, _)| *revision)
+    }
+
+    /// How many hosts may start, and why no more are to, where that is so.
+    pub(super) fn released(&self) -> (u32, Option<&str>) {
+        match (&self.gate, &self.plan) {
+            (Some((_, gate)), _) => (gate.released, gate.stop.as_deref()),
+            (None, Some(plan)) => (plan.first(), None),
+            (None, None) => (0, None),
+        }
+    }
+
+    /// The gate as it should be by now, where that differs from what it is. It only ever opens, and stops for good.
+    pub(super) fn due_gate(&self) -> Option<Gate> {
+        let plan = self.plan.as_ref()?;
+        let (released, stop) = self.released();
+        if stop.is_some() {
+            return None;
+        }
+        let Limits {
+            at_once,
+            batch,
+            failures,
+        } = plan.limits;
+        let failed = self.fates.values().filter(|(_, fate)| match fate {
+            Fate::Claimed(_) => false,
+            Fate::Ended { returned, .. } => !returned.exit.is_success(),
+            Fate::NotStarted { .. } | Fate::Unknown { .. } => true,
+        });
+        let failed = failed.count();
+        if failures.is_some_and(|most| failed > usize::try_from(most).unwrap_or(usize::MAX)) {
+            let gate = Gate {
+                released,
+                stop: Some("too many other hosts had failed".into()),
+            };
+            return Some(gate);
+        }
+        let total = plan.total();
+        if released >= total {
+            return None;
+        }
+        let mut busy = 0;
+        let mut first_open = None;
+        for host in 0..released {
+            if !self.fates.get(&host).is_some_and(|(_, fate)| fate.is_settled()) {
+                busy += 1;
+                first_open.get_or_insert(host);
+            }
+        }
+        let by_jobs = released.saturating_add(at_once.saturating_sub(busy));
+        let begun = first_open.unwrap_or(released) / batch.max(1);
+        let by_batch = batch.max(1).saturating_mul(begun.saturating_add(1));
+        let due = total.min(by_jobs).min(by_batch);
+        (due > released).then_some(Gate {
+            released: due,
+            stop: None,
+        })
+    }
+}
+
+impl Plan {
+    fn total(&self) -> u32 {
+        u32::try_from(self.hosts.len()).unwrap_or(u32::MAX)
+    }
+
+    /// How many hosts may start before anybody has said anything.
+    fn first(&self) -> u32 {
+        let Limits { at_once, batch, .. } = self.limits;
+        self.total().min(at_once.max(1)).min(batch.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::entry::{Claim, Exit, Holder, Returned};
+    use super::*;
+
+    fn job(hosts: usize, limits: Limits) -> Job {
+        let unit = Unit { site: None, shard: 0 };
+        let host = PlannedHost { unit, refused: None };
+        let mut job = Job::default();
+        job.planned(Plan {
+            hosts: vec![host; hosts],
+            limits,
+        });
+        job
+    }
+
+    fn end(job: &mut Job, host: u32, status: u32) {
+        let holder = Holder {
+            node: "a".into(),
+            incarnation: 1,
+        };
+        let claim = Claim {
+            holder,
+            intent: 1,
+            fence: 1,
+        };
+        let returned = Returned {
+            exit: Exit::Status(status),
+            output: 0,
+        };
+        job.saw_fate(host, u64::from(host) + 100, Fate::Ended { claim, returned });
+    }
+
+    #[test]
+    fn no_more_hosts_run_at_once_than_may() {
+        let mut job = job(
+            5,
+            Limits {
+                at_once: 2,
+                ..Limits::default()
+            },
+        );
+        assert_eq!(job.released(), (2, None));
+        assert_eq!(job.due_gate(), None);
+        end(&mut job, 1, 0);
+        let gate = job.due_gate().unwrap();
+        assert_eq!(gate.released, 3);
+        job.saw_gate(1, gate);
+        end(&mut job, 0, 1);
+        end(&mut job, 2, 0);
+        assert_eq!(job.due_gate().unwrap().released, 5);
+    }
+
+    #[test]
+    fn a_batch_begins_when_the_one_before_has_ended() {
+        let mut job = job(
+            5,
+            Limits {
+                batch: 2,
+                ..Limits::default()
+            },
+        );
+        assert_eq!(job.released(), (2, None));
+        end(&mut job, 0, 0);
+        assert_eq!(job.due_gate(), None);
+        end(&mut job, 1, 0);
+        assert_eq!(job.due_gate().unwrap().released, 4);
+    }
+
+    #[test]
+    fn too_many_failures_stop_it_for_good() {
+        let limits = Limits {
+            at_once: 1,
+            failures: Some(1),
+            ..Limits::default()
+        };
+        let mut job = job(5, limits);
+        end(&mut job, 0, 1);
+        assert_eq!(job.due_gate().unwrap().stop, None);
+        end(&mut job, 1, 1);
+        let gate = job.due_gate().unwrap();
+        assert!(gate.stop.is_some());
+        job.saw_gate(1, gate);
+        assert_eq!(job.due_gate(), None);
+    }
+}

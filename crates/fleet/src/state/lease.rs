@@ -1,0 +1,277 @@
+//! One key that a node holds for a time, or wants to: a shard, or its own name.
+//!
+//! Nobody's clock is compared with anybody else's. The holder counts from when it *sent* the write that was acknowledged; all
+//! others count from when they *saw* it, which is later. So the holder knows of its lease's end before anybody can take it,
+//! as long as clocks run equally fast to within a third.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Time;
+use super::entry::Holder;
+
+/// How long leases last, in the whole fleet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Terms {
+    /// How long one lasts without being renewed.
+    pub ttl: Duration,
+    /// How often it is renewed.
+    pub renew: Duration,
+    /// How long before its end its holder stops starting commands.
+    pub margin: Duration,
+}
+
+impl Default for Terms {
+    /// A node that is lost is replaced within 20 s, and one that is slow for some seconds loses nothing.
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_secs(15),
+            renew: Duration::from_secs(5),
+            margin: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What a node knows of a leased key.
+#[derive(Debug, Clone, Default)]
+pub struct LeaseState {
+    terms: Terms,
+    seen: Option<Seen>,
+    held: Option<Held>,
+    /// Whether the answer to a write is awaited.
+    in_flight: bool,
+    /// When the first write was sent of which nothing is known: one of those may have been done.
+    unresolved: Option<Time>,
+}
+
+#[derive(Debug, Clone)]
+struct Seen {
+    revision: u64,
+    holder: Option<Holder>,
+    at: Time,
+    /// Whether the holder has been seen to renew it.
+    is_renewed: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    /// The last one known.
+    revision: u64,
+    /// When the last write was sent that is known to have been done.
+    since: Time,
+    /// When the last one was sent, whatever became of it.
+    tried: Time,
+}
+
+impl LeaseState {
+    /// Of a key of which nothing is known yet.
+    pub fn new(terms: Terms) -> Self {
+        Self {
+            terms,
+            ..Self::default()
+        }
+    }
+
+    /// The bucket says who holds it. What was seen already, and what is older, is no news.
+    pub fn saw(&mut self, now: Time, revision: u64, holder: Option<&Holder>, me: &Holder) {
+        if self.seen.as_ref().is_some_and(|seen| seen.revision >= revision) {
+            return;
+        }
+        let is_renewed = self
+            .seen
+            .as_ref()
+            .is_some_and(|seen| seen.holder.as_ref() == holder);
+        self.seen = Some(Seen {
+            revision,
+            holder: holder.cloned(),
+            at: now,
+            is_renewed,
+        });
+        if holder == Some(me) {
+            // By a write whose answer has not come, or was lost.
+            match (&mut self.held, self.unresolved) {
+                (Some(held), _) => held.revision = held.revision.max(revision),
+                (None, Some(first)) => {
+                    self.held = Some(Held {
+                        revision,
+                        since: first,
+                        tried: first,
+                    });
+                }
+                (None, None) => {}
+            }
+        } else if self.held.is_some_and(|held| held.revision < revision) {
+            self.held = None;
+        }
+    }
+
+    /// The key is gone, which nobody does on purpose: the bucket drops what is old.
+    pub fn vanished(&mut self) {
+        *self = Self::new(self.terms);
+    }
+
+    /// A write has been sent.
+    pub fn sent(&mut self, now: Time) {
+        self.in_flight = true;
+        self.unresolved.get_or_insert(now);
+        if let Some(held) = &mut self.held {
+            held.tried = now;
+        }
+    }
+
+    /// The write that was sent then is done.
+    pub fn written(&mut self, now: Time, sent: Time, revision: u64, me: &Holder) {
+        self.in_flight = false;
+        self.unresolved = None;
+        if self.seen.as_ref().is_some_and(|seen| seen.revision > revision) {
+            // Somebody has taken it since.
+            return;
+        }
+        self.saw(now, revision, Some(me), me);
+        self.held = Some(Held {
+            revision,
+            since: sent,
+            tried: sent,
+        });
+    }
+
+    /// The write was refused: something else stands there, which is told separately.
+    pub fn refused(&mut self) {
+        self.in_flight = false;
+    }
+
+    /// Nobody knows what became of the write.
+    pub fn lost(&mut self) {
+        self.in_flight = false;
+    }
+
+    /// It was given back, or is.
+    pub fn give_up(&mut self) {
+        self.held = None;
+        self.unresolved = None;
+    }
+
+    /// What a write that takes it has to expect to stand there (0: nothing), where it is free or its holder is overdue.
+    pub fn takeable(&self, now: Time, me: &Holder) -> Option<u64> {
+        if self.held.is_some() || self.in_flight {
+            return None;
+        }
+        match &self.seen {
+            None => Some(0),
+            Some(seen) => {
+                let is_free = seen.holder.is_none() || seen.holder.as_ref() == Some(me);
+                (is_free || !self.is_live(now)).then_some(seen.revision)
+            }
+        }
+    }
+
+    /// What a write that renews it has to expect, where it is time for one.
+    pub fn renewable(&self, now: Time) -> Option<u64> {
+        let held = self.held.filter(|_| !self.in_flight)?;
+        (now >= held.tried + self.terms.renew
+            || (held.tried > held.since && now >= held.tried + self.terms.renew / 5))
+            .then_some(held.revision)
+    }
+
+    /// Whether its holder, whoever it is, has been heard of within the time that a lease lasts.
+    pub fn is_live(&self, now: Time) -> bool {
+        let seen = self.seen.as_ref();
+        seen.is_some_and(|seen| seen.holder.is_some() && now < seen.at + self.terms.ttl)
+    }
+
+    /// The revision that this node holds, before the lease's end.
+    pub fn held(&self, now: Time) -> Option<u64> {
+        let held = self.held.filter(|held| now < held.since + self.terms.ttl)?;
+        Some(held.revision)
+    }
+
+    /// The revision under which a command may be started now: the fencing token.
+    pub fn may_start(&self, now: Time) -> Option<u64> {
+        let held = self
+            .held
+            .filter(|held| now + self.terms.margin < held.since + self.terms.ttl)?;
+        Some(held.revision)
+    }
+
+    /// Lets go of a lease whose end has come.
+    pub fn expire(&mut self, now: Time) {
+        if self.held.is_some() && self.held(now).is_none() {
+            self.give_up();
+        }
+    }
+
+    /// Whether its holder has been seen to renew it: it lives.
+    pub fn is_renewed(&self) -> bool {
+        self.seen.as_ref().is_some_and(|seen| seen.is_renewed)
+    }
+
+    /// How long it is until the lease that was seen ends, if nobody renews it.
+    pub fn ends_in(&self, now: Time) -> Duration {
+        let end = self.seen.as_ref().map_or(now, |seen| seen.at + self.terms.ttl);
+        end.saturating_sub(now)
+    }
+
+    /// Who holds it, as far as is known.
+    pub fn holder(&self) -> Option<&Holder> {
+        self.seen.as_ref().and_then(|seen| seen.holder.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holder(node: &str) -> Holder {
+        Holder {
+            node: node.into(),
+            incarnation: 1,
+        }
+    }
+
+    const fn s(seconds: u64) -> Time {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_holder_stops_before_anybody_can_take_it() {
+        let (a, b) = (holder("a"), holder("b"));
+        let mut own = LeaseState::default();
+        assert_eq!(own.takeable(s(0), &a), Some(0));
+        own.sent(s(0));
+        own.written(s(2), s(0), 7, &a);
+        assert_eq!(own.may_start(s(9)), Some(7));
+        assert_eq!(own.may_start(s(10)), None);
+        assert_eq!(own.held(s(14)), Some(7));
+        assert_eq!(own.held(s(15)), None);
+
+        let mut other = LeaseState::default();
+        other.saw(s(1), 7, Some(&a), &b);
+        assert_eq!(other.takeable(s(15), &b), None);
+        assert_eq!(other.takeable(s(16), &b), Some(7));
+    }
+
+    #[test]
+    fn what_was_renewed_lasts_and_what_was_given_back_is_free() {
+        let (a, b) = (holder("a"), holder("b"));
+        let mut own = LeaseState::default();
+        own.sent(s(0));
+        own.written(s(0), s(0), 1, &a);
+        assert_eq!(own.renewable(s(4)), None);
+        assert_eq!(own.renewable(s(5)), Some(1));
+        own.sent(s(5));
+        assert_eq!(own.renewable(s(6)), None);
+        own.lost();
+        assert_eq!(own.renewable(s(6)), Some(1));
+        // It was done after all: the revision is known, and the lease not longer for that.
+        own.saw(s(7), 2, Some(&a), &a);
+        assert_eq!(own.renewable(s(7)), Some(2));
+        assert_eq!(own.held(s(15)), None);
+
+        let mut other = LeaseState::default();
+        other.saw(s(0), 2, Some(&a), &b);
+        other.saw(s(1), 3, None, &b);
+        other.saw(s(2), 2, Some(&a), &b);
+        assert_eq!(other.takeable(s(2), &b), Some(3));
+    }
+}

@@ -1,0 +1,806 @@
+//! [`Node`]: one control machine's part in a fleet.
+
+mod settle;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use super::Time;
+use super::entry::{Claim, Entry, Fate, Holder, JobId, Key, Lease, Member, Returned, Value};
+use super::job::{Job, Plan};
+use super::lease::{LeaseState, Terms};
+use super::shard::{Unit, Zones};
+use settle::{Flight, Mine, Stage};
+
+/// How long after a write of which nothing is known another one is tried.
+const AGAIN: Time = Time::from_secs(1);
+
+/// How long a node starts nothing after its disk has failed it.
+const DISK_REST: Time = Time::from_secs(60);
+
+/// What a node is.
+#[derive(Debug, Clone)]
+pub struct NodeSettings {
+    /// This process.
+    pub me: Holder,
+    /// Its site label.
+    pub site: Option<String>,
+    /// How the fleet's hosts are divided.
+    pub zones: Zones,
+    /// On how many hosts it runs something at once.
+    pub at_once: usize,
+    /// Its program's version.
+    pub version: String,
+    /// How long leases last.
+    pub terms: Terms,
+    /// How long the bucket keeps what is in it.
+    pub keep: Time,
+}
+
+/// A command on a host that this process means to execute, as its disk has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Intent {
+    /// The job.
+    pub job: JobId,
+    /// The host's place in it, from 0.
+    pub host: u32,
+    /// The claim, which is created after this is on the disk.
+    pub claim: Claim,
+}
+
+/// The number of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+/// What became of a write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Written {
+    /// It is done, and has this revision.
+    Done(u64),
+    /// Something else stands there than was expected: this, or nothing. To be read where writes are decided, not from a copy
+    /// that may be behind.
+    Refused(Option<Entry>),
+    /// There was no answer: it may have been done, and may yet be.
+    Lost,
+}
+
+/// What became of an intent that was to be put on the disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Intended {
+    /// It is there to stay.
+    Noted,
+    /// One for the same host of the same job was executed by this machine before, of which the bucket knows nothing.
+    Before,
+    /// It could not be written: why.
+    Failed(String),
+}
+
+/// What a node wants done. All of it may take its time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Write a value if the key's last revision is this one (0: if there is none). Answered by [`Node::handle_written`].
+    Write {
+        /// Names it in the answer.
+        token: Token,
+        /// Where.
+        key: Key,
+        /// What has to stand there.
+        expected: u64,
+        /// What is to stand there.
+        value: Value,
+    },
+    /// Put an intent on the disk, and do not answer before it is there to stay. Answered by [`Node::handle_intended`].
+    Intend(Intent),
+    /// Run the command. Answered by [`Node::handle_executed`].
+    Execute(Intent),
+    /// End the command, whose [`Node::handle_executed`] then comes soon.
+    Cancel(Intent),
+    /// Note on the disk what was returned, in case this process ends before the fleet knows.
+    Note(Intent, Returned),
+    /// The fleet knows what became of an intent, or nothing will: it is not needed any more.
+    Close(Intent),
+    /// Nothing more is done for a job.
+    Forget(JobId),
+}
+
+/// What was sent to the bucket.
+#[derive(Debug)]
+struct Sent {
+    purpose: Purpose,
+    at: Time,
+    /// The highest revision that was known then. What is done later has a higher one.
+    floor: u64,
+}
+
+#[derive(Debug, Clone)]
+enum Purpose {
+    Member,
+    Lease(Unit),
+    GiveBack,
+    Gate(JobId),
+    /// The fate of a host that this process has an intent for.
+    Mine(JobId, u32),
+    /// The fate of another host.
+    Other(JobId, u32),
+    Freeze,
+}
+
+/// A node.
+#[derive(Debug)]
+pub struct Node {
+    settings: NodeSettings,
+    /// Whether everything that stands in the bucket has been told.
+    is_synced: bool,
+    /// This node's name, which it holds as it holds a shard.
+    name: LeaseState,
+    members: BTreeMap<String, (Member, LeaseState)>,
+    leases: BTreeMap<Unit, LeaseState>,
+    /// The nodes among which the units were divided last, and what was this node's part.
+    divided: BTreeSet<(String, Option<String>)>,
+    own: BTreeSet<Unit>,
+    jobs: BTreeMap<JobId, Job>,
+    /// Jobs of which nothing more is to be known, until the bucket does not have them either.
+    done: BTreeMap<JobId, Time>,
+    mine: BTreeMap<(JobId, u32), Mine>,
+    /// Fates of other hosts that are being written.
+    closing: HashMap<(JobId, u32), Flight>,
+    sent: HashMap<Token, Sent>,
+    actions: VecDeque<Action>,
+    /// The highest revision that was seen.
+    highest: u64,
+    frozen: Option<String>,
+    /// Whether the fleet knows that it is frozen.
+    is_freeze_told: bool,
+    is_draining: bool,
+    /// It has given everything back, and takes nothing again.
+    has_left: bool,
+    disk: Option<(Time, String)>,
+    next: u64,
+    /// Whether something has happened since it was last thought about what to do.
+    is_stirred: bool,
+}
+
+impl Node {
+    /// A node that knows nothing yet. `intents` are those of its disk that were not closed, with what they returned.
+    pub fn new(settings: NodeSettings, intents: Vec<(Intent, Option<Returned>)>) -> Self {
+        let mine = intents.into_iter().map(|(intent, returned)| {
+            let stage = Stage::of_former(&intent.claim, returned);
+            ((intent.job, intent.host), Mine::new(intent.claim, stage))
+        });
+        Self {
+            is_synced: false,
+            name: LeaseState::new(settings.terms),
+            members: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            divided: BTreeSet::new(),
+            own: BTreeSet::new(),
+            jobs: BTreeMap::new(),
+            done: BTreeMap::new(),
+            mine: mine.collect(),
+            closing: HashMap::new(),
+            sent: HashMap::new(),
+            actions: VecDeque::new(),
+            highest: 0,
+            frozen: None,
+            is_freeze_told: false,
+            is_draining: false,
+            has_left: false,
+            disk: None,
+            next: 0,
+            is_stirred: false,
+            settings,
+        }
+    }
+
+    // What is known.
+
+    /// Why it starts nothing, as a sentence, where that is so.
+    pub fn trouble(&self, now: Time) -> Option<String> {
+        let name = &self.settings.me.node;
+        let taken = self.name.is_live(now) && self.name.holder() != Some(&self.settings.me);
+        if let Some(why) = &self.frozen {
+            return Some(format!("the fleet is frozen: {why}"));
+        }
+        if let Some((_, why)) = &self.disk {
+            return Some(format!("the log of intents cannot be written: {why}"));
+        }
+        taken.then(|| match self.name.is_renewed() {
+            true => format!(
+                "another process is the node {name}: two machines have one name; give one of them another `name`"
+            ),
+            false => format!("the process that was the node {name} before has not left, and may be alive"),
+        })
+    }
+
+    /// How long this node's name is another process's, if that does not renew it.
+    pub fn name_is_free_in(&self, now: Time) -> Option<Time> {
+        let taken = self.name.is_live(now) && self.name.holder() != Some(&self.settings.me);
+        (taken && !self.name.is_renewed()).then(|| self.name.ends_in(now))
+    }
+
+    /// Of how many jobs something is kept in memory.
+    pub fn jobs(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Whether nothing more is to be known of a job.
+    pub fn is_done(&self, job: &JobId) -> bool {
+        self.done.contains_key(job)
+    }
+
+    /// How many units it holds.
+    pub fn owned(&self, now: Time) -> usize {
+        let held = self.leases.values().filter(|lease| lease.held(now).is_some());
+        held.count()
+    }
+
+    /// Whether it holds this unit.
+    pub fn owns(&self, unit: &Unit, now: Time) -> bool {
+        self.leases
+            .get(unit)
+            .is_some_and(|lease| lease.held(now).is_some())
+    }
+
+    /// On how many hosts it is about to run something, or does.
+    pub fn running(&self) -> usize {
+        self.mine.values().filter(|mine| mine.is_running()).count()
+    }
+
+    /// Whether nothing is left to be told to the fleet.
+    pub fn is_idle(&self) -> bool {
+        self.mine.is_empty()
+    }
+
+    /// Whether nothing is under way that leaving would cut short: no command, and no write without an answer.
+    pub fn may_leave(&self) -> bool {
+        self.is_idle() && self.sent.is_empty()
+    }
+
+    /// The nodes that have been heard of lately, this one included.
+    pub fn members(&self, now: Time) -> impl Iterator<Item = (&str, &Member)> {
+        let live = self
+            .members
+            .iter()
+            .filter(move |(_, (_, lease))| lease.is_live(now));
+        live.map(|(name, (member, _))| (name.as_str(), member))
+    }
+
+    /// The highest revision seen.
+    pub fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    /// Whether nothing is started in the whole fleet, and why.
+    pub fn frozen(&self) -> Option<&str> {
+        self.frozen.as_deref()
+    }
+
+    // What happens.
+
+    /// The bucket tells what stands at a key, or what was written there.
+    pub fn handle_entry(&mut self, now: Time, entry: Entry) {
+        self.is_stirred = true;
+        self.highest = self.highest.max(entry.revision);
+        let Entry { key, revision, value } = entry;
+        let me = self.settings.me.clone();
+        let terms = self.settings.terms;
+        match (key, value) {
+            (Key::Member(node), Some(Value::Member(member))) => {
+                if node == me.node {
+                    self.name.saw(now, revision, member.holder.as_ref(), &me);
+                }
+                let (known, lease) = self
+                    .members
+                    .entry(node)
+                    .or_insert_with(|| (member.clone(), LeaseState::new(terms)));
+                lease.saw(now, revision, member.holder.as_ref(), &me);
+                if lease.holder() == member.holder.as_ref() {
+                    *known = member;
+                }
+            }
+            (Key::Lease(unit), Some(Value::Lease(Lease { holder }))) => {
+                let lease = self.leases.entry(unit).or_insert_with(|| LeaseState::new(terms));
+                lease.saw(now, revision, holder.as_ref(), &me);
+            }
+            (Key::Gate(job), Some(Value::Gate(gate))) => {
+                if let Some(job) = self.job(now, job) {
+                    job.saw_gate(revision, gate);
+                }
+            }
+            (Key::Cancel(job, _), Some(Value::Cancel(_))) => {
+                if let Some(job) = self.job(now, job) {
+                    job.is_cancelled = true;
+                }
+            }
+            (Key::Fate(job, host), Some(Value::Fate(fate))) => {
+                if let Some(job) = self.job(now, job) {
+                    job.saw_fate(host, revision, fate);
+                }
+            }
+            (Key::Frozen, Some(Value::Frozen(why))) => {
+                self.is_freeze_told = true;
+                self.frozen.get_or_insert(why);
+            }
+            // Deleted, by age or by hand: what was seen there still holds. Or of a kind that is not known.
+            _ => {}
+        }
+    }
+
+    /// Everything that stood in the bucket has been told.
+    pub fn handle_synced(&mut self) {
+        self.is_synced = true;
+        self.is_stirred = true;
+    }
+
+    /// The bucket's last sequence number, as it said when it was asked, and what [`Self::highest`] was before that.
+    pub fn handle_last_sequence(&mut self, now: Time, last: u64, highest_before: u64) {
+        if last < highest_before {
+            self.freeze(now, last);
+        }
+    }
+
+    /// A revision that this node saw in an earlier life.
+    pub fn remember_highest(&mut self, highest: u64) {
+        self.highest = self.highest.max(highest);
+    }
+
+    /// A job has been read.
+    pub fn handle_job(&mut self, now: Time, job: JobId, plan: Plan) {
+        self.is_stirred = true;
+        if let Some(job) = self.job(now, job)
+            && job.plan.is_none()
+        {
+            job.planned(plan);
+        }
+    }
+
+    /// Why each host of a job is not started here, where that is so, as it is judged by now.
+    pub fn handle_judged(&mut self, job: &JobId, refused: Vec<Option<String>>) {
+        self.is_stirred = true;
+        if let Some(job) = self.jobs.get_mut(job) {
+            job.judged(refused);
+        }
+    }
+
+    /// A write has been answered, or not.
+    pub fn handle_written(&mut self, now: Time, token: Token, written: Written) {
+        self.is_stirred = true;
+        let Some(sent) = self.sent.remove(&token) else {
+            return;
+        };
+        if let Written::Done(revision) = written {
+            if revision <= sent.floor {
+                self.freeze(now, revision);
+            }
+            self.highest = self.highest.max(revision);
+        }
+        let me = self.settings.me.clone();
+        if let Purpose::Member | Purpose::Lease(_) = &sent.purpose {
+            let lease = match &sent.purpose {
+                Purpose::Lease(unit) => {
+                    let terms = self.settings.terms;
+                    let lease = self.leases.entry(unit.clone());
+                    lease.or_insert_with(|| LeaseState::new(terms))
+                }
+                _ => &mut self.name,
+            };
+            match &written {
+                Written::Done(revision) => lease.written(now, sent.at, *revision, &me),
+                Written::Refused(Some(_)) => lease.refused(),
+                Written::Refused(None) => lease.vanished(),
+                Written::Lost => lease.lost(),
+            }
+        }
+        let refused_by_nothing = written == Written::Refused(None);
+        let (is_done, flight) = match &written {
+            Written::Done(revision) => (Some(*revision), Flight::Idle),
+            // Where nothing stands, what is known is behind.
+            Written::Refused(Some(_)) => (None, Flight::Idle),
+            Written::Refused(None) | Written::Lost => (None, Flight::Until(now + AGAIN)),
+        };
+        if let Written::Refused(Some(entry)) = written {
+            self.handle_entry(now, entry);
+        }
+        match sent.purpose {
+            Purpose::Gate(job) => {
+                if let Some(job) = self.jobs.get_mut(&job) {
+                    job.gate_in_flight = false;
+                }
+            }
+            Purpose::Mine(job, host) => {
+                if refused_by_nothing {
+                    self.fate_vanished(now, &job, host);
+                }
+                self.mine_written(now, &job, host, is_done, flight);
+            }
+            Purpose::Other(job, host) => {
+                let known = self.jobs.get(&job).and_then(|job| job.fate(host));
+                if refused_by_nothing && known.is_some() {
+                    self.freeze_because(now, lost_claim(&job, host));
+                }
+                match flight {
+                    Flight::Until(_) => self.closing.insert((job, host), flight),
+                    Flight::Idle | Flight::Sent => self.closing.remove(&(job, host)),
+                };
+            }
+            Purpose::Freeze => self.is_freeze_told |= is_done.is_some(),
+            Purpose::Member | Purpose::Lease(_) | Purpose::GiveBack => {}
+        }
+    }
+
+    /// An intent is on the disk, or cannot be put there.
+    pub fn handle_intended(&mut self, now: Time, intent: &Intent, intended: Intended) {
+        self.is_stirred = true;
+        let place = (intent.job.clone(), intent.host);
+        match intended {
+            Intended::Noted => self.intended(now, intent),
+            Intended::Before => {
+                self.mine.remove(&place);
+                self.freeze_because(now, lost_claim(&place.0, place.1));
+            }
+            Intended::Failed(why) => {
+                self.disk = Some((now, why));
+                self.mine.remove(&place);
+            }
+        }
+    }
+
+    /// A command has returned.
+    pub fn handle_executed(&mut self, now: Time, intent: Intent, returned: Returned) {
+        self.is_stirred = true;
+        self.executed(intent, returned);
+        self.think(now);
+    }
+
+    /// Gives its hosts to other nodes, and takes none.
+    pub fn drain(&mut self, now: Time) {
+        self.is_draining = true;
+        self.renew_name(now, true);
+        self.think(now);
+    }
+
+    /// Gives everything back at once: this process ends.
+    pub fn leave(&mut self, now: Time) {
+        self.is_draining = true;
+        self.has_left = true;
+        let held: Vec<Unit> = self.leases.keys().cloned().collect();
+        for unit in held {
+            self.give_back(now, &unit);
+        }
+        if let Some(expected) = self.name.held(now) {
+            self.name.give_up();
+            let member = Member {
+                holder: None,
+                ..self.as_member(now)
+            };
+            let key = Key::Member(self.settings.me.node.clone());
+            self.write(now, Purpose::GiveBack, key, expected, Value::Member(member));
+        }
+    }
+
+    /// Some time has passed. To be called four times a second.
+    pub fn handle_tick(&mut self, now: Time) {
+        if self
+            .disk
+            .as_ref()
+            .is_some_and(|(since, _)| now >= *since + DISK_REST)
+        {
+            self.disk = None;
+        }
+        self.is_stirred = false;
+        self.think(now);
+        self.tidy(now);
+        self.tell_freeze(now);
+    }
+
+    /// What is to be done. To be called after everything that happens, until it returns nothing.
+    pub fn poll_action(&mut self, now: Time) -> Option<Action> {
+        if self.actions.is_empty() && std::mem::take(&mut self.is_stirred) {
+            self.think(now);
+        }
+        self.actions.pop_front()
+    }
+
+    // What follows.
+
+    fn think(&mut self, now: Time) {
+        if !self.is_synced || self.has_left {
+            return;
+        }
+        self.renew_name(now, false);
+        self.divide(now);
+        self.lease(now);
+        self.open_gates(now);
+        self.settle_mine(now);
+        self.look_after_hosts(now);
+    }
+
+    fn as_member(&self, now: Time) -> Member {
+        Member {
+            holder: Some(self.settings.me.clone()),
+            site: self.settings.site.clone(),
+            draining: self.is_draining || self.disk.is_some(),
+            running: u32::try_from(self.running()).unwrap_or(u32::MAX),
+            trouble: self.trouble(now),
+            version: self.settings.version.clone(),
+        }
+    }
+
+    /// Takes its name, or keeps it.
+    fn renew_name(&mut self, now: Time, at_once: bool) {
+        self.name.expire(now);
+        let me = &self.settings.me;
+        let due = self.name.renewable(now).or_else(|| self.name.takeable(now, me));
+        let due = due.or_else(|| self.name.held(now).filter(|_| at_once));
+        let Some(expected) = due else {
+            return;
+        };
+        let key = Key::Member(me.node.clone());
+        let member = Value::Member(self.as_member(now));
+        self.name.sent(now);
+        self.write(now, Purpose::Member, key, expected, member);
+    }
+
+    /// Divides the units among the nodes that live, where those have changed.
+    fn divide(&mut self, now: Time) {
+        let me = &self.settings.me.node;
+        let others = self
+            .members(now)
+            .filter(|(name, member)| !member.draining && name != me);
+        let mut nodes: BTreeSet<_> = others
+            .map(|(name, member)| (name.to_owned(), member.site.clone()))
+            .collect();
+        if self.name.held(now).is_some() && !self.is_draining && self.disk.is_none() {
+            nodes.insert((me.clone(), self.settings.site.clone()));
+        }
+        if nodes == self.divided {
+            return;
+        }
+        let zones = &self.settings.zones;
+        let units = zones.units(self.settings.site.as_deref()).into_iter();
+        self.own = units
+            .filter(|unit| {
+                let able = nodes.iter().filter(|(_, site)| match &unit.site {
+                    None => true,
+                    wanted => wanted == site,
+                });
+                unit.owner(able.map(|(name, _)| name.as_str())) == Some(me)
+            })
+            .collect();
+        self.divided = nodes;
+    }
+
+    /// Takes the units that are its own where they are free, renews them, and gives back those that are not.
+    fn lease(&mut self, now: Time) {
+        for lease in self.leases.values_mut() {
+            lease.expire(now);
+        }
+        let held = self.leases.iter().filter(|(_, lease)| lease.held(now).is_some());
+        let held = held
+            .map(|(unit, _)| unit)
+            .filter(|unit| !self.own.contains(*unit));
+        let foreign: Vec<Unit> = held.cloned().collect();
+        let beginning = self.beginning();
+        // What has an intent is begun, which takes moments, before its shard moves: the next owner could not begin it.
+        for unit in foreign.into_iter().filter(|unit| !beginning.contains(unit)) {
+            self.give_back(now, &unit);
+        }
+        if self.name.held(now).is_none() {
+            return;
+        }
+        let me = self.settings.me.clone();
+        let mut writes = Vec::new();
+        for unit in &self.own {
+            let lease = self.leases.entry(unit.clone());
+            let lease = lease.or_insert_with(|| LeaseState::new(self.settings.terms));
+            if let Some(expected) = lease.renewable(now).or_else(|| lease.takeable(now, &me)) {
+                lease.sent(now);
+                writes.push((unit.clone(), expected));
+            }
+        }
+        for (unit, expected) in writes {
+            let holder = Some(me.clone());
+            let key = Key::Lease(unit.clone());
+            self.write(
+                now,
+                Purpose::Lease(unit),
+                key,
+                expected,
+                Value::Lease(Lease { holder }),
+            );
+        }
+    }
+
+    /// The units of hosts that this process is about to begin.
+    fn beginning(&self) -> BTreeSet<Unit> {
+        let beginning = self.mine.iter().filter(|(_, mine)| mine.is_beginning());
+        let unit = |(job, host): &(JobId, u32)| Some(self.jobs.get(job)?.host(*host)?.unit.clone());
+        beginning.filter_map(|(place, _)| unit(place)).collect()
+    }
+
+    fn give_back(&mut self, now: Time, unit: &Unit) {
+        let Some(lease) = self.leases.get_mut(unit) else {
+            return;
+        };
+        if let Some(expected) = lease.held(now) {
+            lease.give_up();
+            let value = Value::Lease(Lease { holder: None });
+            self.write(now, Purpose::GiveBack, Key::Lease(unit.clone()), expected, value);
+        }
+    }
+
+    /// Lets further hosts of jobs start, where this node looks after the job.
+    fn open_gates(&mut self, now: Time) {
+        if self.frozen.is_some() {
+            return;
+        }
+        let mut writes = Vec::new();
+        for (id, job) in &mut self.jobs {
+            let unit = self.settings.zones.unit_of_job(&id.0);
+            let leased = self.leases.get(&unit);
+            if job.gate_in_flight || leased.is_none_or(|lease| lease.may_start(now).is_none()) {
+                continue;
+            }
+            if let Some(gate) = job.due_gate() {
+                job.gate_in_flight = true;
+                writes.push((id.clone(), job.gate_revision(), gate));
+            }
+        }
+        for (job, expected, gate) in writes {
+            let key = Key::Gate(job.clone());
+            self.write(now, Purpose::Gate(job), key, expected, Value::Gate(gate));
+        }
+    }
+
+    /// Starts what may start, and settles what cannot or what a lost node has left.
+    fn look_after_hosts(&mut self, now: Time) {
+        self.closing
+            .retain(|_, flight| !matches!(flight, Flight::Until(until) if now >= *until));
+        let mut room = self.settings.at_once.saturating_sub(self.running());
+        let jobs: Vec<JobId> = self.jobs.keys().cloned().collect();
+        for id in jobs {
+            let Some(job) = self.jobs.get_mut(&id) else {
+                continue;
+            };
+            let open = job.open();
+            for host in open {
+                let Some(job) = self.jobs.get(&id) else { break };
+                let Some(planned) = job.host(host) else { break };
+                let Some(fence) = self
+                    .leases
+                    .get(&planned.unit)
+                    .and_then(|lease| lease.may_start(now))
+                else {
+                    continue;
+                };
+                let (released, stop) = job.released();
+                let (expected, fate) = match job.fate(host) {
+                    Some((revision, Fate::Claimed(claim))) if self.is_lost(&claim.holder, now) => {
+                        (revision, Fate::Unknown { claim: claim.clone() })
+                    }
+                    Some(_) => continue,
+                    None => {
+                        let cancelled = job.is_cancelled.then(|| "the job was cancelled".to_owned());
+                        let why = planned.refused.clone().or(cancelled);
+                        match why.or_else(|| stop.map(str::to_owned)) {
+                            Some(why) => (0, Fate::NotStarted { why }),
+                            None if host >= released || room == 0 => continue,
+                            None if self.frozen.is_some() || self.disk.is_some() => continue,
+                            None => {
+                                if self.own.contains(&planned.unit) && self.is_free(&id, host) {
+                                    room -= 1;
+                                    self.begin((id.clone(), host), fence);
+                                }
+                                continue;
+                            }
+                        }
+                    }
+                };
+                if self.frozen.is_some() || !self.is_free(&id, host) {
+                    continue;
+                }
+                self.closing.insert((id.clone(), host), Flight::Sent);
+                let key = Key::Fate(id.clone(), host);
+                let purpose = Purpose::Other(id.clone(), host);
+                self.write(now, purpose, key, expected, Value::Fate(fate));
+            }
+        }
+    }
+
+    /// Whether nothing is under way for a host.
+    fn is_free(&self, job: &JobId, host: u32) -> bool {
+        let place = (job.clone(), host);
+        !self.mine.contains_key(&place) && !self.closing.contains_key(&place)
+    }
+
+    /// Whether a process that has claimed something is not heard of any more.
+    fn is_lost(&self, holder: &Holder, now: Time) -> bool {
+        if *holder == self.settings.me {
+            return false;
+        }
+        match self.members.get(&holder.node) {
+            None => true,
+            Some((_, lease)) => lease.holder() != Some(holder) || !lease.is_live(now),
+        }
+    }
+
+    /// The bucket has forgotten what it had acknowledged.
+    fn freeze(&mut self, now: Time, last: u64) {
+        let why = format!(
+            "NATS has gone back to sequence number {last} from {}, as after a restore from a backup: what ran since is not \
+             known to it",
+            self.highest
+        );
+        self.freeze_because(now, why);
+    }
+
+    fn freeze_because(&mut self, now: Time, why: String) {
+        if self.frozen.is_none() {
+            self.frozen = Some(why);
+            self.tell_freeze(now);
+        }
+    }
+
+    /// Tells the fleet that it is frozen, again and again until that is acknowledged or somebody else has.
+    fn tell_freeze(&mut self, now: Time) {
+        let is_sent = self
+            .sent
+            .values()
+            .any(|sent| matches!(sent.purpose, Purpose::Freeze));
+        if let Some(why) = self.frozen.clone().filter(|_| !self.is_freeze_told && !is_sent) {
+            self.write(now, Purpose::Freeze, Key::Frozen, 0, Value::Frozen(why));
+        }
+    }
+
+    /// A job, unless it is done with.
+    fn job(&mut self, now: Time, job: JobId) -> Option<&mut Job> {
+        match self.done.contains_key(&job) {
+            true => None,
+            false => Some(self.jobs.entry(job).or_insert_with(|| Job::new(now))),
+        }
+    }
+
+    /// Lets go of jobs whose hosts are all settled, and of those that the bucket has dropped. What was written about a job
+    /// after it was read here is dropped later than this process drops it, so that none of it is executed again.
+    fn tidy(&mut self, now: Time) {
+        let keep = self.settings.keep;
+        let is_over = |since: Time| !keep.is_zero() && now >= since + keep;
+        let places = self.mine.keys().chain(self.closing.keys());
+        let busy: BTreeSet<JobId> = places.map(|(job, _)| job.clone()).collect();
+        let mut done = Vec::new();
+        for (id, job) in &mut self.jobs {
+            if !busy.contains(id) && !job.gate_in_flight && (is_over(job.since) || job.is_settled()) {
+                done.push((id.clone(), job.since));
+            }
+        }
+        for (id, since) in done {
+            self.jobs.remove(&id);
+            self.done.insert(id.clone(), since);
+            self.actions.push_back(Action::Forget(id));
+        }
+        // A little longer, for what is on its way.
+        self.done.retain(|_, since| !is_over(*since + keep / 8));
+    }
+
+    fn write(&mut self, now: Time, purpose: Purpose, key: Key, expected: u64, value: Value) {
+        self.next += 1;
+        let token = Token(self.next);
+        self.sent.insert(
+            token,
+            Sent {
+                purpose,
+                at: now,
+                floor: self.highest,
+            },
+        );
+        self.actions.push_back(Action::Write {
+            token,
+            key,
+            expected,
+            value,
+        });
+    }
+}
+
+fn lost_claim(job: &JobId, host: u32) -> String {
+    format!("NATS has lost a claim that it had acknowledged (job {job}, host {host})")
+}

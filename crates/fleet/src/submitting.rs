@@ -1,0 +1,406 @@
+//! For those who have jobs: to submit them, follow them, cancel them, and see the fleet.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_nats::jetstream::consumer::push;
+use async_nats::jetstream::kv::Store;
+use futures_util::StreamExt as _;
+use nkeys::KeyPair;
+use tokio::sync::mpsc;
+
+use crate::bucket::{Access, Bucket, BucketError, decode, random};
+use crate::order::{self, Order, OrderError, OrderedHost};
+use crate::running::Stream;
+use crate::state::{Fate, JobId, Key, Limits, Member, Value, Written};
+
+/// How long output that was announced may take to come once every host is settled.
+const LATE_OUTPUT: Duration = Duration::from_secs(5);
+
+/// What is told of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobEvent {
+    /// What becomes of a host, by its place in the list. A host that may have started can still turn out to have ended.
+    Fate(u32, Fate),
+    /// Output of a host.
+    Output(u32, Stream, Vec<u8>),
+    /// Some of a host's output is lost: so many messages of it.
+    Incomplete(u32, u64),
+}
+
+/// Why there is no job.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubmitError {
+    /// NATS.
+    #[error(transparent)]
+    Bucket(#[from] BucketError),
+    /// The job.
+    #[error(transparent)]
+    Order(#[from] OrderError),
+    /// It was not written down, so nobody has begun it.
+    #[error(
+        "the job could not be written to NATS: it did not start on any host; check that this nkey may submit jobs"
+    )]
+    NotWritten,
+    /// Whether it was written down is not known.
+    #[error(
+        "NATS did not answer while job {0} was being written: it may have started; `trunkline fleet attach {0}` shows it"
+    )]
+    Unknown(JobId),
+    /// There is no such job, or no more.
+    #[error("there is no job {0}, or it is older than what the fleet keeps")]
+    NoJob(JobId),
+}
+
+/// Hands a job to the fleet, and returns its name. Once this returns, the fleet goes on by itself.
+///
+/// # Errors
+/// Each says whether anything may have started.
+pub async fn submit(
+    bucket: &Bucket,
+    key: &KeyPair,
+    hosts: &[OrderedHost],
+    limits: Limits,
+    limit: Option<Duration>,
+) -> Result<JobId, SubmitError> {
+    let job = JobId(format!("{:012x}", random() >> 16));
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let written = order::sign(key, &job, since.as_secs(), hosts, limits, limit)?;
+    for (number, part) in written.parts.into_iter().enumerate() {
+        let put = bucket
+            .state
+            .update(format!("job.{job}.hosts.{number}"), part.into(), 0);
+        put.await.map_err(|_| SubmitError::NotWritten)?;
+    }
+    // Without its order a job is nothing to anybody.
+    let put = bucket
+        .state
+        .update(format!("job.{job}.order"), written.order.into(), 0);
+    match put.await {
+        Ok(_) => Ok(job),
+        Err(error) => {
+            tracing::debug!("submitting: {error}");
+            Err(SubmitError::Unknown(job))
+        }
+    }
+}
+
+/// Says that a job is to end: what runs is ended, and nothing more is started. Nodes take that from who submitted it, and from
+/// whom their allow lists let.
+///
+/// # Errors
+/// Where NATS does not take it.
+pub async fn cancel(bucket: &Bucket, key: &KeyPair, job: &JobId) -> Result<(), SubmitError> {
+    let who = key.public_key();
+    let cancel = order::sign_cancel(key, job)?;
+    let (place, value) = (Key::Cancel(job.clone(), who.clone()), Value::Cancel(cancel));
+    let mut expected = 0;
+    // What somebody else has put there is overwritten.
+    for _ in 0..3 {
+        match bucket.write(&place, expected, &value).await {
+            Written::Done(_) => return Ok(()),
+            Written::Refused(Some(standing)) => match &standing.value {
+                Some(Value::Cancel(standing)) if order::is_cancel(job, &who, standing) => return Ok(()),
+                _ => expected = standing.revision,
+            },
+            Written::Refused(None) | Written::Lost => {}
+        }
+    }
+    let words = format!("job {job} could not be cancelled: NATS did not answer; it goes on");
+    Err(BucketError::Nats(words).into())
+}
+
+/// A job, without its hosts.
+///
+/// # Errors
+/// Where there is no such job.
+pub async fn order_of(bucket: &Bucket, job: &JobId) -> Result<Order, SubmitError> {
+    let entry = bucket.state.entry(format!("job.{job}.order")).await;
+    let entry = entry.map_err(|error| BucketError::Nats(error.to_string()))?;
+    let entry = entry.ok_or_else(|| SubmitError::NoJob(job.clone()))?;
+    let got = u64::try_from(entry.created.unix_timestamp()).unwrap_or_default();
+    Ok(order::read(job, &entry.value, got)?)
+}
+
+/// The hosts of a job, in their order.
+///
+/// # Errors
+/// Where there is no such job.
+pub async fn hosts_of(bucket: &Bucket, job: &JobId) -> Result<Vec<OrderedHost>, SubmitError> {
+    let missing = || SubmitError::NoJob(job.clone());
+    let nats = |error: &dyn std::fmt::Display| BucketError::Nats(error.to_string());
+    let order = order_of(bucket, job).await?;
+    let mut parts = Vec::new();
+    for part in 0..order.parts() {
+        let part = bucket.state.get(format!("job.{job}.hosts.{part}")).await;
+        let part = part.map_err(|error| nats(&error))?.ok_or_else(missing)?;
+        parts.push(part.to_vec());
+    }
+    Ok(order::hosts(&order, &parts)?)
+}
+
+/// Tells all that has become and becomes of a job, from its beginning, until every host is settled and its output has come.
+///
+/// # Errors
+/// Where there is no such job, or NATS cannot be asked. A connection that is lost for a while is waited for.
+pub async fn follow(bucket: &Bucket, job: &JobId, events: mpsc::Sender<JobEvent>) -> Result<(), SubmitError> {
+    let hosts = hosts_of(bucket, job).await?;
+    let nats = |error: &dyn std::fmt::Display| BucketError::Nats(error.to_string());
+    let fates = bucket.state.watch_with_history(format!("job.{job}.fate.>")).await;
+    let mut fates = fates.map_err(|error| nats(&error))?;
+    let stream = bucket.jetstream.get_stream(bucket.output_stream()).await;
+    let stream = stream.map_err(|error| nats(&error))?;
+    let consumer = stream.create_consumer(push::OrderedConfig {
+        deliver_subject: bucket.client.new_inbox(),
+        filter_subject: bucket.output_subject(&job.0, "*"),
+        ..push::OrderedConfig::default()
+    });
+    let mut output = consumer
+        .await
+        .map_err(|error| nats(&error))?
+        .messages()
+        .await
+        .map_err(|error| nats(&error))?;
+    let mut following = Following {
+        settled: BTreeMap::new(),
+        got: HashMap::new(),
+    };
+    loop {
+        let is_settled = following.settled.len() == hosts.len();
+        if is_settled && following.missing().next().is_none() {
+            return Ok(());
+        }
+        let event = tokio::select! {
+            Some(entry) = fates.next() => {
+                let Ok(entry) = entry else { continue };
+                let Ok(Key::Fate(_, host)) = entry.key.parse() else { continue };
+                let Ok(Value::Fate(fate)) = decode(&entry.value) else { continue };
+                following.fate(host, &fate);
+                JobEvent::Fate(host, fate)
+            }
+            Some(message) = output.next() => {
+                let Ok(message) = message else { continue };
+                let host = message.subject.rsplit('.').next().and_then(|host| host.parse().ok());
+                let (Some(host), Some((stream, data))) = (host, message.payload.split_first()) else { continue };
+                *following.got.entry(host).or_default() += 1;
+                let stream = if *stream == 2 { Stream::Stderr } else { Stream::Stdout };
+                JobEvent::Output(host, stream, data.to_vec())
+            }
+            () = tokio::time::sleep(LATE_OUTPUT), if is_settled => {
+                for (host, messages) in following.missing() {
+                    let _ = events.send(JobEvent::Incomplete(host, messages)).await;
+                }
+                return Ok(());
+            }
+        };
+        if events.send(event).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+struct Following {
+    /// The hosts that are settled, with how many messages of output they have.
+    settled: BTreeMap<u32, u64>,
+    got: HashMap<u32, u64>,
+}
+
+impl Following {
+    fn fate(&mut self, host: u32, fate: &Fate) {
+        let messages = match fate {
+            Fate::Claimed(_) => return,
+            Fate::Ended { returned, .. } => returned.output,
+            Fate::NotStarted { .. } | Fate::Unknown { .. } => 0,
+        };
+        self.settled.insert(host, messages);
+    }
+
+    fn missing(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.settled.iter().filter_map(|(host, messages)| {
+            let got = self.got.get(host).copied().unwrap_or_default();
+            (got < *messages).then(|| (*host, messages - got))
+        })
+    }
+}
+
+/// The hosts of a job of which it is not known whether the command ran, in their order.
+///
+/// # Errors
+/// Where there is no such job, or NATS does not answer.
+pub async fn unknown_of(bucket: &Bucket, job: &JobId) -> Result<Vec<OrderedHost>, SubmitError> {
+    let hosts = hosts_of(bucket, job).await?;
+    let mut unknown = Vec::new();
+    for entry in standing(&bucket.state, &format!("job.{job}.fate.>")).await? {
+        if let (Ok(Key::Fate(_, host)), Ok(Value::Fate(Fate::Unknown { .. }))) =
+            (entry.key.parse(), decode(&entry.value))
+        {
+            unknown.push(host);
+        }
+    }
+    unknown.sort_unstable();
+    let places = unknown.into_iter().filter_map(|host| usize::try_from(host).ok());
+    Ok(places.filter_map(|place| hosts.get(place).cloned()).collect())
+}
+
+/// A job at a moment, with how many of its hosts are how far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobStatus {
+    /// Its name.
+    pub job: JobId,
+    /// The public nkey of who submitted it.
+    pub submitter: String,
+    /// Seconds since 1970 when it was submitted, by the submitter's clock.
+    pub at: u64,
+    /// All of them.
+    pub hosts: u32,
+    /// Those that are being executed.
+    pub running: u32,
+    /// Those that returned 0.
+    pub succeeded: u32,
+    /// Those that did not.
+    pub failed: u32,
+    /// Those that were not and will not be started.
+    pub not_started: u32,
+    /// Those that may have started.
+    pub unknown: u32,
+}
+
+/// The jobs that the fleet keeps, the oldest first.
+///
+/// # Errors
+/// Where NATS does not answer.
+pub async fn jobs(bucket: &Bucket) -> Result<Vec<JobStatus>, BucketError> {
+    let mut jobs = BTreeMap::new();
+    for entry in standing(&bucket.state, "job.*.order").await? {
+        let Some(job) = entry.key.split('.').nth(1) else {
+            continue;
+        };
+        let job = JobId(job.to_owned());
+        let got = u64::try_from(entry.created.unix_timestamp()).unwrap_or_default();
+        // What is not an order is none of ours.
+        let Ok(order) = order::read(&job, &entry.value, got) else {
+            continue;
+        };
+        let status = JobStatus {
+            job: job.clone(),
+            submitter: order.submitter,
+            at: order.at,
+            hosts: order.hosts,
+            running: 0,
+            succeeded: 0,
+            failed: 0,
+            not_started: 0,
+            unknown: 0,
+        };
+        jobs.insert(job, status);
+    }
+    for entry in standing(&bucket.state, "job.*.fate.*").await? {
+        let (Ok(Key::Fate(job, _)), Ok(Value::Fate(fate))) = (entry.key.parse(), decode(&entry.value)) else {
+            continue;
+        };
+        let Some(job) = jobs.get_mut(&job) else { continue };
+        *match fate {
+            Fate::Claimed(_) => &mut job.running,
+            Fate::Ended { returned, .. } if returned.exit.is_success() => &mut job.succeeded,
+            Fate::Ended { .. } => &mut job.failed,
+            Fate::NotStarted { .. } => &mut job.not_started,
+            Fate::Unknown { .. } => &mut job.unknown,
+        } += 1;
+    }
+    let mut jobs: Vec<JobStatus> = jobs.into_values().collect();
+    jobs.sort_by_key(|job| job.at);
+    Ok(jobs)
+}
+
+/// A fleet at a moment.
+#[derive(Debug, Clone, Default)]
+pub struct FleetStatus {
+    /// Its nodes, also those that have not been heard of for a while, with how many shards are theirs and how many seconds
+    /// ago NATS heard of them.
+    pub nodes: Vec<(String, Member, usize, u64)>,
+    /// Why nothing is started, where that is so.
+    pub frozen: Option<String>,
+}
+
+/// What the fleet is doing.
+///
+/// # Errors
+/// Where NATS does not answer.
+pub async fn status(bucket: &Bucket) -> Result<FleetStatus, BucketError> {
+    let mut status = FleetStatus::default();
+    let mut shards: HashMap<String, usize> = HashMap::new();
+    let time = bucket.time().await?;
+    let mut nodes = Vec::new();
+    for pattern in ["member.*", "lease.>", "frozen"] {
+        for entry in standing(&bucket.state, pattern).await? {
+            match (entry.key.parse(), decode(&entry.value)) {
+                (Ok(Key::Member(node)), Ok(Value::Member(member))) => {
+                    nodes.push((node, member, entry.created.unix_timestamp()));
+                }
+                (Ok(Key::Lease(_)), Ok(Value::Lease(lease))) => {
+                    if let Some(holder) = lease.holder {
+                        *shards.entry(holder.node).or_default() += 1;
+                    }
+                }
+                (Ok(Key::Frozen), Ok(Value::Frozen(why))) => status.frozen = Some(why),
+                _ => {}
+            }
+        }
+    }
+    let nodes = nodes.into_iter().map(|(node, member, at)| {
+        let own = shards.get(&node).copied().unwrap_or_default();
+        (node, member, own, u64::try_from(time - at).unwrap_or_default())
+    });
+    status.nodes = nodes.collect();
+    Ok(status)
+}
+
+/// Removes the fleet of this name, with its jobs, their results and their output; nothing where there is none.
+///
+/// # Errors
+/// Where NATS cannot be reached or does not let us, and where a node of it is there.
+pub async fn remove(access: &Access) -> Result<(), BucketError> {
+    match Bucket::open(access).await {
+        Ok(bucket) => {
+            let ttl = bucket.charter.terms.ttl.as_secs();
+            let status = status(&bucket).await?;
+            let at_work =
+                |(_, member, _, age): &&(String, Member, usize, u64)| member.holder.is_some() && *age < ttl;
+            if let Some((node, _, _, seconds)) = status.nodes.iter().find(at_work) {
+                return Err(BucketError::AtWork {
+                    node: node.clone(),
+                    seconds: *seconds,
+                    ttl,
+                });
+            }
+        }
+        // What is not a whole fleet has no nodes.
+        Err(BucketError::NoFleet { .. } | BucketError::Protocol { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    Bucket::remove(access).await
+}
+
+/// What stands at keys at this moment.
+async fn standing(
+    store: &Store,
+    pattern: &str,
+) -> Result<Vec<async_nats::jetstream::kv::Entry>, BucketError> {
+    let nats = |error: &dyn std::fmt::Display| BucketError::Nats(error.to_string());
+    let mut watch = store
+        .watch_with_history(pattern)
+        .await
+        .map_err(|error| nats(&error))?;
+    let mut entries = Vec::new();
+    // Where nothing stands, nothing comes.
+    while let Ok(Some(entry)) = tokio::time::timeout(Duration::from_millis(500), watch.next()).await {
+        let entry = entry.map_err(|error| nats(&error))?;
+        let is_last = entry.delta == 0;
+        entries.push(entry);
+        if is_last {
+            break;
+        }
+    }
+    Ok(entries)
+}

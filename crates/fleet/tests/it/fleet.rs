@@ -1,0 +1,510 @@
+//! Nodes, jobs, and what is told of them.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nkeys::KeyPair;
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use trunkline_fleet::bucket::{Bucket, BucketError};
+use trunkline_fleet::order::{AllowList, AllowSource, OrderedHost, Rule};
+use trunkline_fleet::running::{Executor, Instruction, NodeError, NodeOptions, Stream, Work, run};
+use trunkline_fleet::state::{Exit, Fate, Limits, Value};
+use trunkline_fleet::submitting::{JobEvent, cancel, follow, jobs, remove, status, submit};
+use trunkline_request::destination::Destination;
+
+use crate::nats::Nats;
+
+/// What each host executed, and which node did it.
+pub(crate) type Ledger = Arc<Mutex<BTreeMap<String, Vec<String>>>>;
+
+/// Executes nothing: the host's name says how long it takes and what it returns.
+pub(crate) struct Pretender {
+    pub(crate) node: String,
+    pub(crate) ledger: Ledger,
+}
+
+impl Executor for Pretender {
+    fn execute(&self, work: Work) -> Pin<Box<dyn Future<Output = Exit> + Send>> {
+        let name = format!("{} {}", work.job, work.host.name);
+        self.ledger
+            .lock()
+            .unwrap()
+            .entry(name)
+            .or_default()
+            .push(self.node.clone());
+        Box::pin(async move {
+            let takes = if work.host.name.starts_with("slow") {
+                30_000
+            } else {
+                20
+            };
+            let text = format!("this is {}\n", work.host.name);
+            work.output.write(Stream::Stdout, text.as_bytes()).await;
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(takes)) => {}
+                () = work.cancelled.notified() => return Exit::Signal("TERM".into()),
+            }
+            Exit::Status(if work.host.name.starts_with("bad") { 1 } else { 0 })
+        })
+    }
+}
+
+/// A node of the test's process.
+pub(crate) struct TestNode {
+    pub(crate) tell: mpsc::Sender<Instruction>,
+    task: JoinHandle<Result<(), NodeError>>,
+}
+
+impl TestNode {
+    pub(crate) fn start(
+        name: &str,
+        bucket: Bucket,
+        folder: &TempDir,
+        allow: AllowList,
+        ledger: &Ledger,
+    ) -> Self {
+        Self::start_with(name, bucket, folder, Arc::new(allow), ledger)
+    }
+
+    fn start_with(
+        name: &str,
+        bucket: Bucket,
+        folder: &TempDir,
+        allow: Arc<dyn AllowSource>,
+        ledger: &Ledger,
+    ) -> Self {
+        let (tell, told) = mpsc::channel(1);
+        let options = NodeOptions {
+            name: name.into(),
+            site: None,
+            at_once: 32,
+            folder: folder.path().join(name),
+            allow,
+        };
+        let executor = Arc::new(Pretender {
+            node: name.into(),
+            ledger: ledger.clone(),
+        });
+        let task = tokio::spawn(run(bucket, options, executor, told));
+        Self { tell, task }
+    }
+
+    async fn ended(self) -> Result<(), NodeError> {
+        self.task.await.unwrap()
+    }
+
+    /// As SIGKILL ends it; what it had asked a host for goes on there.
+    pub(crate) fn kill(&self) {
+        self.task.abort();
+    }
+}
+
+pub(crate) fn hosts(names: &[String]) -> Vec<OrderedHost> {
+    let host = |name: &String| OrderedHost {
+        name: name.clone(),
+        destination: Destination::parse_hop(name).unwrap(),
+        command: b"true".to_vec(),
+    };
+    names.iter().map(host).collect()
+}
+
+pub(crate) fn numbered(name: &str, hosts: usize) -> Vec<String> {
+    (0..hosts).map(|host| format!("{name}{host}.test")).collect()
+}
+
+pub(crate) fn everything(key: &KeyPair) -> AllowList {
+    AllowList {
+        allow: vec![Rule {
+            submitters: vec![key.public_key()],
+            hosts: vec!["*".into()],
+            users: vec![],
+        }],
+        cancel: vec![],
+    }
+}
+
+/// Waits until each of so many nodes has its part: a shard that moves while a host begins is given up by its owner.
+async fn divided(bucket: &Bucket, nodes: usize, shards: usize) {
+    loop {
+        let seen = status(bucket).await.unwrap().nodes;
+        if seen.iter().filter(|node| node.2 > 0).count() == nodes
+            && seen.iter().map(|node| node.2).sum::<usize>() == shards
+        {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// All that is told of a job.
+pub(crate) async fn told(
+    bucket: &Bucket,
+    job: &trunkline_fleet::state::JobId,
+) -> (BTreeMap<u32, Fate>, BTreeMap<u32, String>) {
+    let (events, mut told) = mpsc::channel(16);
+    let (bucket, job) = (bucket.clone(), job.clone());
+    let following = tokio::spawn(async move { follow(&bucket, &job, events).await });
+    let (mut fates, mut output) = (BTreeMap::new(), BTreeMap::<u32, String>::new());
+    while let Some(event) = told.recv().await {
+        match event {
+            JobEvent::Fate(host, fate) => {
+                fates.insert(host, fate);
+            }
+            JobEvent::Output(host, _, data) => output
+                .entry(host)
+                .or_default()
+                .push_str(&String::from_utf8(data).unwrap()),
+            JobEvent::Incomplete(host, _) => panic!("output of host {host} is missing"),
+        }
+    }
+    following.await.unwrap().unwrap();
+    (fates, output)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_runs_once_on_each_host_and_can_be_looked_at_later() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(16).await;
+    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    let access = nats.access();
+    let open = || Bucket::open(&access);
+    let a = TestNode::start("a", open().await.unwrap(), &folder, everything(&key), &ledger);
+    let _b = TestNode::start("b", open().await.unwrap(), &folder, everything(&key), &ledger);
+    divided(&bucket, 2, 16).await;
+    let mut names = numbered("web", 40);
+    names[7] = "bad7.test".into();
+    let job = submit(&bucket, &key, &hosts(&names), Limits::default(), None)
+        .await
+        .unwrap();
+    let (fates, output) = told(&bucket, &job).await;
+    assert_eq!(fates.len(), 40);
+    for (host, fate) in &fates {
+        let Fate::Ended { returned, .. } = fate else {
+            panic!("{fate:?}")
+        };
+        assert_eq!(returned.exit, Exit::Status(u32::from(*host == 7)));
+        let name = &names[usize::try_from(*host).unwrap()];
+        assert_eq!(output[host], format!("this is {name}\n"));
+    }
+    // Somebody else asks later.
+    assert_eq!(told(&bucket, &job).await, (fates, output));
+    let executed = ledger.lock().unwrap().clone();
+    assert_eq!(executed.len(), 40);
+    assert!(executed.values().all(|nodes| nodes.len() == 1));
+
+    let seen = status(&bucket).await.unwrap();
+    assert_eq!(seen.nodes.iter().map(|node| node.2).sum::<usize>(), 16);
+    assert_eq!(seen.frozen, None);
+
+    // A node that leaves gives back what it has, and the other one takes it at once.
+    a.tell.send(Instruction::Leave).await.unwrap();
+    let names = numbered("db", 20);
+    let job = submit(&bucket, &key, &hosts(&names), Limits::default(), None)
+        .await
+        .unwrap();
+    let (fates, _) = told(&bucket, &job).await;
+    assert!(
+        fates.values().all(|fate| matches!(fate, Fate::Ended { .. })),
+        "{fates:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_hold_for_the_fleet_and_a_job_can_be_cancelled() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(8).await;
+    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        let bucket = Bucket::open(&nats.access()).await.unwrap();
+        TestNode::start(name, bucket, &folder, everything(&key), &ledger);
+    }
+    divided(&bucket, 2, 8).await;
+    let limits = Limits {
+        at_once: 2,
+        failures: Some(0),
+        ..Limits::default()
+    };
+    let mut names = numbered("web", 20);
+    names[3] = "bad3.test".into();
+    let job = submit(&bucket, &key, &hosts(&names), limits, None).await.unwrap();
+    let (fates, _) = told(&bucket, &job).await;
+    let not_started = fates
+        .values()
+        .filter(|fate| matches!(fate, Fate::NotStarted { .. }))
+        .count();
+    assert!((12..=16).contains(&not_started), "{fates:?}");
+    assert_eq!(ledger.lock().unwrap().len(), 20 - not_started);
+
+    let names = numbered("slow", 10);
+    let limits = Limits {
+        at_once: 4,
+        ..Limits::default()
+    };
+    let job = submit(&bucket, &key, &hosts(&names), limits, None).await.unwrap();
+    let begun = || {
+        let ledger = ledger.lock().unwrap();
+        ledger.keys().filter(|name| name.contains("slow")).count()
+    };
+    while begun() < 4 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // Somebody else may write to the bucket, and ends nothing by that.
+    cancel(&bucket, &KeyPair::new_user(), &job).await.unwrap();
+    let later = submit(
+        &bucket,
+        &key,
+        &hosts(&numbered("web", 40)),
+        Limits::default(),
+        None,
+    )
+    .await
+    .unwrap();
+    // Both nodes have seen what was written before that.
+    told(&bucket, &later).await;
+    let seen = jobs(&bucket).await.unwrap();
+    let seen = seen.iter().find(|status| status.job == job).unwrap();
+    assert_eq!(seen.running, 4, "{seen:?}");
+    cancel(&bucket, &key, &job).await.unwrap();
+    let (fates, _) = told(&bucket, &job).await;
+    for (host, fate) in &fates {
+        match fate {
+            Fate::Ended { returned, .. } => assert_eq!(returned.exit, Exit::Signal("TERM".into())),
+            Fate::NotStarted { why } => assert_eq!(why, "the job was cancelled"),
+            other => panic!("host {host}: {other:?}"),
+        }
+    }
+    assert_eq!(begun(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_runs_what_it_allows_and_says_what_it_does_not() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(4).await;
+    let (key, stranger, ledger) = (KeyPair::new_user(), KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    let mut allow = everything(&key);
+    allow.allow[0].hosts = vec!["web*".into()];
+    TestNode::start(
+        "a",
+        Bucket::open(&nats.access()).await.unwrap(),
+        &folder,
+        allow,
+        &ledger,
+    );
+    let names = [
+        "web1.test".to_owned(),
+        "db1.test".to_owned(),
+        "root@web2.test".to_owned(),
+    ];
+    let why = |fate: &Fate| match fate {
+        Fate::NotStarted { why } => why.clone(),
+        _ => String::new(),
+    };
+    let job = submit(&bucket, &key, &hosts(&names), Limits::default(), None)
+        .await
+        .unwrap();
+    let (fates, _) = told(&bucket, &job).await;
+    assert_eq!(why(&fates[&0]), "");
+    assert!(why(&fates[&1]).contains("does not let"), "{fates:?}");
+    assert!(why(&fates[&2]).contains("be root on web2.test"), "{fates:?}");
+    let job = submit(&bucket, &stranger, &hosts(&names[..1]), Limits::default(), None)
+        .await
+        .unwrap();
+    let (fates, _) = told(&bucket, &job).await;
+    assert!(why(&fates[&0]).contains("takes no jobs of"), "{fates:?}");
+    assert_eq!(ledger.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_is_said_in_a_sentence() {
+    let nats = Nats::start("");
+    let _ = nats.fleet(4).await;
+    let mut access = nats.access();
+    access.prefix = "other".into();
+    let error = Bucket::open(&access).await.unwrap_err();
+    assert!(matches!(error, BucketError::NoFleet { .. }), "{error}");
+    access.servers = "nats://127.0.0.1:1".into();
+    let error = Bucket::open(&access).await.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("cannot connect to NATS at nats://127.0.0.1:1"),
+        "{error}"
+    );
+
+    let key = KeyPair::new_user();
+    let users = format!("authorization {{ users: [ {{ nkey: {} }} ] }}", key.public_key());
+    let locked = Nats::start(&users);
+    let mut access = locked.access();
+    access.nkey = Some(key.seed().unwrap());
+    while matches!(Bucket::open(&access).await, Err(BucketError::Connect { .. })) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    access.nkey = Some(KeyPair::new_user().seed().unwrap());
+    let error = Bucket::open(&access).await.unwrap_err();
+    assert!(matches!(error, BucketError::Connect { .. }), "{error}");
+}
+
+/// An allow list in a file that people change.
+#[derive(Debug)]
+struct Changing(Mutex<Result<Arc<AllowList>, String>>);
+
+impl AllowSource for Changing {
+    fn current(&self) -> Result<Arc<AllowList>, String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_allowed_is_what_the_list_says_by_then() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(4).await;
+    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    let list = Arc::new(Changing(Mutex::new(Ok(Arc::new(everything(&key))))));
+    let own = Bucket::open(&nats.access()).await.unwrap();
+    let _node = TestNode::start_with("a", own, &folder, list.clone(), &ledger);
+    let limits = Limits {
+        at_once: 1,
+        ..Limits::default()
+    };
+    // The first host is begun while the list allows it, and the others come when it allows nothing any more.
+    let mut names = numbered("web", 4);
+    names[0] = "slow0.test".into();
+    let job = submit(&bucket, &key, &hosts(&names), limits, None).await.unwrap();
+    while ledger.lock().unwrap().is_empty() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    *list.0.lock().unwrap() = Err("fleet.toml: Permission denied".into());
+    let why = |fate: &Fate| match fate {
+        Fate::NotStarted { why } => why.clone(),
+        other => format!("{other:?}"),
+    };
+    let (events, mut told_now) = mpsc::channel(16);
+    let following = tokio::spawn({
+        let (bucket, job) = (bucket.clone(), job.clone());
+        async move { follow(&bucket, &job, events).await }
+    });
+    let mut refused = 0;
+    while refused < 3 {
+        if let JobEvent::Fate(host @ 1.., fate) = told_now.recv().await.unwrap() {
+            assert!(why(&fate).contains("allows nothing, because"), "{host}: {fate:?}");
+            refused += 1;
+        }
+    }
+    following.abort();
+    assert_eq!(ledger.lock().unwrap().len(), 1);
+
+    *list.0.lock().unwrap() = Ok(Arc::new(everything(&key)));
+    let job = submit(&bucket, &key, &hosts(&names[1..]), Limits::default(), None)
+        .await
+        .unwrap();
+    let (fates, _) = told(&bucket, &job).await;
+    assert!(
+        fates.values().all(|fate| matches!(fate, Fate::Ended { .. })),
+        "{fates:?}"
+    );
+}
+
+/// A job as a later version may write it.
+#[derive(serde::Serialize)]
+struct LaterOrder {
+    protocol: u32,
+    job: String,
+    submitter: String,
+    hosts: u32,
+    novelty: &'static str,
+}
+
+#[derive(serde::Serialize)]
+struct SignedOrder {
+    #[serde(with = "serde_bytes")]
+    order: Vec<u8>,
+    #[serde(with = "serde_bytes")]
+    signature: Vec<u8>,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_of_another_version_is_refused_where_its_submitter_sees_it() {
+    let nats = Nats::start("");
+    let _fleet = nats.fleet(4).await;
+    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    let own = Bucket::open(&nats.access()).await.unwrap();
+    let _node = TestNode::start("a", own, &folder, everything(&key), &ledger);
+    let order = rmp_serde::to_vec_named(&LaterOrder {
+        protocol: 2,
+        job: "later".into(),
+        submitter: key.public_key(),
+        hosts: 3,
+        novelty: "x",
+    })
+    .unwrap();
+    let signature = key.sign(&order).unwrap();
+    let signed = rmp_serde::to_vec_named(&SignedOrder { order, signature }).unwrap();
+    let client = async_nats::connect(nats.access().servers).await.unwrap();
+    let state = async_nats::jetstream::new(client)
+        .get_key_value("test-state")
+        .await
+        .unwrap();
+    state.put("job.later.order", signed.into()).await.unwrap();
+    for host in 0..3 {
+        let fate = loop {
+            match state.get(format!("job.later.fate.{host}")).await.unwrap() {
+                Some(fate) => break rmp_serde::from_slice(&fate).unwrap(),
+                None => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        };
+        let Value::Fate(Fate::NotStarted { why }) = fate else {
+            panic!("{fate:?}")
+        };
+        assert!(why.contains("speaks protocol 2 and this fleet 1"), "{why}");
+    }
+    assert_eq!(ledger.lock().unwrap().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_made_anew_takes_nothing_over_from_the_one_before() {
+    let nats = Nats::start("");
+    let bucket = nats.fleet(4).await;
+    let (key, ledger) = (KeyPair::new_user(), Ledger::default());
+    let folder = tempfile::tempdir().unwrap();
+    let node = TestNode::start("a", bucket.clone(), &folder, everything(&key), &ledger);
+    divided(&bucket, 1, 4).await;
+    let removed = remove(&nats.access()).await;
+    assert!(matches!(removed, Err(BucketError::AtWork { .. })), "{removed:?}");
+    let one = hosts(&numbered("web", 1));
+    let job = submit(&bucket, &key, &one, Limits::default(), None)
+        .await
+        .unwrap();
+    told(&bucket, &job).await;
+    node.tell.send(Instruction::Leave).await.unwrap();
+    node.ended().await.unwrap();
+
+    remove(&nats.access()).await.unwrap();
+    let anew = nats.fleet(4).await;
+    assert!(submitting_knows_nothing(&anew).await);
+    // Its sequence numbers begin below those that the node has seen, and it is another fleet.
+    let own = Bucket::open(&nats.access()).await.unwrap();
+    let _node = TestNode::start("a", own, &folder, everything(&key), &ledger);
+    let job = submit(&anew, &key, &one, Limits::default(), None).await.unwrap();
+    let (fates, _) = told(&anew, &job).await;
+    assert!(matches!(fates[&0], Fate::Ended { .. }), "{fates:?}");
+
+    // A process of the former fleet that comes back finds another one, and ends without freezing it.
+    let former = TestNode::start("b", bucket, &folder, everything(&key), &ledger);
+    let ended = former.ended().await.unwrap_err();
+    assert!(matches!(ended, NodeError::Anew), "{ended}");
+    assert_eq!(anew.frozen().await.unwrap(), None);
+}
+
+async fn submitting_knows_nothing(bucket: &Bucket) -> bool {
+    jobs(bucket).await.unwrap().is_empty() && bucket.frozen().await.unwrap().is_none()
+}

@@ -1,0 +1,106 @@
+//! deploy/nats-fleet.conf lets each machine do its part, and nothing else.
+
+use nkeys::KeyPair;
+use trunkline_fleet::bucket::{Access, Bucket, Charter};
+use trunkline_fleet::state::{Exit, Fate, Limits, Zones};
+use trunkline_fleet::submitting::{cancel, submit};
+
+use crate::fleet::{Ledger, TestNode, everything, hosts, numbered, told};
+use crate::nats::Nats;
+
+/// The configuration as it is installed, for these machines, without its certificate and on loopback.
+fn installed(admin: &KeyPair, submitter: &KeyPair, node: &KeyPair) -> String {
+    let text = include_str!("../../../../deploy/nats-fleet.conf");
+    let accounts = &text[text.find("accounts {").unwrap()..];
+    [
+        ("UADMIN_PUBLIC_KEY", admin),
+        ("USUBMITTER_PUBLIC_KEY", submitter),
+        ("UNODE1_PUBLIC_KEY", node),
+    ]
+    .into_iter()
+    .fold(accounts.to_owned(), |text, (name, key)| {
+        assert!(text.contains(name));
+        text.replace(name, &key.public_key())
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_machine_can_do_its_part_and_no_other() {
+    let (admin, submitter, node) = (KeyPair::new_user(), KeyPair::new_user(), KeyPair::new_user());
+    let nats = Nats::start(&installed(&admin, &submitter, &node));
+    let access = |key: &KeyPair| Access {
+        nkey: Some(key.seed().unwrap()),
+        prefix: "trunkline".into(),
+        ..nats.access()
+    };
+    let zones = Zones {
+        shards: 4,
+        ..Zones::default()
+    };
+    let charter = Charter::new(zones, std::time::Duration::from_secs(3600));
+    for attempt in 0.. {
+        match Bucket::create(&access(&admin), charter.clone(), 1).await {
+            Ok(_) => break,
+            Err(error) => assert!(attempt < 100, "{error}"),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert!(
+        Bucket::create(&access(&submitter), charter, 1).await.is_err(),
+        "a submitter makes a fleet"
+    );
+
+    let (ledger, folder) = (Ledger::default(), tempfile::tempdir().unwrap());
+    let of_node = Bucket::open(&access(&node)).await.unwrap();
+    let _node = TestNode::start("node1", of_node.clone(), &folder, everything(&submitter), &ledger);
+    let of_submitter = Bucket::open(&access(&submitter)).await.unwrap();
+    let job = submit(
+        &of_submitter,
+        &submitter,
+        &hosts(&numbered("web", 6)),
+        Limits::default(),
+        None,
+    )
+    .await
+    .unwrap();
+    let (fates, output) = told(&of_submitter, &job).await;
+    assert_eq!((fates.len(), output.len()), (6, 6));
+    for fate in fates.values() {
+        assert!(
+            matches!(fate, Fate::Ended { returned, .. } if returned.exit == Exit::Status(0)),
+            "{fate:?}"
+        );
+    }
+
+    // A node submits nothing and cancels nothing, whatever it is called.
+    assert!(
+        submit(
+            &of_node,
+            &node,
+            &hosts(&numbered("db", 1)),
+            Limits::default(),
+            None
+        )
+        .await
+        .is_err()
+    );
+    assert!(cancel(&of_node, &node, &job).await.is_err());
+    assert!(cancel(&of_submitter, &submitter, &job).await.is_ok());
+    // Nor does anybody cancel in another one's name.
+    assert!(cancel(&of_submitter, &admin, &job).await.is_err());
+    // Who submits is no node, and no node is another one.
+    for (key, place) in [
+        (&submitter, "member.node1"),
+        (&submitter, "lease._.1"),
+        (&submitter, "job.x.fate.0"),
+        (&node, "member.node2"),
+    ] {
+        let options = async_nats::ConnectOptions::new().nkey(key.seed().unwrap());
+        let client = options.connect(nats.access().servers).await.unwrap();
+        let state = async_nats::jetstream::new(client)
+            .get_key_value("trunkline-state")
+            .await
+            .unwrap();
+        assert!(state.put(place, "x".into()).await.is_err(), "{place}");
+    }
+}

@@ -1,0 +1,75 @@
+//! What somebody waits for before their own work begins.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::PromptKind;
+
+/// What is waited for, in words of its [`Display`](fmt::Display) that fit on a line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Waiting {
+    /// The connection is being made for another client, whose user is asked something.
+    Question {
+        /// To whom, as `user@host`.
+        host: String,
+        /// What is asked.
+        kind: PromptKind,
+    },
+    /// All sessions that the server opens on the connections that there are run already, and no other connection is made.
+    Session {
+        /// To whom, as `user@host`.
+        host: String,
+    },
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Question { host, kind } => {
+                let what = match kind {
+                    PromptKind::Password => "for its password",
+                    PromptKind::Passphrase => "for a passphrase",
+                    PromptKind::HostKey => "about its host key",
+                    PromptKind::KeyboardInteractive | PromptKind::Confirm => "a question",
+                };
+                write!(f, "Waiting for {host}: another command is being asked {what}")
+            }
+            Self::Session { host } => {
+                write!(
+                    f,
+                    "Waiting for {host}: all sessions that it allows at once are in use"
+                )
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_waited_for_is_said_in_a_line() {
+        let host = "me@web1".to_owned();
+        let waits = [
+            Waiting::Question {
+                host: host.clone(),
+                kind: PromptKind::Password,
+            },
+            Waiting::Question {
+                host: host.clone(),
+                kind: PromptKind::HostKey,
+            },
+            Waiting::Session { host },
+        ];
+        assert_eq!(
+            waits.map(|waiting| waiting.to_string()),
+            [
+                "Waiting for me@web1: another command is being asked for its password",
+                "Waiting for me@web1: another command is being asked about its host key",
+                "Waiting for me@web1: all sessions that it allows at once are in use",
+            ]
+        );
+    }
+}

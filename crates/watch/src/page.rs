@@ -1,0 +1,306 @@
+//! `trunkline serve-ui`: the same on a page, for a browser on this machine.
+//!
+//! Whoever knows the address may look, so the address has a token that nobody can guess; only 127.0.0.1 is listened on. The page
+//! can change nothing. What hosts and servers are called is text to it, never HTML, and its policy forbids it any request but
+//! that for its events.
+
+mod events;
+
+use std::convert::Infallible;
+use std::net::Ipv4Addr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
+    ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use subtle::ConstantTimeEq as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Semaphore;
+use trunkline_control::place::Place;
+
+/// Browsers' connections at once: a page has two. Others wait for their turn.
+const CONNECTIONS: usize = 32;
+
+/// Pages that are kept up to date at once. Each has a subscription to the daemon.
+const PAGES: usize = 8;
+
+/// How long a browser may take to make a request.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+
+const PAGE: &str = include_str!("page/page.html");
+const STYLE: &str = include_str!("page/page.css");
+const SCRIPT: &str = include_str!("page/page.js");
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// Serves the page until a signal ends it, and prints its address.
+pub(crate) async fn run(place: Place, every: Duration, port: u16) -> anyhow::Result<ExitCode> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("signals")?;
+    let mut terminate = signal(SignalKind::terminate()).context("signals")?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+        .await
+        .with_context(|| format!("cannot listen on port {port} of 127.0.0.1"))?;
+    let port = listener.local_addr()?.port();
+    let site = Arc::new(Site {
+        place,
+        every,
+        port,
+        token: unguessable(),
+        pages: Arc::new(Semaphore::new(PAGES)),
+    });
+    {
+        use std::io::Write as _;
+        let mut stdout = std::io::stdout();
+        // Nobody can use a page whose address was not read.
+        writeln!(stdout, "http://127.0.0.1:{port}/{}/", site.token)?;
+        stdout.flush()?;
+    }
+    tokio::select! {
+        () = serve(&listener, &site) => Ok(ExitCode::SUCCESS),
+        _ = interrupt.recv() => Ok(ExitCode::from(128 + 2)),
+        _ = terminate.recv() => Ok(ExitCode::from(128 + 15)),
+    }
+}
+
+/// What every request is answered from.
+struct Site {
+    place: Place,
+    every: Duration,
+    port: u16,
+    token: String,
+    pages: Arc<Semaphore>,
+}
+
+/// 128 bits of the system's randomness, in hexadecimal.
+fn unguessable() -> String {
+    let bits: u128 = rand::random();
+    format!("{bits:032x}")
+}
+
+async fn serve(listener: &TcpListener, site: &Arc<Site>) {
+    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    while let Ok(turn) = connections.clone().acquire_owned().await {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let site = site.clone();
+                tokio::spawn(async move {
+                    converse(stream, site).await;
+                    drop(turn);
+                });
+            }
+            // Out of descriptors, most likely.
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+async fn converse(stream: TcpStream, site: Arc<Site>) {
+    let service = service_fn(|request| {
+        let response = site.respond(&request);
+        async { Ok::<_, Infallible>(response) }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_LIMIT)
+        .keep_alive(false)
+        .max_buf_size(16 * 1024)
+        .serve_connection(TokioIo::new(stream), service);
+    // A browser that leaves in the middle is none of anybody's business.
+    let _ = served.await;
+}
+
+impl Site {
+    fn respond(&self, request: &Request<Incoming>) -> Response<Body> {
+        let mut response = self.answer(request);
+        let headers = response.headers_mut();
+        for (name, value) in [
+            (CACHE_CONTROL, "no-store"),
+            (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            (X_FRAME_OPTIONS, "DENY"),
+            (REFERRER_POLICY, "no-referrer"),
+            (
+                HeaderName::from_static("cross-origin-resource-policy"),
+                "same-origin",
+            ),
+            (
+                HeaderName::from_static("cross-origin-opener-policy"),
+                "same-origin",
+            ),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        // The page has its own.
+        headers
+            .entry(CONTENT_SECURITY_POLICY)
+            .or_insert(HeaderValue::from_static(
+                "default-src 'none'; frame-ancestors 'none'",
+            ));
+        response
+    }
+
+    fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
+        // A page of another site, which made its name mean this machine or sends requests here, is told nothing: not even
+        // whether its token is right.
+        if !is_from_here(request.headers(), self.port) {
+            return said(
+                StatusCode::FORBIDDEN,
+                "text/plain",
+                "this is for pages of this machine\n",
+            );
+        }
+        if request.method() != Method::GET {
+            let mut response = said(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "GET\n");
+            response
+                .headers_mut()
+                .insert(ALLOW, HeaderValue::from_static("GET"));
+            return response;
+        }
+        let path = request.uri().path();
+        let (token, rest) = path
+            .strip_prefix('/')
+            .and_then(|path| path.split_once('/'))
+            .unwrap_or_default();
+        if !bool::from(token.as_bytes().ct_eq(self.token.as_bytes())) {
+            let words = "this address is not complete: take the one that `trunkline serve-ui` printed\n";
+            return said(StatusCode::NOT_FOUND, "text/plain", words);
+        }
+        match rest {
+            "" => page(),
+            "events" => self.events(),
+            _ => said(StatusCode::NOT_FOUND, "text/plain", "there is one page here\n"),
+        }
+    }
+
+    fn events(&self) -> Response<Body> {
+        let Ok(turn) = self.pages.clone().try_acquire_owned() else {
+            let words = format!("{PAGES} pages are open: close one\n");
+            return said(StatusCode::SERVICE_UNAVAILABLE, "text/plain", words);
+        };
+        let body = events::body(self.place.clone(), self.every, turn);
+        let mut response = Response::new(body.boxed_unsync());
+        response.headers_mut().insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("text/event-stream; charset=utf-8"),
+        );
+        response
+    }
+}
+
+/// The page, whose style and script are allowed by a number that nobody knows beforehand.
+fn page() -> Response<Body> {
+    let nonce = unguessable();
+    let text = PAGE
+        .replace("{nonce}", &nonce)
+        .replace("/*style*/", STYLE)
+        .replace("/*script*/", SCRIPT);
+    let mut response = said(StatusCode::OK, "text/html", text);
+    let policy = format!(
+        "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    );
+    if let Ok(policy) = HeaderValue::from_str(&policy) {
+        response.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
+    }
+    response
+}
+
+fn said(status: StatusCode, kind: &str, text: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(Full::new(text.into()).boxed_unsync());
+    *response.status_mut() = status;
+    if let Ok(kind) = HeaderValue::from_str(&format!("{kind}; charset=utf-8")) {
+        response.headers_mut().insert(CONTENT_TYPE, kind);
+    }
+    response
+}
+
+/// Whether a request names this machine, and no page of another site made it.
+fn is_from_here(headers: &HeaderMap, port: u16) -> bool {
+    let is_ours = |name: &str| name == format!("127.0.0.1:{port}") || name == format!("localhost:{port}");
+    let only = |name: HeaderName| {
+        let mut values = headers.get_all(name).iter();
+        match (values.next(), values.next()) {
+            (value, None) => Ok(value.map(|value| value.to_str().unwrap_or_default().to_ascii_lowercase())),
+            (_, Some(_)) => Err(()),
+        }
+    };
+    let Ok(Some(host)) = only(HOST) else { return false };
+    let origin = match only(ORIGIN) {
+        Ok(None) => true,
+        Ok(Some(origin)) => origin.strip_prefix("http://").is_some_and(is_ours),
+        Err(()) => false,
+    };
+    let site = match only(HeaderName::from_static("sec-fetch-site")) {
+        Ok(None) => true,
+        Ok(Some(site)) => site == "same-origin" || site == "none",
+        Err(()) => false,
+    };
+    is_ours(&host) && origin && site
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_pages_of_this_machine_are_answered() {
+        let asked = |headers: &[(&'static str, &'static str)]| {
+            let mut map = HeaderMap::new();
+            for (name, value) in headers {
+                map.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+            }
+            is_from_here(&map, 8080)
+        };
+        assert!(asked(&[("host", "127.0.0.1:8080")]));
+        assert!(asked(&[
+            ("host", "LocalHost:8080"),
+            ("origin", "http://localhost:8080")
+        ]));
+        assert!(asked(&[("host", "127.0.0.1:8080"), ("sec-fetch-site", "none")]));
+        for headers in [
+            &[][..],
+            &[("host", "evil.example:8080")],
+            &[("host", "127.0.0.1")],
+            &[("host", "127.0.0.1:8081")],
+            &[("host", "127.0.0.1:8080"), ("host", "evil.example")],
+            &[("host", "127.0.0.1:8080"), ("origin", "null")],
+            &[("host", "127.0.0.1:8080"), ("origin", "https://evil.example")],
+            &[("host", "127.0.0.1:8080"), ("origin", "http://127.0.0.1:8081")],
+            &[("host", "127.0.0.1:8080"), ("sec-fetch-site", "cross-site")],
+            &[("host", "127.0.0.1:8080"), ("sec-fetch-site", "same-site")],
+        ] {
+            assert!(!asked(headers), "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn the_page_needs_nothing_from_elsewhere() {
+        for text in [PAGE, STYLE, SCRIPT] {
+            for elsewhere in [
+                "http:",
+                "https:",
+                "src=",
+                "url(",
+                "@import",
+                "innerHTML",
+                "insertAdjacentHTML",
+            ] {
+                let found = text.replace("http://www.w3.org/2000/svg", "").contains(elsewhere);
+                assert!(!found, "{elsewhere}");
+            }
+        }
+        assert_ne!(unguessable(), unguessable());
+        assert_eq!(unguessable().len(), 32);
+    }
+}

@@ -1,0 +1,304 @@
+//! What the user looks at, and what their keys do.
+
+use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::tables::{self, Row, Sort, View};
+use crate::model::Model;
+
+/// The state of what is shown.
+#[derive(Debug, Default)]
+pub(super) struct App {
+    pub(super) view: View,
+    pub(super) filter: String,
+    pub(super) mode: Mode,
+    /// What came of the last command.
+    pub(super) note: Option<String>,
+    /// Rows that there is room for, as last drawn.
+    pub(super) room: usize,
+    /// The first row that is shown.
+    pub(super) first: usize,
+    pub(super) sorts: [Sort; View::ALL.len()],
+    pub(super) selected: [Option<Row>; View::ALL.len()],
+}
+
+/// What keys mean.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// They are commands.
+    #[default]
+    Table,
+    /// They are typed into the filter.
+    Filter,
+    Help,
+    /// All about the selected row, from this line on.
+    Details(u16),
+    /// Whether the connections to a host are to be closed.
+    Close {
+        sharing: String,
+    },
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    None,
+    Quit,
+    Redraw,
+    Suspend,
+    Close { sharing: String, at_once: bool },
+}
+
+impl App {
+    /// The rows of the table that is looked at.
+    pub(super) fn rows(&self, model: &Model) -> Vec<Row> {
+        tables::rows(model, self.view, &self.filter, self.sort())
+    }
+
+    pub(super) fn sort(&self) -> Sort {
+        self.sorts[self.view as usize]
+    }
+
+    /// The selected row, if there is any: the first one where the one that was selected has gone.
+    pub(super) fn selected<'a>(&self, rows: &'a [Row]) -> Option<(usize, &'a Row)> {
+        let wanted = self.selected[self.view as usize].as_ref();
+        let at = wanted.and_then(|wanted| rows.iter().position(|row| row == wanted));
+        let at = at.unwrap_or(0);
+        rows.get(at).map(|row| (at, row))
+    }
+
+    /// Does what a key means.
+    pub(super) fn key(&mut self, key: KeyEvent, model: &Model) -> Action {
+        if key.kind == KeyEventKind::Release {
+            return Action::None;
+        }
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            match key.code {
+                KeyCode::Char('c') => return Action::Quit,
+                KeyCode::Char('l') => return Action::Redraw,
+                KeyCode::Char('z') => return Action::Suspend,
+                _ => {}
+            }
+        }
+        self.note = None;
+        match &mut self.mode {
+            Mode::Table => return self.command(key.code, model),
+            Mode::Filter => match key.code {
+                KeyCode::Enter => self.mode = Mode::Table,
+                KeyCode::Esc => {
+                    self.filter.clear();
+                    self.mode = Mode::Table;
+                }
+                KeyCode::Backspace => drop(self.filter.pop()),
+                KeyCode::Char('u') if key.modifiers.contains(KeyModifiers::CONTROL) => self.filter.clear(),
+                KeyCode::Char(letter) if !letter.is_control() => self.filter.push(letter),
+                _ => {}
+            },
+            Mode::Help => self.mode = Mode::Table,
+            Mode::Details(line) => match key.code {
+                KeyCode::Down | KeyCode::Char('j') => *line = line.saturating_add(1),
+                KeyCode::Up | KeyCode::Char('k') => *line = line.saturating_sub(1),
+                KeyCode::PageDown | KeyCode::Char(' ') => *line = line.saturating_add(10),
+                KeyCode::PageUp => *line = line.saturating_sub(10),
+                KeyCode::Char('c') => self.ask_to_close(model),
+                _ => self.mode = Mode::Table,
+            },
+            Mode::Close { sharing } => {
+                let sharing = std::mem::take(sharing);
+                self.mode = Mode::Table;
+                match key.code {
+                    KeyCode::Char('y' | 'Y') => {
+                        return Action::Close {
+                            sharing,
+                            at_once: false,
+                        };
+                    }
+                    KeyCode::Char('!') => {
+                        return Action::Close {
+                            sharing,
+                            at_once: true,
+                        };
+                    }
+                    _ => self.note = Some("nothing was closed".into()),
+                }
+            }
+        }
+        Action::None
+    }
+
+    fn command(&mut self, key: KeyCode, model: &Model) -> Action {
+        match key {
+            KeyCode::Char('q') => return Action::Quit,
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.mode = Mode::Help,
+            KeyCode::Char('/') => self.mode = Mode::Filter,
+            KeyCode::Char('c') => self.ask_to_close(model),
+            KeyCode::Enter if !self.rows(model).is_empty() => self.mode = Mode::Details(0),
+            KeyCode::Tab | KeyCode::Right => self.look_at(self.view as usize + 1),
+            KeyCode::BackTab | KeyCode::Left => self.look_at(self.view as usize + View::ALL.len() - 1),
+            KeyCode::Char(number @ '1'..='4') => self.look_at(number as usize - '1' as usize),
+            KeyCode::Char('s') => {
+                let columns = self.view.columns().len();
+                let sort = &mut self.sorts[self.view as usize];
+                *sort = Sort {
+                    by: (sort.by + 1) % columns,
+                    reversed: false,
+                };
+            }
+            KeyCode::Char('S') => {
+                let columns = self.view.columns().len();
+                let sort = &mut self.sorts[self.view as usize];
+                *sort = Sort {
+                    by: (sort.by + columns - 1) % columns,
+                    reversed: false,
+                };
+            }
+            KeyCode::Char('r') => {
+                let sort = &mut self.sorts[self.view as usize];
+                sort.reversed = !sort.reversed;
+            }
+            KeyCode::Down | KeyCode::Char('j') => self.go(model, 1),
+            KeyCode::Up | KeyCode::Char('k') => self.go(model, -1),
+            KeyCode::PageDown | KeyCode::Char(' ') => self.go(model, self.room.cast_signed()),
+            KeyCode::PageUp => self.go(model, -self.room.cast_signed()),
+            KeyCode::Home | KeyCode::Char('g') => self.go(model, isize::MIN / 2),
+            KeyCode::End | KeyCode::Char('G') => self.go(model, isize::MAX / 2),
+            _ => {}
+        }
+        Action::None
+    }
+
+    fn look_at(&mut self, view: usize) {
+        self.view = View::ALL[view % View::ALL.len()];
+        self.first = 0;
+    }
+
+    /// Selects a row so far from the selected one.
+    fn go(&mut self, model: &Model, by: isize) {
+        let rows = self.rows(model);
+        let (at, _) = self.selected(&rows).unzip();
+        let last = rows.len().saturating_sub(1);
+        let at = at.unwrap_or(0).saturating_add_signed(by).min(last);
+        self.selected[self.view as usize] = rows.into_iter().nth(at);
+    }
+
+    /// Asks whether the selected host's connections are to be closed: those of the host that a session is on, too.
+    fn ask_to_close(&mut self, model: &Model) {
+        let rows = self.rows(model);
+        let sharing = self.selected(&rows).and_then(|(_, row)| {
+            let name = match row {
+                Row::Host(sharing) => return Some(sharing.clone()),
+                Row::Activity(id) => &model.activities.get(id)?.host,
+                Row::Failure(at) => &model.failures.get(*at)?.host,
+            };
+            let mut hosts = model.hosts.values();
+            let host = hosts.find(|host| host.report.name == *name)?;
+            Some(host.report.sharing.clone())
+        });
+        match sharing {
+            Some(sharing) => self.mode = Mode::Close { sharing },
+            None => self.note = Some("this host has no connections".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::feed::News;
+    use crate::model::tests::{activity, host, moment};
+    use trunkline_control::protocol::ActivityKind;
+
+    fn model() -> Model {
+        let mut model = Model::default();
+        let mut update = moment(1, (1..=30).map(|n| host(&format!("web{n}"), n)).collect());
+        update.activities = vec![activity(1, ActivityKind::Command, "web7", "uptime")];
+        model.learn(News::Update(Box::new(update)));
+        model
+    }
+
+    fn press(app: &mut App, model: &Model, keys: &str) -> Action {
+        let mut last = Action::None;
+        for key in keys.chars() {
+            let code = match key {
+                '\n' => KeyCode::Enter,
+                '\x1b' => KeyCode::Esc,
+                '↓' => KeyCode::Down,
+                '⇟' => KeyCode::PageDown,
+                letter => KeyCode::Char(letter),
+            };
+            last = app.key(KeyEvent::new(code, KeyModifiers::NONE), model);
+        }
+        last
+    }
+
+    fn selected(app: &App, model: &Model) -> String {
+        let rows = app.rows(model);
+        match app.selected(&rows) {
+            Some((_, Row::Host(sharing))) => sharing.clone(),
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_selection_stays_with_its_host_and_within_the_table() {
+        let (model, mut app) = (
+            model(),
+            App {
+                room: 10,
+                ..App::default()
+            },
+        );
+        press(&mut app, &model, "↓↓");
+        assert_eq!(selected(&app, &model), "web3");
+        press(&mut app, &model, "r");
+        assert_eq!(selected(&app, &model), "web3");
+        press(&mut app, &model, "r⇟⇟⇟⇟");
+        assert_eq!(selected(&app, &model), "web30");
+        press(&mut app, &model, "g");
+        assert_eq!(selected(&app, &model), "web1");
+    }
+
+    #[test]
+    fn a_filter_is_typed_and_taken_away_again() {
+        let (model, mut app) = (model(), App::default());
+        press(&mut app, &model, "/WEB2\n");
+        assert_eq!(app.rows(&model).len(), 11);
+        press(&mut app, &model, "/0\n");
+        assert_eq!(app.rows(&model).len(), 1);
+        press(&mut app, &model, "\x1b");
+        assert_eq!(app.rows(&model).len(), 30);
+        assert_eq!(press(&mut app, &model, "/q"), Action::None, "it is a letter here");
+    }
+
+    #[test]
+    fn connections_are_closed_only_after_a_yes() {
+        let (model, mut app) = (model(), App::default());
+        for no in ["cn", "c\n", "cq", "c\x1b"] {
+            assert_eq!(press(&mut app, &model, no), Action::None, "{no}");
+        }
+        let close = |sharing: &str, at_once| Action::Close {
+            sharing: sharing.into(),
+            at_once,
+        };
+        assert_eq!(press(&mut app, &model, "↓cy"), close("web2", false));
+        assert_eq!(
+            press(&mut app, &model, "2c!"),
+            close("web7", true),
+            "that of the session's host"
+        );
+    }
+
+    #[test]
+    fn columns_are_sorted_one_after_the_other() {
+        let (model, mut app) = (model(), App::default());
+        let sent = View::Hosts
+            .columns()
+            .iter()
+            .position(|column| column.name == "SENT")
+            .unwrap();
+        press(&mut app, &model, &"s".repeat(sent));
+        assert_eq!(app.rows(&model)[0], Row::Host("web30".into()), "most comes first");
+        press(&mut app, &model, "r");
+        assert_eq!(app.rows(&model)[0], Row::Host("web1".into()));
+    }
+}

@@ -1,0 +1,415 @@
+//! The tables: their columns, which rows they have and in which order, and what is in a cell.
+
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use trunkline_control::protocol::{Activity, ActivityKind, FailureReport};
+
+use crate::model::{Host, Model};
+use crate::quantity::{bytes, rate, time};
+
+/// What is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum View {
+    #[default]
+    Hosts,
+    Sessions,
+    Copies,
+    Failures,
+}
+
+impl View {
+    pub(super) const ALL: [Self; 4] = [Self::Hosts, Self::Sessions, Self::Copies, Self::Failures];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Hosts => "Hosts",
+            Self::Sessions => "Sessions",
+            Self::Copies => "Copies",
+            Self::Failures => "Failures",
+        }
+    }
+
+    pub(super) fn columns(self) -> &'static [Column] {
+        match self {
+            Self::Hosts => HOSTS,
+            Self::Sessions => SESSIONS,
+            Self::Copies => COPIES,
+            Self::Failures => FAILURES,
+        }
+    }
+}
+
+/// A column.
+pub(super) struct Column {
+    pub(super) name: &'static str,
+    /// Cells; 0 for what the others leave.
+    pub(super) width: u16,
+    /// Whether it is aligned to the right, and sorted from the greatest on.
+    pub(super) number: bool,
+    /// It is there in a terminal of at least so many columns.
+    pub(super) from: u16,
+}
+
+const fn text(name: &'static str, width: u16, from: u16) -> Column {
+    Column {
+        name,
+        width,
+        number: false,
+        from,
+    }
+}
+
+const fn number(name: &'static str, width: u16, from: u16) -> Column {
+    Column {
+        name,
+        width,
+        number: true,
+        from,
+    }
+}
+
+const HOSTS: &[Column] = &[
+    text("HOST", 0, 0),
+    text("ADDRESS", 34, 130),
+    text("STATE", 10, 0),
+    number("CONN", 4, 0),
+    number("SESS", 5, 0),
+    number("TUN", 4, 100),
+    number("RTT", 7, 0),
+    text("RTT, LAST", 10, 0),
+    number("SENT/s", 6, 0),
+    number("RECV/s", 6, 0),
+    number("SENT", 6, 110),
+    number("RECV", 6, 110),
+    number("UP", 7, 90),
+];
+
+const SESSIONS: &[Column] = &[
+    text("HOST", 20, 0),
+    text("KIND", 9, 0),
+    text("RUNS", 0, 0),
+    text("FOR", 20, 0),
+    number("PID", 7, 90),
+    number("STARTED IN", 10, 100),
+    number("AGE", 6, 0),
+];
+
+const COPIES: &[Column] = &[
+    text("HOST", 16, 0),
+    number("DONE", 5, 0),
+    text("", 12, 0),
+    number("OF", 6, 0),
+    number("RATE/s", 6, 0),
+    number("LEFT", 6, 0),
+    number("FILES", 13, 100),
+    number("FAILED", 6, 110),
+    text("FROM AND TO", 0, 0),
+    number("AGE", 6, 90),
+];
+
+const FAILURES: &[Column] = &[
+    number("AGO", 6, 0),
+    text("HOST", 18, 0),
+    text("WHAT", 9, 90),
+    text("BLAME", 14, 100),
+    text("COMMAND", 16, 120),
+    text("WHY", 0, 0),
+];
+
+/// A row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Row {
+    /// By what decides who may share its connections.
+    Host(String),
+    Activity(u64),
+    /// From the oldest on.
+    Failure(usize),
+}
+
+/// What a table is sorted by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Sort {
+    /// The column.
+    pub(super) by: usize,
+    /// The other way round.
+    pub(super) reversed: bool,
+}
+
+/// The rows that a filter lets through, in order. `now`: seconds since 1970.
+pub(super) fn rows(model: &Model, view: View, filter: &str, sort: Sort) -> Vec<Row> {
+    let filter = filter.to_lowercase();
+    let has = |text: &str| filter.is_empty() || text.to_lowercase().contains(&filter);
+    let column = view.columns().get(sort.by).map_or("", |column| column.name);
+    let mut rows = match view {
+        View::Hosts => {
+            let hosts = model.hosts.values();
+            let mut hosts: Vec<&Host> = hosts
+                .filter(|host| has(&host.report.name) || has(&host.report.address))
+                .collect();
+            hosts.sort_by(|a, b| {
+                compare_hosts(a, b, column).then_with(|| natural(&a.report.name, &b.report.name))
+            });
+            hosts
+                .into_iter()
+                .map(|host| Row::Host(host.report.sharing.clone()))
+                .collect()
+        }
+        View::Sessions | View::Copies => {
+            let mut activities: Vec<&Activity> = model.activities.values().collect();
+            activities.retain(|activity| (activity.kind == ActivityKind::Copy) == (view == View::Copies));
+            activities.retain(|activity| {
+                has(&activity.host)
+                    || has(&activity.runs)
+                    || activity.asker.programs.iter().any(|name| has(name))
+            });
+            activities.sort_by(|a, b| compare_activities(model, a, b, column).then_with(|| b.id.cmp(&a.id)));
+            activities
+                .into_iter()
+                .map(|activity| Row::Activity(activity.id))
+                .collect()
+        }
+        View::Failures => {
+            let all = model.failures.iter().enumerate();
+            let mut failures: Vec<(usize, &FailureReport)> = all
+                .filter(|(_, failure)| has(&failure.host) || has(&failure.message))
+                .collect();
+            failures.sort_by(|(at, a), (bt, b)| {
+                let order = match column {
+                    "HOST" => natural(&a.host, &b.host),
+                    "WHAT" => a.activity.as_str().cmp(b.activity.as_str()),
+                    "BLAME" => a.kind.as_str().cmp(b.kind.as_str()),
+                    "COMMAND" => a.execution.cmp(&b.execution),
+                    "WHY" => a.message.cmp(&b.message),
+                    _ => Ordering::Equal,
+                };
+                order.then_with(|| bt.cmp(at))
+            });
+            failures
+                .into_iter()
+                .map(|(at, _)| Row::Failure(at))
+                .collect::<Vec<_>>()
+        }
+    };
+    if sort.reversed {
+        rows.reverse();
+    }
+    rows
+}
+
+fn compare_hosts(a: &Host, b: &Host, column: &str) -> Ordering {
+    let most = |of: fn(&Host) -> f64| of(b).total_cmp(&of(a));
+    match column {
+        "ADDRESS" => natural(&a.report.address, &b.report.address),
+        "STATE" => a.state().cmp(b.state()),
+        "CONN" => most(|host| host.report.connections.len() as f64),
+        "SESS" => most(|host| f64::from(host.sessions())),
+        "TUN" => most(|host| f64::from(host.tunnels())),
+        "RTT" | "RTT, LAST" => most(|host| host.rtt().map_or(-1.0, |rtt| rtt.as_secs_f64())),
+        "SENT/s" => most(|host| host.sent_rate),
+        "RECV/s" => most(|host| host.received_rate),
+        "SENT" => most(|host| host.moved().0 as f64),
+        "RECV" => most(|host| host.moved().1 as f64),
+        "UP" => most(|host| host.up().map_or(-1.0, |up| up.as_secs_f64())),
+        _ => Ordering::Equal,
+    }
+}
+
+fn compare_activities(model: &Model, a: &Activity, b: &Activity, column: &str) -> Ordering {
+    let bytes = |activity: &Activity| {
+        activity
+            .transfer
+            .as_ref()
+            .map_or(0, |transfer| transfer.total_bytes)
+    };
+    match column {
+        "HOST" => natural(&a.host, &b.host),
+        "KIND" => a.kind.as_str().cmp(b.kind.as_str()),
+        "RUNS" | "FROM AND TO" => a.runs.cmp(&b.runs),
+        "FOR" => a.asker.programs.cmp(&b.asker.programs),
+        "PID" => a.asker.pid.cmp(&b.asker.pid),
+        "STARTED IN" => b.started.cmp(&a.started),
+        "AGE" => a.since.cmp(&b.since),
+        "DONE" | "" => share(b).total_cmp(&share(a)),
+        "OF" => bytes(b).cmp(&bytes(a)),
+        "RATE/s" => model.copy_rate(b.id).total_cmp(&model.copy_rate(a.id)),
+        "LEFT" => left(model, b).cmp(&left(model, a)),
+        _ => Ordering::Equal,
+    }
+}
+
+/// Names with numbers in them by the numbers: web2 before web10.
+fn natural(a: &str, b: &str) -> Ordering {
+    let (mut a, mut b) = (a.as_bytes(), b.as_bytes());
+    loop {
+        let digits = |text: &[u8]| text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        match (digits(a), digits(b)) {
+            (0, _) | (_, 0) => match (a.split_first(), b.split_first()) {
+                (Some((x, rest_a)), Some((y, rest_b))) => {
+                    let order = x.to_ascii_lowercase().cmp(&y.to_ascii_lowercase());
+                    if order.is_ne() {
+                        return order;
+                    }
+                    (a, b) = (rest_a, rest_b);
+                }
+                (x, y) => return x.is_some().cmp(&y.is_some()),
+            },
+            (x, y) => {
+                let ((x, rest_a), (y, rest_b)) = (a.split_at(x), b.split_at(y));
+                let significant = |digits: &[u8]| digits.iter().skip_while(|digit| **digit == b'0').count();
+                let order = significant(x).cmp(&significant(y)).then_with(|| x.cmp(y));
+                if order.is_ne() {
+                    return order;
+                }
+                (a, b) = (rest_a, rest_b);
+            }
+        }
+    }
+}
+
+/// What is in a cell. `now`: seconds since 1970.
+pub(super) fn cell(model: &Model, row: &Row, column: &Column, now: u64) -> String {
+    match row {
+        Row::Host(sharing) => model.hosts.get(sharing).map(|host| of_host(host, column.name)),
+        Row::Activity(id) => {
+            let activity = model.activities.get(id);
+            activity.map(|activity| of_activity(model, activity, column.name))
+        }
+        Row::Failure(at) => model.failures.get(*at).map(|failure| match column.name {
+            "AGO" => time(Duration::from_secs(now.saturating_sub(failure.at).max(1))),
+            "HOST" => failure.host.clone(),
+            "WHAT" => failure.activity.as_str().into(),
+            "BLAME" => failure.kind.as_str().into(),
+            "COMMAND" => failure.execution.as_str().into(),
+            _ => failure.message.clone(),
+        }),
+    }
+    .unwrap_or_default()
+}
+
+fn of_host(host: &Host, column: &str) -> String {
+    let some = |count: usize| {
+        if count == 0 {
+            String::new()
+        } else {
+            count.to_string()
+        }
+    };
+    match column {
+        "HOST" => host.report.name.clone(),
+        "ADDRESS" => host.report.address.clone(),
+        "STATE" => host.state().into(),
+        "CONN" => some(host.report.connections.len()),
+        "SESS" => some(host.sessions() as usize),
+        "TUN" => some(host.tunnels() as usize),
+        "RTT" => host.rtt().map(time).unwrap_or_default(),
+        "RTT, LAST" => sparkline(&host.rtts, 10),
+        "SENT/s" => rate(host.sent_rate),
+        "RECV/s" => rate(host.received_rate),
+        "SENT" => bytes(host.moved().0),
+        "RECV" => bytes(host.moved().1),
+        _ => host.up().map(time).unwrap_or_default(),
+    }
+}
+
+fn of_activity(model: &Model, activity: &Activity, column: &str) -> String {
+    let transfer = activity.transfer.as_ref();
+    match column {
+        "HOST" => activity.host.clone(),
+        "KIND" => activity.kind.as_str().into(),
+        "RUNS" | "FROM AND TO" => activity.runs.clone(),
+        "FOR" => asker(activity),
+        "PID" => activity.asker.pid.map(|pid| pid.to_string()).unwrap_or_default(),
+        "STARTED IN" => activity.started.map_or_else(|| "starting".into(), time),
+        "AGE" => time(model.age(activity.since).max(Duration::from_secs(1))),
+        "DONE" => format!("{:.0}%", (100.0 * share(activity)).floor()),
+        "" => bar(share(activity), 12),
+        "OF" => {
+            let counted = transfer.is_some_and(|transfer| transfer.counted);
+            let total = bytes(transfer.map_or(0, |transfer| transfer.total_bytes));
+            format!("{total}{}", if counted { "" } else { "+" })
+        }
+        "RATE/s" => rate(model.copy_rate(activity.id)),
+        "LEFT" => left(model, activity).map(time).unwrap_or_default(),
+        "FILES" => transfer.map_or_else(String::new, |transfer| {
+            format!("{}/{}", transfer.files, transfer.total_files)
+        }),
+        "FAILED" => match transfer.map_or(0, |transfer| transfer.failed) {
+            0 => String::new(),
+            some => some.to_string(),
+        },
+        _ => String::new(),
+    }
+}
+
+/// Who asked: the program, and what ran it.
+pub(super) fn asker(activity: &Activity) -> String {
+    let mut programs = activity.asker.programs.clone();
+    programs.reverse();
+    match programs.is_empty() {
+        true => "?".into(),
+        false => programs.join(" > "),
+    }
+}
+
+/// How much of a copy is done.
+fn share(activity: &Activity) -> f64 {
+    match &activity.transfer {
+        Some(transfer) if transfer.total_bytes > 0 => {
+            (transfer.bytes as f64 / transfer.total_bytes as f64).min(1.0)
+        }
+        _ => 0.0,
+    }
+}
+
+/// How long a copy will take at its present rate.
+fn left(model: &Model, activity: &Activity) -> Option<Duration> {
+    let transfer = activity.transfer.as_ref().filter(|transfer| transfer.counted)?;
+    let rate = model.copy_rate(activity.id);
+    let seconds = transfer.total_bytes.saturating_sub(transfer.bytes) as f64 / rate;
+    (rate >= 1.0).then(|| Duration::try_from_secs_f64(seconds.ceil()).ok())?
+}
+
+fn bar(share: f64, width: usize) -> String {
+    let eighths = (share * width as f64 * 8.0) as usize;
+    let mut bar = "█".repeat(eighths / 8);
+    if eighths / 8 < width {
+        let part = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
+        bar.push_str(part);
+    }
+    bar
+}
+
+/// The last values, each as high as its part of the greatest; a space where there is none.
+pub(super) fn sparkline(values: &VecDeque<u64>, width: usize) -> String {
+    let last = values.range(values.len().saturating_sub(width)..);
+    let most = last.clone().copied().max().unwrap_or(0);
+    last.map(|value| match *value {
+        0 => ' ',
+        value => ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
+            [((value as f64 / most as f64 * 8.0).ceil() as usize).clamp(1, 8) - 1],
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_names_are_numbers() {
+        let mut names = vec!["web10", "web2", "db1", "web02", "web", "Web3", "web2a"];
+        names.sort_by(|a, b| natural(a, b));
+        assert_eq!(names, ["db1", "web", "web02", "web2", "web2a", "Web3", "web10"]);
+    }
+
+    #[test]
+    fn bars_and_sparklines_have_their_width() {
+        assert_eq!(bar(0.0, 4), "");
+        assert_eq!(bar(0.5, 4), "██");
+        assert_eq!(bar(1.0, 4), "████");
+        assert_eq!(sparkline(&[9, 0, 1, 8].into(), 3), " ▁█");
+        assert_eq!(sparkline(&[].into(), 3), "");
+    }
+}
