@@ -52,7 +52,7 @@ test('everything that ssh2 exports is there, with the same values, but for its s
 
 test('programs for ssh2 see the same on trunkline', async (t) => {
   const guide = read('../../../docs/guide/node.md');
-  await compare(t, (name, both) => t.test(name, { timeout: 30_000 }, async () => {
+  await compare(t, (name, both) => t.test(name, { timeout: 70_000 }, async () => {
     const { ssh2, trunkline } = await both();
     const difference = DIFFERENT.get(name);
     if (difference === undefined) return assert.deepEqual(asFull(trunkline, ssh2), ssh2);

@@ -169,8 +169,9 @@ with connection() as box, tempfile.TemporaryDirectory() as folder:
         print(error.result.return_code, error.result.stdout)
     try:
         box.run("sleep 100", timeout=0.3)
-    except CommandTimedOut as error:
-        print(error.timeout)
+    except (CommandTimedOut, UnexpectedExit) as error:
+        # Invoke takes an end that it sees before its timer's thread has ended for one of the command's own.
+        print(error.result.exited)
     with open(folder + "/source", "wb") as file:
         file.write(b"x" * 100000)
     os.chmod(folder + "/source", 0o640)
@@ -304,7 +305,11 @@ def test_a_program_runs(program: str, testbed: Testbed, tmp_path: Path) -> None:
         assert "['file', 'there'] True True 7" in ours.stdout
         assert "content [b'ran\\n'] True" in ours.stdout
         return
-    theirs = run_python(program, *arguments, timeout=TIMEOUT)
+    # The original has races of its own.
+    for _ in range(3):
+        theirs = run_python(program, *arguments, timeout=TIMEOUT)
+        if theirs.returncode == 0 or "DSSKey" in theirs.stderr:
+            break
     assert theirs.returncode == 0 or "DSSKey" in theirs.stderr, theirs.stderr
     if theirs.returncode == 0:
         assert ours.stdout == theirs.stdout
