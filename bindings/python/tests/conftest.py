@@ -111,6 +111,16 @@ def ssh_agent(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
     process.wait()
 
 
+def remove_folder(folder: Path) -> None:
+    """Removes a folder of which a daemon that is ending may be removing files, too."""
+
+    def failed(_function: object, _path: str, error: tuple[type[BaseException], BaseException, object]) -> None:
+        if not isinstance(error[1], FileNotFoundError):
+            raise error[1]
+
+    shutil.rmtree(folder, onerror=failed)
+
+
 @pytest.fixture(scope="module")
 def daemon(own_state: None) -> Iterator[None]:
     """The program trunkline, which starts the daemon, in a folder of this module's own."""
@@ -124,7 +134,7 @@ def daemon(own_state: None) -> Iterator[None]:
         patch.setenv("TRUNKLINE_DIR", str(folder))
         yield
         subprocess.run([program, "stop", "--now"], check=True, capture_output=True)
-    shutil.rmtree(folder)
+    remove_folder(folder)
 
 
 @pytest.fixture(scope="module", params=ANSIBLE_ENVIRONMENTS or [None], ids=lambda path: path.name if path else "none")

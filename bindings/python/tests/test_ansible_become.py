@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ANSIBLE_PLAYBOOKS, ANSIBLE_PLUGIN, Ansible, Testbed, wait_until
+from conftest import ANSIBLE_PLAYBOOKS, ANSIBLE_PLUGIN, Ansible, Testbed, remove_folder, wait_until
 
 Variables = dict[str, Any]
 
@@ -162,7 +162,7 @@ def realm() -> Iterator[Realm]:
     realm = Realm(folder)
     yield realm
     realm.close()
-    shutil.rmtree(folder)
+    remove_folder(folder)
 
 
 class Outcomes:

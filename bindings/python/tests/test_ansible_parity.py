@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ANSIBLE_PLAYBOOKS, ANSIBLE_PLUGIN, WORKSPACE, Ansible, Testbed
+from conftest import ANSIBLE_PLAYBOOKS, ANSIBLE_PLUGIN, WORKSPACE, Ansible, Testbed, remove_folder
 
 Variables = dict[str, Any]
 
@@ -552,4 +552,4 @@ def test_a_task_outlives_the_end_of_its_daemon_and_has_failed_where_it_is_killed
         assert (done.returncode, "UNREACHABLE" in done.stdout) == (code, False), done.stdout + done.stderr
         assert said in done.stdout
     assert runs.read_text() == "TERM\nKILL\n"
-    shutil.rmtree(folder)
+    remove_folder(folder)
