@@ -176,16 +176,15 @@ async fn run(args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     let mut copies = futures_util::stream::iter(copies).buffer_unordered(args.jobs.into());
     let mut success = true;
     loop {
-        let ended = tokio::select! {
-            biased;
-            signal = interrupts.next() => {
+        let ended = match interrupts.or(copies.next()).await {
+            Ok(ended) => ended,
+            Err(signal) => {
                 view.interrupted(match args.dry_run || args.no_partial {
                     true => "not everything was done",
                     false => "run the same command again to copy the rest",
                 });
                 return Ok(ExitCode::from(status_of(signal)));
             }
-            ended = copies.next() => ended,
         };
         match ended {
             None => break,

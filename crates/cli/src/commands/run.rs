@@ -360,24 +360,22 @@ impl Run<'_> {
                 .map(Job::run)
                 .buffer_unordered(args.jobs.into());
             loop {
-                let result = tokio::select! {
-                    biased;
-                    number = interrupts.next() => {
-                        if signal.is_some() {
-                            // The second time: at once. The daemon ends what is left.
-                            common.view.progress.clear();
-                            eprintln!("trunkline: interrupted again: commands may still be running");
-                            let code = ExitCode::from(status_of(number));
-                            return self.end(Done::new(&done, code), targets);
-                        }
+                let result = match interrupts.or(results.next()).await {
+                    Ok(Some(result)) => result,
+                    Ok(None) => break,
+                    Err(number) if signal.is_some() => {
+                        // The daemon ends what is left.
+                        common.view.progress.clear();
+                        eprintln!("trunkline: interrupted again: commands may still be running");
+                        let code = ExitCode::from(status_of(number));
+                        return self.end(Done::new(&done, code), targets);
+                    }
+                    Err(number) => {
                         signal = Some(number);
+                        common.view.progress.interrupted();
                         interrupt.send_replace(true);
                         continue;
                     }
-                    result = results.next() => match result {
-                        Some(result) => result,
-                        None => break,
-                    },
                 };
                 if common.view.is_unread.load(Ordering::Relaxed) {
                     // What runs still is told so, as by a program that SIGPIPE ends.

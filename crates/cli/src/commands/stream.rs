@@ -181,10 +181,9 @@ async fn stream(mut args: Args, backend: &Backend) -> anyhow::Result<ExitCode> {
     // Whoever asks for an end gets it at once: what stays are files, and what readers have. The commands are told by the
     // daemon that nobody listens any more.
     let mut interrupts = Interrupts::watch()?;
-    let ended = tokio::select! {
-        biased;
-        signal = interrupts.next() => return Ok(ExitCode::from(status_of(signal))),
-        ended = futures_util::future::join_all(followed) => ended,
+    let ended = match interrupts.or(futures_util::future::join_all(followed)).await {
+        Ok(ended) => ended,
+        Err(signal) => return Ok(ExitCode::from(status_of(signal))),
     };
     Ok(if ended.into_iter().all(|success| success) {
         ExitCode::SUCCESS

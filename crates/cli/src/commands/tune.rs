@@ -181,15 +181,22 @@ async fn measure(args: &Args, backend: &Backend) -> anyhow::Result<Measured> {
         .await?;
     let mut interrupted = None;
     let outcome = loop {
-        let reply = tokio::select! {
-            biased;
-            // What is on the server is removed first.
-            signal = interrupts.next() => {
+        let reply = match interrupts.or(talk.next()).await {
+            Ok(reply) => reply?,
+            Err(signal) if interrupted.is_some() => {
+                bar.suspend(|| {
+                    eprintln!(
+                        "trunkline: interrupted again: files of the measurement may be left on the server"
+                    );
+                });
+                break Ok(Measured::Interrupted(signal));
+            }
+            Err(signal) => {
                 interrupted = Some(signal);
+                bar.set_message("removing the files on the server (Ctrl-C again leaves at once)");
                 talk.send(&Request::Terminate).await?;
                 continue;
             }
-            reply = talk.next() => reply?,
         };
         match reply {
             Reply::Tuning(step) => show(&bar, step),

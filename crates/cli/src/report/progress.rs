@@ -65,6 +65,12 @@ impl Progress {
         self.bar.tick();
     }
 
+    /// The commands are told to end, which may take them a while.
+    pub(crate) fn interrupted(&self) {
+        locked(&self.tally).is_interrupted = true;
+        self.bar.tick();
+    }
+
     /// Writes to `out` with the line out of the way.
     ///
     /// # Errors
@@ -90,6 +96,7 @@ struct Tally {
     unsuccessful: usize,
     /// Hosts at work, since when.
     running: HashMap<String, Instant>,
+    is_interrupted: bool,
 }
 
 impl Tally {
@@ -103,11 +110,15 @@ impl Tally {
         self.unsuccessful += usize::from(!result.outcome.is_success());
     }
 
-    /// `12/200 done, 1 failed, 8 running, slowest web07 (12.0 s)`
+    /// `12/200 done, 1 failed, 8 running, slowest web07 (12.0 s)`, or after Ctrl-C `12/200 done, 1 failed, ending 8; Ctrl-C again
+    /// leaves at once`
     fn line(&self, now: Instant) -> String {
         let mut line = format!("{}/{} done", self.done, self.total);
         if self.unsuccessful > 0 {
             line += &format!(", {} failed", self.unsuccessful);
+        }
+        if self.is_interrupted {
+            return line + &format!(", ending {}; Ctrl-C again leaves at once", self.running.len());
         }
         // Of two that began together the first by name, so that the line does not flicker between them.
         if let Some((host, since)) = self.running.iter().min_by_key(|&(host, since)| (since, host)) {
@@ -148,6 +159,12 @@ mod tests {
             tally.line(now),
             "2/3 done, 1 failed, 1 running, slowest web3 (8.0 s)"
         );
+        tally.is_interrupted = true;
+        assert_eq!(
+            tally.line(now),
+            "2/3 done, 1 failed, ending 1; Ctrl-C again leaves at once"
+        );
+        tally.is_interrupted = false;
         tally.finish(&result("web3", Outcome::Exited(0), ""));
         assert_eq!(tally.line(now), "3/3 done, 1 failed");
     }

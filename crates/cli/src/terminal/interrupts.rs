@@ -10,9 +10,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::raw::{ignored_signals, signals_are_handled};
 
 /// The signals, from when it is made on.
-///
-/// Where it is waited for beside something else it comes first (`biased`): Ctrl-C at a question also ends the question, and the
-/// failure that follows from that may be there in the same moment.
 #[derive(Debug)]
 pub(crate) struct Interrupts {
     streams: Vec<(i32, Signal)>,
@@ -39,6 +36,21 @@ impl Interrupts {
     /// Forgets those that have come.
     pub(crate) fn forget(&mut self) {
         while self.next().now_or_never().is_some() {}
+    }
+
+    /// What `other` comes to, or the number of a signal that comes before that; with the signal `other` is dropped.
+    ///
+    /// If both are there, it is the signal: Ctrl-C at a question also ends the question, and the failure that follows from
+    /// that may be there in the same moment.
+    ///
+    /// # Errors
+    /// The signal's number.
+    pub(crate) async fn or<T>(&mut self, other: impl Future<Output = T>) -> Result<T, i32> {
+        tokio::select! {
+            biased;
+            signal = self.next() => Err(signal),
+            outcome = other => Ok(outcome),
+        }
     }
 
     /// The next one's number. Cancel-safe.

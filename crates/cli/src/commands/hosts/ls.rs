@@ -88,17 +88,14 @@ async fn watch(args: &Args, pause: Duration, backend: &Backend) -> anyhow::Resul
     let mut ticks = tokio::time::interval(pause);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        tokio::select! {
-            biased;
-            _ = interrupts.next() => return screen.close(),
-            _ = ticks.tick() => {}
+        if interrupts.or(ticks.tick()).await.is_err() {
+            return screen.close();
         }
         // A daemon that does not answer does not keep the user from leaving.
-        let hosts = tokio::select! {
-            biased;
-            _ = interrupts.next() => return screen.close(),
-            hosts = hosts(args, backend) => hosts?,
+        let Ok(hosts) = interrupts.or(hosts(args, backend)).await else {
+            return screen.close();
         };
+        let hosts = hosts?;
         if args.json {
             let mut out = io::stdout();
             serde_json::to_writer(&mut out, &hosts)?;

@@ -90,13 +90,12 @@ impl Run<'_> {
         let begun = (SystemTime::now(), Instant::now());
         let mut fleet = Fleet::start()?;
         ask(&fleet, asked).await?;
-        let (job, targets) = tokio::select! {
-            biased;
-            _ = interrupts.next() => bail!(
+        let Ok(told) = interrupts.or(told_of(&mut fleet)).await else {
+            bail!(
                 "interrupted while the job was handed over: it may have started; `trunkline fleet status` lists it"
-            ),
-            told = told_of(&mut fleet) => told?,
+            );
         };
+        let (job, targets) = told?;
         if !self.args.quiet {
             let job = Printable::line(&job);
             let hosts = match targets.len() {
@@ -209,20 +208,22 @@ impl<'a> Following<'a> {
     async fn follow(&mut self, fleet: &mut Fleet, interrupts: &mut Interrupts) -> anyhow::Result<bool> {
         let mut is_cancelled = false;
         loop {
-            let reply = tokio::select! {
-                biased;
-                number = interrupts.next() => {
-                    if self.signal.is_some() {
-                        self.view.progress.clear();
-                        eprintln!("trunkline: interrupted again: the job is cancelled, and commands may still be running");
-                        return Ok(false);
-                    }
+            let reply = match interrupts.or(fleet.next()).await {
+                Ok(reply) => reply?,
+                Err(_) if self.signal.is_some() => {
+                    self.view.progress.clear();
+                    eprintln!(
+                        "trunkline: interrupted again: the job is cancelled, and commands may still be running"
+                    );
+                    return Ok(false);
+                }
+                Err(number) => {
                     self.signal = Some(number);
+                    self.view.progress.interrupted();
                     is_cancelled = true;
                     fleet.send(&FleetRequest::Cancel).await?;
                     continue;
                 }
-                reply = fleet.next() => reply?,
             };
             match reply {
                 Some(FleetReply::Done) => break,

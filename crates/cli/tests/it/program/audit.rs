@@ -6,15 +6,23 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Output, Stdio};
+use std::process::{Child, Output, Stdio};
 
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
+use trunkline_testkit::Sshd;
 
 use crate::home::{Home, assert_status, end_of, finish, finish_with, server, text, wait_until};
 
 struct Audited {
     home: Home,
+}
+
+/// A session with a forwarding.
+struct Forwarded {
+    ssh: Child,
+    socket: PathBuf,
+    target: TcpListener,
 }
 
 impl Audited {
@@ -48,6 +56,28 @@ impl Audited {
             !found.is_empty()
         });
         found
+    }
+
+    /// Has a session with a forwarding (`option`: `-L` or `-R`) from a socket to a port, both of this machine, and sends five
+    /// bytes through it.
+    fn send_five_bytes(&self, server: &Sshd, option: &str) -> Forwarded {
+        let target = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = target.local_addr().unwrap();
+        let socket = self.home.path("forwarded");
+        let mut ssh = self.home.ssh(server);
+        ssh.arg(option).arg(format!("{}:{to}", socket.display()));
+        ssh.args([server.alias(), "echo ready; read x"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut ssh = ssh.spawn().unwrap();
+        let mut ready = [0; 6];
+        ssh.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+        let mut client = UnixStream::connect(&socket).unwrap();
+        client.write_all(b"five.").unwrap();
+        let mut reached = target.accept().unwrap().0;
+        let mut come = [0; 5];
+        reached.read_exact(&mut come).unwrap();
+        Forwarded { ssh, socket, target }
     }
 
     fn verify(&self, arguments: &[&str]) -> Output {
@@ -355,25 +385,8 @@ fn a_daemon_that_cannot_write_a_strict_trail_does_not_start() {
 #[test]
 fn each_connection_through_a_forwarding_is_recorded() {
     let (server, audited) = (server(), Audited::new("audit = \"on\"\n"));
-    let target = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = target.local_addr().unwrap().port();
-    let socket = audited.home.path("forwarded");
-    let mut ssh = audited.home.ssh(&server);
-    ssh.arg("-L")
-        .arg(format!("{}:127.0.0.1:{port}", socket.display()));
-    ssh.args([server.alias(), "echo ready; read x"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
-    let mut ssh = ssh.spawn().unwrap();
-    let mut ready = [0; 6];
-    ssh.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
-    let mut client = UnixStream::connect(&socket).unwrap();
-    client.write_all(b"five.").unwrap();
-    let mut reached = target.accept().unwrap().0;
-    let mut come = [0; 5];
-    reached.read_exact(&mut come).unwrap();
-    drop((client, reached));
-    let to = format!("127.0.0.1:{port}");
+    let Forwarded { mut ssh, target, .. } = audited.send_five_bytes(&server, "-L");
+    let to = target.local_addr().unwrap().to_string();
     let end = &audited.found(&[("event", "end"), ("kind", "tunnel"), ("command", &to)])[0];
     assert_eq!(
         (&end["sent_bytes"], &end["execution"]),
@@ -387,26 +400,12 @@ fn each_connection_through_a_forwarding_is_recorded() {
 #[test]
 fn each_connection_through_a_remote_forwarding_is_recorded() {
     let (server, audited) = (server(), Audited::new("audit = \"strict\"\n"));
-    let target = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = target.local_addr().unwrap().port();
-    // The server is on this machine: its socket is at hand.
-    let socket = audited.home.path("listened");
-    let mut ssh = audited.home.ssh(&server);
-    ssh.arg("-R")
-        .arg(format!("{}:127.0.0.1:{port}", socket.display()));
-    ssh.args([server.alias(), "echo ready; read x"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
-    let mut ssh = ssh.spawn().unwrap();
-    let mut ready = [0; 6];
-    ssh.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
-    let mut client = UnixStream::connect(&socket).unwrap();
-    client.write_all(b"five.").unwrap();
-    let mut reached = target.accept().unwrap().0;
-    let mut come = [0; 5];
-    reached.read_exact(&mut come).unwrap();
-    drop((client, reached));
-    let to = format!("127.0.0.1:{port}");
+    let Forwarded {
+        mut ssh,
+        target,
+        socket,
+    } = audited.send_five_bytes(&server, "-R");
+    let to = target.local_addr().unwrap().to_string();
     let incoming = [("kind", "incoming"), ("command", to.as_str())];
     let end = &audited.found(&[incoming[0], incoming[1], ("event", "end")])[0];
     assert_eq!(
