@@ -179,11 +179,13 @@ pub(crate) fn must_share() -> bool {
     std::env::var_os(STRICT).is_some_and(|value| value == "1")
 }
 
-/// Whether config.toml speaks of hosts of which the user wants that, be it in a comment. What it says of them the daemon knows;
-/// where it cannot be asked, this is what is known.
+/// Whether config.toml may have patterns of hosts of which the user wants that. The daemon reads them; where it cannot be
+/// asked, this is what is known.
 pub(crate) fn has_strict_hosts() -> anyhow::Result<bool> {
     match std::fs::read_to_string(&place()?.config) {
-        Ok(text) => Ok(text.contains("strict_hosts")),
+        Ok(text) => Ok(text
+            .lines()
+            .any(|line| line.contains("strict_hosts") && !line.trim_start().starts_with('#'))),
         // No file, or no folder for it.
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
         Err(error) => Err(error).context("reading config.toml"),
